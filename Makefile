@@ -1,0 +1,62 @@
+# Every target is one command from a clean clone: it sets up what is missing by itself.
+# GNU make 3.81 (the one of macOS) is enough.
+
+PY := .venv/bin/python
+STAMP := .venv/.setup-done
+# SEED=… repeats an earlier run of the tests, in its order.
+RERUN := $(if $(SEED),--seed $(SEED))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench interop chaos sim docs clean force
+
+help: ## List the targets
+	@echo 'make <target>'
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv and install everything into it (PYTHON=python3.12 chooses the interpreter)
+
+run: $(STAMP) ## Run the demo: a broker, a topic, a live producer and consumer (ARGS='...')
+	@.venv/bin/ottla demo $(ARGS)
+
+test: $(STAMP) ## Run lint, types, layers and all default tests (GROUP='static unit' for some, ARGS='-k name' to pytest, SEED=... to repeat)
+	@$(PY) tools/run_tests.py $(RERUN) $(GROUP) $(if $(ARGS),-- $(ARGS))
+
+check: $(STAMP) ## Run lint, types and layers only
+	@$(PY) tools/run_tests.py static
+
+bench: $(STAMP) ## Measure, beside Apache Kafka if Java and Maven are there (ARGS='...')
+	@$(PY) -m bench $(ARGS)
+
+interop: $(STAMP) ## Run the tests against other implementations
+	@$(PY) tools/run_tests.py $(RERUN) interop $(if $(ARGS),-- $(ARGS))
+
+chaos: $(STAMP) ## Run the long tests with faults
+	@$(PY) tools/run_tests.py $(RERUN) chaos $(if $(ARGS),-- $(ARGS))
+
+sim: $(STAMP) ## Run the simulator (SEEDS='...' is handed to it)
+	@$(PY) -m ottla.testing.sim $(SEEDS)
+
+docs: $(STAMP) ## Write docs/configuration.md anew from the table of configs
+	@mkdir -p docs
+	@$(PY) -m ottla.config.markdown > docs/.configuration.md.new || { rm -f docs/.configuration.md.new; exit 1; }
+	@mv docs/.configuration.md.new docs/configuration.md
+
+clean: ## Remove .venv, caches and build output
+	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp holds the folder it was made in: an environment that was moved, or whose Python has gone, is made anew.
+$(STAMP): pyproject.toml constraints.txt tools/setup.sh
+	@PYTHON='$(PYTHON)' sh tools/setup.sh
+
+ifneq ($(shell [ "`cat $(STAMP) 2>/dev/null`" = "`pwd -P`" ] && $(PY) -c '' 2>/dev/null && echo yes),yes)
+$(STAMP): force
+endif
+
+# A named interpreter may differ from the one that .venv was made with.
+ifneq ($(strip $(PYTHON)),)
+ifneq ($(filter setup,$(MAKECMDGOALS)),)
+$(STAMP): force
+endif
+endif

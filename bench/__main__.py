@@ -1,0 +1,229 @@
+"""The command line of `make bench`."""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import confluent_kafka
+
+from bench import kafka, measure, ottla, table
+from bench.process import BrokerFailed, Process
+from bench.raw import UnexpectedAnswer
+from bench.rounds import Bench, Contender, Plan, say
+from bench.workloads import Volumes, WorkloadFailed
+
+FULL = Plan(
+    volumes=Volumes(bulk_messages=256_000, requests=20_000, round_trips=10_000),
+    rounds=5,
+    warm_rounds_min=3,
+    warm_rounds_max=10,
+    starts=3,
+    durable_volumes=Volumes(bulk_messages=128_000, requests=10_000, round_trips=4_000),
+)
+QUICK = Plan(
+    volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
+    rounds=2,
+    warm_rounds_min=1,
+    warm_rounds_max=4,
+    starts=1,
+    durable_volumes=Volumes(bulk_messages=50_000, requests=3_000, round_trips=1_500),
+)
+MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
+FIGURES_BEGIN, FIGURES_END = "<!-- figures: written by `make bench` -->", "<!-- end of figures -->"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measures ottla beside Apache Kafka on this machine and prints one table.",
+        epilog="example: python -m bench --quick --json figures.json",
+    )
+    parser.add_argument("--rounds", type=int, help=f"measured rounds of each broker (default {FULL.rounds})")
+    parser.add_argument(
+        "--quick", action="store_true", help="small volumes and two rounds: a look, not a measurement"
+    )
+    parser.add_argument("--only", choices=[table.KAFKA, table.OTTLA], help="measure one broker alone")
+    parser.add_argument(
+        "--mode", choices=[table.PAGE_CACHE, table.DURABLE], action="append", help="repeatable; default both"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures there")
+    parser.add_argument(
+        "--docs",
+        action="store_true",
+        help="put the table into docs/performance.md, with the command beside it",
+    )
+    parser.add_argument(
+        "--work-dir", type=Path, help="where the brokers keep their data (default: a temporary one)"
+    )
+    parser.add_argument("--update-kafka", action="store_true", help="fetch the newest Kafka 4.x again")
+    parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
+    return parser.parse_args()
+
+
+def kafka_contender(update: bool) -> tuple[Contender, str]:
+    distribution = kafka.fetch(update=update)
+    # Deleted topics leave the disk soon, as on the other side; the first look for them comes after a second too.
+    settings = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "1000"}
+
+    def launch(directory: Path, *, port: int, mode: str) -> Process:
+        return distribution.start(directory, port=port, settings=settings)
+
+    def topic_config(mode: str) -> dict[str, str]:
+        return {"flush.messages": "1"} if mode == table.DURABLE else {}
+
+    return Contender(
+        table.KAFKA, launch, topic_config, restarts_per_mode=False
+    ), f"Kafka {distribution.version}"
+
+
+def ottla_contender() -> Contender:
+    def launch(directory: Path, *, port: int, mode: str) -> Process:
+        settings = {} if mode == table.DURABLE else {"log.flush.policy": "page-cache"}
+        return ottla.start(directory, port=port, settings=settings)
+
+    return Contender(table.OTTLA, launch, lambda mode: {}, restarts_per_mode=True)
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds `path`."""
+    best, kind = "", "unknown"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, found, *_ = line.split()
+        if path.is_relative_to(mount) and len(mount) >= len(best):
+            best, kind = mount, found
+    return kind
+
+
+def machine() -> dict[str, object]:
+    model = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "cpus": os.cpu_count(),
+        "cpu_model": model[0].partition(":")[2].strip() if model else platform.machine(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "librdkafka": confluent_kafka.libversion()[0],
+    }
+
+
+def describe(bench: Bench, plan: Plan, where: dict[str, object], file_system_kind: str) -> str:
+    volumes = plan.volumes
+    warm = ", ".join(
+        f"{name} {rounds}" for name, rounds in bench.warm_rounds.get(table.PAGE_CACHE, {}).items()
+    )
+    return (
+        f"{where['cpus']} CPUs ({where['cpu_model']}), Linux {where['kernel']}, {file_system_kind}, "
+        f"Python {where['python']}, librdkafka {where['librdkafka']}; medians of {plan.rounds} alternating rounds, each "
+        f"{volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, 2 × {volumes.requests:,} one-message requests "
+        f"(100 B), {volumes.round_trips:,} round trips, acks=all, replication 1; warmed by such "
+        f"rounds, not counted, until CPU figures stopped falling ({warm or 'durable only'} rounds)."
+    )
+
+
+def write_docs(report: str) -> None:
+    """Puts a report between the marks of docs/performance.md."""
+    command = "make bench"
+    if sys.argv[1:]:
+        command += f" ARGS='{' '.join(sys.argv[1:])}'"
+    before, begin, rest = DOCS.read_text().partition(FIGURES_BEGIN)
+    _, end, after = rest.partition(FIGURES_END)
+    if not begin or not end:
+        raise ValueError(f"{DOCS} lacks its marks: {FIGURES_BEGIN} and {FIGURES_END}")
+    DOCS.write_text(f"{before}{begin}\n\n`{command}`, {time.strftime('%Y-%m-%d')}: {report}\n\n{end}{after}")
+
+
+def main() -> int:
+    options = arguments()
+    if not measure.supported():
+        print("error: the benchmark reads CPU and memory from /proc: run it on Linux", file=sys.stderr)
+        return 2
+    if options.rounds is not None and options.rounds < 1:
+        print("error: --rounds must be at least 1", file=sys.stderr)
+        return 2
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    gc.disable()  # the client's pauses are not the broker's
+    plan = QUICK if options.quick else FULL
+    if options.rounds is not None:
+        plan = Plan(**{**{name: getattr(plan, name) for name in Plan.__slots__}, "rounds": options.rounds})
+    modes = sorted(set(options.mode or [table.PAGE_CACHE, table.DURABLE]), reverse=True)
+
+    contenders: list[Contender] = []
+    names = {table.OTTLA: "ottla"}
+    if options.only != table.OTTLA:
+        try:
+            contender, names[table.KAFKA] = kafka_contender(options.update_kafka)
+            contenders.append(contender)
+        except kafka.KafkaUnavailable as error:
+            if options.only == table.KAFKA:
+                print(f"error: {error}", file=sys.stderr)
+                return 1
+            say(f"Apache Kafka is left out: {error}")
+    if options.only != table.KAFKA:
+        contenders.append(ottla_contender())
+
+    if options.work_dir is not None:
+        options.work_dir.mkdir(parents=True, exist_ok=True)
+    work_dir = Path(tempfile.mkdtemp(prefix="bench-", dir=options.work_dir)).resolve()
+    kind = file_system(work_dir)
+    if kind in MEMORY_FILE_SYSTEMS:
+        say(
+            f"{work_dir} is on {kind}: syncing costs nothing there. Give --work-dir on a disk for the durable mode."
+        )
+    bench = Bench(contenders, plan, work_dir)
+    begin = time.monotonic()
+    try:
+        bench.run(modes)
+    except KeyboardInterrupt:
+        say("interrupted; stopping the brokers")
+        return 130
+    except (BrokerFailed, WorkloadFailed, UnexpectedAnswer, confluent_kafka.KafkaException) as error:
+        print(f"error: {error}", file=sys.stderr)
+        for contender in contenders:
+            if contender.process is not None and not contender.process.alive():
+                print(contender.process.log_tail(), file=sys.stderr)
+        return 1
+    finally:
+        bench.stop()
+        shutil.rmtree(work_dir, ignore_errors=True)
+
+    where = machine()
+    report = describe(bench, plan, where, kind) + "\n\n" + table.render(bench.results, names)
+    verdicts = table.verdicts(bench.results)
+    missed = [verdict.label for verdict in verdicts if verdict.met is False]
+    judged = sum(verdict.met is not None for verdict in verdicts)
+    if judged:
+        report += f"\n\n{judged - len(missed)} of {judged} goals met"
+        report += f"; missed: {'; '.join(missed)}." if missed else "."
+    print(report)
+    say(f"done in {time.monotonic() - begin:.0f} s")
+    if options.docs:
+        write_docs(report)
+    if options.json is not None:
+        document = {
+            "machine": {**where, "file_system": kind},
+            "names": names,
+            "plan": asdict(plan),
+            "warm_rounds": bench.warm_rounds,
+            "results": bench.results,
+            "clocks": {name: asdict(clocks) for name, clocks in bench.clocks.items()},
+            "goals_missed": missed,
+        }
+        options.json.write_text(json.dumps(document, indent=2) + "\n")
+    return 1 if options.check and missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,146 @@
+"""A producer on a blocking socket that sends prepared frames: the client that costs next to nothing.
+
+librdkafka takes more CPU for a one-message request than the broker does, and on a small machine both share the cores;
+here a request is one `sendall` of bytes made beforehand, so what is left is the broker. Every answer is checked: its
+correlation id must be the next one, its error code zero.
+
+    frame     size i32 | key i16 | version i16 | correlation id i32 | client id | tags | body
+    answer    size i32 | correlation id i32 | tags | 1 topic | name | 1 partition | index i32 | error i16 | ...
+"""
+
+import io
+import socket
+import struct
+import time
+from datetime import timedelta
+from typing import Self
+
+from crc32c import crc32c
+from kio.schema.produce.v11.request import PartitionProduceData, ProduceRequest, TopicProduceData
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.types import TopicName
+from kio.serial import entity_writer
+from kio.static.primitive import Records, i16, i32, i32Timedelta
+
+CORRELATION_POSITION = 8
+BATCH_TAIL = struct.Struct(
+    ">hiqqqhii"
+)  # attributes ... record count: what the CRC covers, before the records
+
+
+def _varint(value: int) -> bytes:
+    """A zigzag varint, as records write their lengths."""
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def one_message_batch(value: bytes, timestamp_ms: int) -> bytes:
+    record = b"\0\0\0" + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    records = _varint(len(record)) + record
+    covered = BATCH_TAIL.pack(0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1) + records
+    # partition leader epoch -1, magic 2, CRC: 9 bytes, counted by the batch length
+    return struct.pack(">qiibI", 0, len(covered) + 9, -1, 2, crc32c(covered)) + covered
+
+
+def produce_frame(topic: str, value: bytes) -> bytes:
+    batch = one_message_batch(value, time.time_ns() // 1_000_000)
+    request = ProduceRequest(
+        acks=i16(-1),
+        timeout=i32Timedelta.parse(timedelta(seconds=30)),
+        topic_data=(
+            TopicProduceData(
+                name=TopicName(topic),
+                partition_data=(PartitionProduceData(index=i32(0), records=Records(batch)),),
+            ),
+        ),
+    )
+    header = RequestHeader(
+        request_api_key=ProduceRequest.__api_key__,
+        request_api_version=ProduceRequest.__version__,
+        correlation_id=i32(0),
+        client_id="bench",
+    )
+    buffer = io.BytesIO()
+    entity_writer(RequestHeader)(buffer, header)
+    entity_writer(ProduceRequest)(buffer, request)
+    body = buffer.getvalue()
+    return struct.pack(">i", len(body)) + body
+
+
+class UnexpectedAnswer(RuntimeError):
+    """The broker refused a produce, or answered out of order."""
+
+
+class RawProducer:
+    """One connection producing one message a request to partition 0 of a topic."""
+
+    def __init__(self, port: int, topic: str, message_bytes: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frame = bytearray(produce_frame(topic, bytes(message_bytes)))
+        self._error_position = 4 + 1 + 1 + 1 + len(topic) + 1 + 4
+        self._sent = self._answered = 0
+        self._received = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._socket.close()
+
+    def _send(self, count: int) -> None:
+        frames = bytearray()
+        for _ in range(count):
+            struct.pack_into(">i", self._frame, CORRELATION_POSITION, self._sent)
+            self._sent += 1
+            frames += self._frame
+        self._socket.sendall(frames)
+
+    def _receive(self) -> int:
+        """Waits for bytes; the number of whole answers among them."""
+        data = self._socket.recv(65536)
+        if not data:
+            raise UnexpectedAnswer("the broker closed the connection")
+        received = self._received
+        received += data
+        position = count = 0
+        while len(received) - position >= 4:
+            (size,) = struct.unpack_from(">i", received, position)
+            if len(received) - position - 4 < size:
+                break
+            (correlation,) = struct.unpack_from(">i", received, position + 4)
+            (error,) = struct.unpack_from(">h", received, position + 4 + self._error_position)
+            if correlation != self._answered or error:
+                raise UnexpectedAnswer(
+                    f"answer {correlation} to request {self._answered} has error code {error}"
+                )
+            self._answered += 1
+            count += 1
+            position += 4 + size
+        del received[:position]
+        return count
+
+    def round_trips_ns(self, count: int) -> list[int]:
+        """One request at a time: the time of each."""
+        times = []
+        clock = time.perf_counter_ns
+        for _ in range(count):
+            begin = clock()
+            self._send(1)
+            while not self._receive():
+                pass
+            times.append(clock() - begin)
+        return times
+
+    def pipeline(self, count: int, in_flight: int) -> None:
+        """`count` requests, refilling to `in_flight` as answers come."""
+        end = self._answered + count
+        self._send(in_flight)
+        while self._answered < end:
+            answered = self._receive()
+            self._send(min(answered, end - self._sent))

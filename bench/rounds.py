@@ -1,0 +1,175 @@
+"""The order of things: start-ups, warm-up, alternating rounds, durable rounds.
+
+Brokers are measured in turn (A B A B ...), never together, in fresh topics. Kafka stays up from its last measured
+start to the end, so that its JVM is as warm as it gets; ottla is started anew for the durable mode, in which it runs
+with its default policy. The warm-up does the same rounds as the measurement and throws their figures away, until the
+broker's CPU figures stop falling: a JVM goes on compiling for some hundred thousand requests.
+"""
+
+import shutil
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from bench import measure, table
+from bench.process import Process, free_port
+from bench.workloads import ROUND, Figures, Volumes, fresh_topic
+
+IDLE_S = 3.0
+# Warm is a broker that got cheaper by less than this share in a round, in none of these figures.
+WARM_SHARE = 0.05
+WARM_FIGURES = (
+    "produce_cpu_us_mb",
+    "consume_cpu_us_mb",
+    "request_cpu_us",
+    "raw_request_cpu_us",
+    "round_trip_cpu_us",
+)
+
+
+def say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+class Launch(Protocol):
+    def __call__(self, directory: Path, *, port: int, mode: str) -> Process: ...
+
+
+@dataclass(slots=True)
+class Contender:
+    """A broker under test: how to start it, what its topics need in each mode."""
+
+    name: str
+    launch: Launch
+    topic_config: Callable[[str], dict[str, str]]
+    restarts_per_mode: bool
+    process: Process | None = None
+    directory: Path = field(default_factory=Path)
+
+    def start(self, directory: Path, mode: str) -> float:
+        self.stop()
+        self.directory = directory
+        self.process = self.launch(directory, port=free_port(), mode=mode)
+        return self.process.wait_ready()
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.stop()
+            self.process = None
+
+    @property
+    def running(self) -> Process:
+        assert self.process is not None, "measured before it was started"
+        return self.process
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    volumes: Volumes
+    rounds: int
+    warm_rounds_min: int
+    warm_rounds_max: int
+    starts: int
+    durable_volumes: Volumes
+
+
+class Bench:
+    """One run over all contenders; `results` fills as it goes."""
+
+    def __init__(self, contenders: list[Contender], plan: Plan, work_dir: Path) -> None:
+        self.results: table.Results = {}
+        self.warm_rounds: dict[str, dict[str, int]] = {}
+        self.clocks: dict[str, measure.Clocks] = {}
+        self._contenders = contenders
+        self._plan = plan
+        self._work_dir = work_dir
+        self._begin = time.monotonic()
+        self._topics = 0
+
+    def run(self, modes: list[str]) -> None:
+        self._starts(modes[0])
+        for mode in modes:
+            if mode != modes[0]:
+                for contender in self._contenders:
+                    if contender.restarts_per_mode:
+                        contender.start(self._work_dir / f"{contender.name}-{mode}", mode)
+            self._mode(mode)
+            if mode == table.PAGE_CACHE:
+                for contender in self._contenders:
+                    peak = measure.resident_bytes_peak(contender.running.pid)
+                    self._add(table.START, contender, {"rss_loaded_mb": peak / 1e6})
+        self.clocks = {
+            contender.name: measure.clocks(contender.running.pid) for contender in self._contenders
+        }
+
+    def stop(self) -> None:
+        for contender in self._contenders:
+            contender.stop()
+
+    def _add(self, mode: str, contender: Contender, figures: Figures) -> None:
+        brokers = self.results.setdefault(mode, {})
+        kept = brokers.setdefault(contender.name, defaultdict(list))
+        for figure, value in figures.items():
+            kept[figure].append(value)
+
+    def _starts(self, mode: str) -> None:
+        """The first start of each is not counted: it reads programs and libraries from disk."""
+        for number in range(self._plan.starts + 1):
+            for contender in self._contenders:
+                seconds = contender.start(self._work_dir / f"{contender.name}-start-{number}", mode)
+                self._progress(f"start {number}/{self._plan.starts}", contender, f"{seconds:.2f} s")
+                if number:
+                    self._add(table.START, contender, {"start_s": seconds})
+                if number < self._plan.starts:
+                    contender.stop()
+                    shutil.rmtree(contender.directory, ignore_errors=True)
+        before = {contender.name: measure.cpu_ns(contender.running.pid) for contender in self._contenders}
+        time.sleep(IDLE_S)
+        for contender in self._contenders:
+            pid = contender.running.pid
+            idle_ms_s = (measure.cpu_ns(pid) - before[contender.name]) / 1e6 / IDLE_S
+            resident = measure.resident_bytes(pid)
+            self._add(table.START, contender, {"rss_idle_mb": resident / 1e6, "idle_cpu_ms_s": idle_ms_s})
+
+    def _mode(self, mode: str) -> None:
+        durable = mode == table.DURABLE
+        volumes = self._plan.durable_volumes if durable else self._plan.volumes
+        for contender in self._contenders:
+            self._warm_up(contender, mode, volumes)
+        for number in range(1, self._plan.rounds + 1):
+            for contender in self._contenders:
+                label = f"{mode} round {number}/{self._plan.rounds}"
+                self._add(mode, contender, self._round(contender, mode, volumes, label))
+
+    def _warm_up(self, contender: Contender, mode: str, volumes: Volumes) -> None:
+        best: Figures = {}
+        rounds = 0
+        while rounds < self._plan.warm_rounds_max:
+            figures = self._round(contender, mode, volumes, f"{mode} warm-up {rounds + 1}")
+            rounds += 1
+            falling = any(figures[name] < best.get(name, 0) * (1 - WARM_SHARE) for name in WARM_FIGURES)
+            best = {name: min(figures[name], best.get(name, figures[name])) for name in WARM_FIGURES}
+            if rounds >= self._plan.warm_rounds_min and not falling:
+                break
+        self.warm_rounds.setdefault(mode, {})[contender.name] = rounds
+
+    def _round(self, contender: Contender, mode: str, volumes: Volumes, label: str) -> Figures:
+        figures: Figures = {}
+        for kind, workloads in ROUND.items():
+            self._topics += 1
+            topic = f"bench-{kind}-{self._topics:04}"
+            with fresh_topic(contender.running, topic, contender.directory, contender.topic_config(mode)):
+                for workload in workloads:
+                    found = workload(contender.running, topic, volumes)
+                    figures |= found
+                    self._progress(
+                        label, contender, ", ".join(f"{key} {value:.4g}" for key, value in found.items())
+                    )
+        return figures
+
+    def _progress(self, label: str, contender: Contender, text: str) -> None:
+        say(f"{time.monotonic() - self._begin:4.0f} s  {label:24} {contender.name:6} {text}")

@@ -1,0 +1,137 @@
+"""Rows, goals and the printed table.
+
+A figure is a list of values, one a round; the table shows medians, JSON keeps them all. A goal is either a share of
+Kafka's figure or a bound of its own. The table is Markdown, so that docs/performance.md can hold it as it was printed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+# mode -> broker -> figure -> one value a round
+Results = dict[str, dict[str, dict[str, list[float]]]]
+
+START, PAGE_CACHE, DURABLE = "start", "page-cache", "durable"
+KAFKA, OTTLA = "kafka", "ottla"
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """`ottla` <= `kafka_share` of Kafka's figure, or < `bound`."""
+
+    kafka_share: float | None = None
+    bound: float | None = None
+
+    def text(self) -> str:
+        if self.bound is not None:
+            return f"< {self.bound:g}"
+        return "≤ Kafka" if self.kafka_share == 1 else f"≤ {self.kafka_share:g} × Kafka"
+
+    def met(self, ottla: float, kafka: float | None) -> bool | None:
+        """None when there is no Kafka to compare with."""
+        if self.bound is not None:
+            return ottla < self.bound
+        return None if kafka is None or self.kafka_share is None else ottla <= self.kafka_share * kafka
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    figure: str
+    label: str
+    digits: int
+    goal: Goal | None = None
+
+
+NO_MORE = Goal(kafka_share=1)
+HALF = Goal(kafka_share=0.5)
+
+LOAD_ROWS = [
+    Row("produce_mb_s", "produce, MB/s", 0),
+    Row("produce_cpu_us_mb", "produce, broker CPU µs per MB", 0, NO_MORE),
+    Row("consume_mb_s", "consume, MB/s", 0),
+    Row("consume_cpu_us_mb", "consume, broker CPU µs per MB", 0, NO_MORE),
+    Row("requests_s", "1-message requests/s, librdkafka, 5 in flight", 0),
+    Row("request_cpu_us", "broker CPU µs per request, librdkafka", 1, HALF),
+    Row("raw_requests_s", "1-message requests/s, raw socket, 5 in flight", 0),
+    Row("raw_request_cpu_us", "broker CPU µs per request, raw socket", 1, HALF),
+    Row("round_trip_p50_ms", "round trip p50, ms", 3, NO_MORE),
+    Row("round_trip_p99_ms", "round trip p99, ms", 3, NO_MORE),
+    Row("round_trip_p999_ms", "round trip p99.9, ms", 3),
+    Row("round_trip_cpu_us", "broker CPU µs per round trip", 1),
+]
+START_ROWS = [
+    Row("start_s", "start to first answer, s", 2, Goal(bound=0.5)),
+    Row("rss_idle_mb", "resident memory idle, MB", 0, Goal(bound=80)),
+    Row("rss_loaded_mb", "resident memory, peak under load, MB", 0, Goal(bound=80)),
+    Row("idle_cpu_ms_s", "CPU while idle, ms per s", 1),
+]
+# The durable mode has no goals of its own: it is there to be seen beside Kafka's equal mode.
+SECTIONS = [
+    (PAGE_CACHE, "Page-cache mode (log.flush.policy=page-cache; Kafka's default)", LOAD_ROWS),
+    (START, "Start and memory (page-cache mode)", START_ROWS),
+    (
+        DURABLE,
+        "Durable mode (ottla's default; Kafka with flush.messages=1)",
+        [Row(row.figure, row.label, row.digits) for row in LOAD_ROWS],
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    label: str
+    met: bool | None
+
+
+def _middle(figures: Mapping[str, Sequence[float]], figure: str) -> float | None:
+    values = figures.get(figure)
+    return median(values) if values else None
+
+
+def render(results: Results, names: Mapping[str, str]) -> str:
+    """The whole table; `names` are the columns' heads (`Kafka 4.3.1`, `ottla`)."""
+    lines = []
+    for mode, title, rows in SECTIONS:
+        if mode not in results:
+            continue
+        cells = [["", names.get(KAFKA, "Kafka"), names.get(OTTLA, "ottla"), "ottla / Kafka", "goal", ""]]
+        cells += [_cells(row, results[mode]) for row in rows if _shown(row, results[mode])]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+        cells.insert(1, ["-" * width for width in widths])
+        lines += ["", f"**{title}**", ""]
+        for line in cells:
+            padded = [
+                cell.ljust(width) if column in (0, 4, 5) else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ]
+            lines.append("| " + " | ".join(padded) + " |")
+    return "\n".join(lines).lstrip("\n")
+
+
+def _shown(row: Row, brokers: Mapping[str, Mapping[str, Sequence[float]]]) -> bool:
+    return any(row.figure in figures for figures in brokers.values())
+
+
+def _cells(row: Row, brokers: Mapping[str, Mapping[str, Sequence[float]]]) -> list[str]:
+    kafka, ottla = (_middle(brokers.get(name, {}), row.figure) for name in (KAFKA, OTTLA))
+
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:,.{row.digits}f}"
+
+    ratio = f"{ottla / kafka:.2f}" if ottla is not None and kafka else "–"
+    met = row.goal.met(ottla, kafka) if row.goal and ottla is not None else None
+    verdict = {True: "pass", False: "MISS", None: ""}[met]
+    return [row.label, number(kafka), number(ottla), ratio, row.goal.text() if row.goal else "", verdict]
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Every goal that could be judged or not, in the table's order."""
+    found = []
+    for mode, _, rows in SECTIONS:
+        brokers = results.get(mode, {})
+        for row in rows:
+            ottla = _middle(brokers.get(OTTLA, {}), row.figure)
+            if row.goal is not None and ottla is not None:
+                kafka = _middle(brokers.get(KAFKA, {}), row.figure)
+                found.append(Verdict(row.label, row.goal.met(ottla, kafka)))
+    return found

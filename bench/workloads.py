@@ -1,0 +1,226 @@
+"""What is done to a broker, one function a workload, the same for every broker.
+
+Each takes a running broker and a fresh topic with one partition, checks that all it sent is there, and returns figures
+by name (`bench.table` knows their units and goals). Nothing here knows which broker it is talking to.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from bench.measure import Stretch, quantile
+from bench.process import Process
+from bench.raw import RawProducer
+
+Figures = dict[str, float]
+
+BULK_MESSAGE_BYTES = 1024
+SMALL_MESSAGE_BYTES = 100
+IN_FLIGHT = 5
+MB = 1_000_000
+# Fewer than librdkafka's own limit of 100,000, so that its queue never refuses a message.
+QUEUED_MESSAGES_MAX = 50_000
+TOPIC_CONFIG = {"file.delete.delay.ms": "1000"}
+
+
+class WorkloadFailed(RuntimeError):
+    """A workload did not end as it must; the figures would mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """How much one round does."""
+
+    bulk_messages: int
+    requests: int
+    round_trips: int
+
+
+@contextmanager
+def fresh_topic(broker: Process, name: str, data_dir: Path, config: Mapping[str, str]) -> Iterator[str]:
+    """A topic for one workload. Ends when its files are gone and nothing waits to be written, so that neither
+    deletion nor write-back of one run is paid for by the next."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    topic = NewTopic(name, num_partitions=1, replication_factor=1, config={**TOPIC_CONFIG, **config})
+    admin.create_topics([topic])[name].result(30)
+    deadline = time.monotonic() + 30
+    while not _has_leader(admin, name):
+        if time.monotonic() > deadline:
+            raise WorkloadFailed(f"{broker.name} created the topic {name} but no leader showed within 30 s")
+        time.sleep(0.01)
+    try:
+        yield name
+    finally:
+        if broker.alive():
+            admin.delete_topics([name])[name].result(30)
+            deadline = time.monotonic() + 5
+            while any(data_dir.rglob(f"{name}-*")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.sync()
+
+
+def _has_leader(admin: AdminClient, name: str) -> bool:
+    partitions = admin.list_topics(name, timeout=30).topics[name].partitions
+    return 0 in partitions and partitions[0].leader >= 0
+
+
+def _produce(
+    broker: Process, topic: str, value: bytes, count: int, settings: Mapping[str, str | int]
+) -> Stretch:
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.address,
+            "acks": "all",
+            "max.in.flight": IN_FLIGHT,
+            "queue.buffering.max.kbytes": 1 << 20,
+            "delivery.report.only.error": True,
+            "on_delivery": delivered,
+            **settings,
+        }
+    )
+    producer.list_topics(topic, timeout=30)
+    before = end_offset(broker, topic)
+    message = {"value": value}
+    with Stretch(broker.pid) as stretch:
+        left = count
+        while left:
+            room = min(left, 1000, QUEUED_MESSAGES_MAX - len(producer))
+            if room <= 0:
+                producer.poll(0.001)
+                continue
+            left -= producer.produce_batch(topic, [message] * room, partition=0)
+            producer.poll(0)
+        unsent = producer.flush(120)
+    if unsent or failed:
+        raise WorkloadFailed(f"{broker.name}: {unsent} messages unsent, {len(failed)} failed {failed[:1]}")
+    _expect(broker, topic, before + count)
+    return stretch
+
+
+def end_offset(broker: Process, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "bench"})
+    try:
+        offsets = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
+    finally:
+        consumer.close()
+    if offsets is None:
+        raise WorkloadFailed(f"{broker.name} did not answer ListOffsets within 30 s")
+    high: int = offsets[1]
+    return high
+
+
+def _expect(broker: Process, topic: str, count: int) -> None:
+    found = end_offset(broker, topic)
+    if found != count:
+        raise WorkloadFailed(f"{broker.name}: {topic} holds {found} messages, {count} were acknowledged")
+
+
+def produce_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
+    """librdkafka, acks=all, 1 KB messages in batches of up to 1 MB."""
+    value = os.urandom(BULK_MESSAGE_BYTES)
+    settings: dict[str, str | int] = {"linger.ms": 20, "batch.size": 1_000_000, "batch.num.messages": 10_000}
+    span = _produce(broker, topic, value, volumes.bulk_messages, settings).span
+    megabytes = volumes.bulk_messages * BULK_MESSAGE_BYTES / MB
+    return {
+        "produce_mb_s": megabytes / span.wall_ns * 1e9,
+        "produce_cpu_us_mb": span.cpu_ns / 1e3 / megabytes,
+    }
+
+
+def consume_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
+    """librdkafka, one partition from its beginning. Its defaults but one: a full queue pauses fetching for a whole
+    second, which would measure that second."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.queue.backoff.ms": 1,
+        }
+    )
+    consumed = size = 0
+    try:
+        consumer.list_topics(topic, timeout=30)
+        with Stretch(broker.pid) as stretch:
+            consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+            while consumed < volumes.bulk_messages:
+                # No more than are left: it waits for as many as it is asked for.
+                messages = consumer.consume(min(10_000, volumes.bulk_messages - consumed), timeout=1.0)
+                for message in messages:
+                    error = message.error()
+                    if error is not None:
+                        raise KafkaException(error)
+                    size += len(message)
+                consumed += len(messages)
+                if not messages and time.perf_counter_ns() - stretch.begin_ns > 120e9:
+                    raise WorkloadFailed(
+                        f"{broker.name}: {consumed} of {volumes.bulk_messages} messages after 120 s"
+                    )
+    finally:
+        consumer.close()
+    if size != volumes.bulk_messages * BULK_MESSAGE_BYTES:
+        raise WorkloadFailed(f"{broker.name}: {size} bytes came back of {volumes.bulk_messages} messages")
+    span, megabytes = stretch.span, size / MB
+    return {
+        "consume_mb_s": megabytes / span.wall_ns * 1e9,
+        "consume_cpu_us_mb": span.cpu_ns / 1e3 / megabytes,
+    }
+
+
+def requests_librdkafka(broker: Process, topic: str, volumes: Volumes) -> Figures:
+    """librdkafka, one message a request, five requests in flight."""
+    settings: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
+    span = _produce(broker, topic, os.urandom(SMALL_MESSAGE_BYTES), volumes.requests, settings).span
+    return {
+        "requests_s": volumes.requests / span.wall_ns * 1e9,
+        "request_cpu_us": span.cpu_ns / 1e3 / volumes.requests,
+    }
+
+
+def requests_raw(broker: Process, topic: str, volumes: Volumes) -> Figures:
+    """Prepared frames on a raw socket, one message a request, five in flight."""
+    before = end_offset(broker, topic)
+    with RawProducer(broker.port, topic, SMALL_MESSAGE_BYTES) as producer, Stretch(broker.pid) as stretch:
+        producer.pipeline(volumes.requests, IN_FLIGHT)
+    _expect(broker, topic, before + volumes.requests)
+    return {
+        "raw_requests_s": volumes.requests / stretch.span.wall_ns * 1e9,
+        "raw_request_cpu_us": stretch.span.cpu_ns / 1e3 / volumes.requests,
+    }
+
+
+def round_trips(broker: Process, topic: str, volumes: Volumes) -> Figures:
+    """Prepared frames on a raw socket, one at a time."""
+    with RawProducer(broker.port, topic, SMALL_MESSAGE_BYTES) as producer, Stretch(broker.pid) as stretch:
+        times = sorted(producer.round_trips_ns(volumes.round_trips))
+    return {
+        "round_trip_p50_ms": quantile(times, 0.5) / 1e6,
+        "round_trip_p99_ms": quantile(times, 0.99) / 1e6,
+        "round_trip_p999_ms": quantile(times, 0.999) / 1e6,
+        "round_trip_cpu_us": stretch.span.cpu_ns / 1e3 / volumes.round_trips,
+    }
+
+
+# The workloads of one round, by the topic that they share.
+ROUND = {"bulk": (produce_bulk, consume_bulk), "small": (requests_librdkafka, requests_raw, round_trips)}

@@ -1,0 +1,48 @@
+"""ottla: a distributed message engine that speaks the Kafka wire protocol, with its broker, clients and tools.
+
+    import ottla
+
+    with ottla.Broker() as broker:
+        with ottla.Producer(broker.address) as producer:
+            producer.send("orders", b"value", key=b"k").result().offset
+
+The names below are loaded when they are first used, so that `import ottla` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ottla.client.blocking import Admin, Consumer, Producer
+    from ottla.client.errors import KafkaError
+    from ottla.client.metadata import TopicPartition
+    from ottla.server.embedded import Broker
+
+__version__ = "0.1.0"
+
+__all__ = ["Admin", "Broker", "Consumer", "KafkaError", "Producer", "TopicPartition", "__version__"]
+
+_HOMES = {
+    "Admin": "ottla.client.blocking",
+    "Broker": "ottla.server.embedded",
+    "Consumer": "ottla.client.blocking",
+    "KafkaError": "ottla.client.errors",
+    "Producer": "ottla.client.blocking",
+    "TopicPartition": "ottla.client.metadata",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'ottla' has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,43 @@
+"""CreatePartitions (37): give topics more partitions; existing ones keep theirs (E10).
+
+Every topic asked for is answered, in order. With validate_only nothing is changed. Errors by topic:
+UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST (named twice).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.proposing import answer_after, refused
+from ottla.broker.api.table import Response, serves
+from ottla.controller.topics import widen
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.controller.records import Record
+
+
+@serves(37)
+def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    times = Counter(topic.name for topic in request.topics)
+    records: list[Record] = []
+    rows: dict[str, dict[str, Any]] = {}
+    for topic in request.topics:
+        row: dict[str, Any] = {"name": topic.name, "error_code": 0}
+        try:
+            if times[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times")
+            given = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
+            made = widen(
+                broker.proposed, broker.config, broker.entropy,
+                name=topic.name, count=topic.count, assignments=given,
+            )  # fmt: skip
+            if not request.validate_only:
+                records += made
+        except Refusal as refusal:
+            row.update(refused(refusal))
+        rows[topic.name] = row
+    return answer_after(broker, call, records, {"results": list(rows.values())})

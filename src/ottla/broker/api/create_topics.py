@@ -1,0 +1,88 @@
+"""CreateTopics (19): new topics, with partitions and replicas by number or by hand, and settings (A2, A3).
+
+-1 partitions or replicas: the broker's default. The answer leaves once the topics are in the image; with validate_only
+nothing is changed. Errors by topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS,
+INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (named twice).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.proposing import answer_after, refused
+from ottla.broker.api.table import Response, serves
+from ottla.config.describe import describe_topic
+from ottla.controller import records as r
+from ottla.controller.topics import create
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(19)
+def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    times = Counter(topic.name for topic in request.topics)
+    image = broker.proposed
+    records: list[r.Record] = []
+    rows: dict[str, dict[str, Any]] = {}
+    for topic in request.topics:
+        if topic.name in rows:
+            continue
+        try:
+            if times[topic.name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times")
+            configs = _configs(topic)
+            made = create(
+                image, broker.config, broker.entropy,
+                name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor,
+                assignments=_assignments(topic), configs=configs,
+            )  # fmt: skip
+        except Refusal as refusal:
+            rows[topic.name] = {"name": topic.name, **refused(refusal)}
+            continue
+        rows[topic.name] = _row(broker, made, configs)
+        if not request.validate_only:
+            records += made
+            image = image.apply(made)
+    return answer_after(broker, call, records, {"topics": list(rows.values())})
+
+
+def _configs(topic: Any) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for config in topic.configs:
+        if config.value is None:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"config {config.name} has no value")
+        if config.name in configs:
+            raise Refusal(ErrorCode.INVALID_CONFIG, f"config {config.name} is given twice")
+        configs[config.name] = config.value
+    return configs
+
+
+def _assignments(topic: Any) -> dict[int, tuple[int, ...]]:
+    given = {assignment.partition_index: assignment.broker_ids for assignment in topic.assignments}
+    if len(given) != len(topic.assignments):
+        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    return given
+
+
+def _row(broker: Broker, made: list[r.Record], configs: dict[str, str]) -> dict[str, Any]:
+    topic = made[0]
+    assert isinstance(topic, r.Topic)
+    partitions = [record for record in made if isinstance(record, r.Partition)]
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": 0,
+        "num_partitions": len(partitions),
+        "replication_factor": len(partitions[0].replicas),
+        "configs": [
+            {
+                "name": entry.name, "value": entry.value, "read_only": entry.read_only,
+                "config_source": entry.source, "is_sensitive": entry.sensitive,
+            }
+            for entry in describe_topic(configs, broker.config)
+        ],
+    }  # fmt: skip

@@ -1,0 +1,52 @@
+"""DeleteRecords (21): move a partition's start up to an offset; -1 means the high watermark.
+
+Answers the new start. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic
+whose cleanup.policy has no `delete`), KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(21)
+def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    topics = []
+    for topic in request.topics:
+        rows = []
+        for partition in topic.partitions:
+            row = {"partition_index": partition.partition_index, "low_watermark": -1, "error_code": 0}
+            try:
+                row["low_watermark"] = _delete(broker, topic.name, partition.partition_index, partition.offset)
+            except Refusal as refusal:
+                row["error_code"] = refusal.code
+            except DiskError:
+                row["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
+            rows.append(row)
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
+
+
+def _delete(broker: Broker, name: str, number: int, offset: int) -> int:
+    hosted = broker.hosting.by_name.get(name)
+    leader = hosted.leaders.get(number) if hosted is not None else None
+    if leader is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not leader.config.delete:
+        raise Refusal(ErrorCode.POLICY_VIOLATION)
+    log = leader.log
+    if log.failed:
+        raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR)
+    target = leader.high_watermark if offset == -1 else offset
+    if not 0 <= target <= leader.high_watermark:
+        raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
+    broker.upkeep.delete_records(leader, target)
+    return log.log_start_offset

@@ -1,0 +1,75 @@
+"""DescribeConfigs (32): settings of topics and brokers, with where each value comes from and what stands behind it.
+
+Resource types: 2 topic, 4 broker (its id, or empty for the cluster-wide defaults). Errors by resource:
+UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.proposing import refused
+from ottla.broker.api.table import Response, serves
+from ottla.config.describe import Entry, describe_broker, describe_broker_default, describe_topic
+from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.names import topic_name_problem
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(32)
+def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    results = []
+    for resource in request.resources:
+        row: dict[str, Any] = {
+            "error_code": 0, "resource_type": resource.resource_type, "resource_name": resource.resource_name,
+        }  # fmt: skip
+        try:
+            entries = _entries(broker, resource.resource_type, resource.resource_name, resource.configuration_keys or None)
+            row["configs"] = [
+                _config(entry, synonyms=request.include_synonyms, documentation=request.include_documentation)
+                for entry in entries
+            ]
+        except Refusal as refusal:
+            row.update(refused(refusal))
+        results.append(row)
+    return {"results": results}
+
+
+def _entries(broker: Broker, resource_type: int, name: str, names: Collection[str] | None) -> list[Entry]:
+    if resource_type == TOPIC_RESOURCE:
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if name not in broker.image.topics:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+        return describe_topic(broker.image.topic_config(name), broker.config, names)
+    if resource_type == BROKER_RESOURCE:
+        if name == "":
+            return describe_broker_default(broker.image.configs.get((BROKER_RESOURCE, ""), {}), names)
+        if name != str(broker.config.node_id):
+            raise Refusal(ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself")
+        return describe_broker(broker.config, names)
+    raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")
+
+
+def _config(entry: Entry, *, synonyms: bool, documentation: bool) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_default": entry.is_default,
+        "is_sensitive": entry.sensitive,
+        "config_type": entry.type_code,
+        "documentation": entry.documentation if documentation else None,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source} for synonym in entry.synonyms
+        ]
+        if synonyms
+        else (),
+    }

@@ -1,0 +1,191 @@
+"""Fetch (1): records of partitions from given offsets on, by zero copy; with incremental sessions (A4, B7, KIP-227).
+
+Waits until `min_bytes` are there or `max_wait` is over. A consumer sees records below the high watermark only. The answer
+holds whole batches as they lie in the log, beginning with the one that holds the offset asked for; the last may be cut.
+
+Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH,
+UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
+
+This is the one answer that is not made by a compiled encoder, because its records are slices of files:
+
+    throttle i32 | error i16 | session i32 (7+) | topics: name (-12) or id (13+), partitions:
+        number i32 | error i16 | high watermark i64 | last stable offset i64 | log start i64 (5+) |
+        aborted transactions (null) | preferred replica i32 (11+) | records | tags: 0 diverging epoch
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.table import SILENT, WAIT, Response, serves
+from ottla.broker.fetching import Fetching, Interest, Row, find
+from ottla.model.errors import ErrorCode
+from ottla.wire.encode import uvarint
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+_MS: Final = 1000
+_NO_ID: Final = bytes(16)
+
+_HEAD = struct.Struct(">ii")
+_FLEXIBLE_HEAD = struct.Struct(">iib")
+#: Throttle, and from version 7 on error and session.
+_TOP_4 = struct.Struct(">i")
+_TOP_7 = struct.Struct(">ihi")
+#: A partition up to its records, without and with log start and preferred replica; the aborted list is null.
+_ROW_4 = struct.Struct(">ihqqii")
+_ROW_5 = struct.Struct(">ihqqqii")
+_ROW_11 = struct.Struct(">ihqqqiii")
+_ROW_12 = struct.Struct(">ihqqqBi")
+
+
+@serves(1)
+def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    by_id = call.entry.version >= 13
+    sessions = broker.fetch_sessions
+    epoch = request.session_epoch
+    if epoch <= 0:
+        if request.session_id and (old := sessions.by_id.get(request.session_id)) is not None:
+            sessions.remove(old)
+        fetching = Fetching(sessions)
+        _add(broker, fetching, request.topics, by_id)
+        if epoch == 0 and call.entry.version >= 7:
+            sessions.create(fetching, now_ms)
+            fetching.used_ms = now_ms
+    else:
+        known = sessions.by_id.get(request.session_id)
+        if known is None:
+            return _refuse(broker, call, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if epoch != known.epoch:
+            return _refuse(broker, call, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        fetching = known
+        sessions.touch(fetching, now_ms)
+        if request.topics:
+            _add(broker, fetching, request.topics, by_id)
+        for topic in request.forgotten_topics_data:
+            key = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
+            for number in topic.partitions:
+                fetching.forget((key, number))
+    if fetching.call is not None:
+        # A client that gave up on its last fetch and came back on another connection.
+        stale = fetching.call
+        sessions.abandon(fetching)
+        broker.reply(stale, _encode(stale, fetching, []))
+    fetching.bytes_min = request.min_bytes
+    fetching.bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes)
+    rows, total, failed = fetching.collect()
+    wait_ms = int(request.max_wait.total_seconds() * _MS)
+    enough = total >= request.min_bytes or failed or wait_ms <= 0 or not fetching.interests
+    if enough or any(row.diverging for row in rows):
+        reply(broker, call, fetching, rows)
+    else:
+        sessions.wait(fetching, call, now_ms + wait_ms)
+        return WAIT
+    return SILENT
+
+
+def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
+    interests, dirty = fetching.interests, fetching.dirty
+    for topic in topics:
+        asked = topic.topic_id if by_id else topic.topic
+        hosted = find(broker, asked, by_id=by_id)
+        key = (asked.int if asked else 0) if by_id else asked
+        name = hosted.name if hosted is not None else ("" if by_id else asked)
+        topic_id = hosted.topic_id if hosted is not None else (asked.bytes if by_id and asked else _NO_ID)
+        for partition in topic.partitions:
+            number = partition.partition
+            interest = interests.get((key, number))
+            leader = hosted.leaders.get(number) if hosted is not None else None
+            if interest is None:
+                interest = interests[key, number] = Interest(fetching, name, topic_id, number, leader)
+                if fetching.watching and leader is not None:
+                    leader.watchers[interest] = None
+            elif interest.leader is not leader:
+                if interest.leader is not None:
+                    interest.leader.watchers.pop(interest, None)
+                interest.leader, interest.name = leader, name
+                if fetching.watching and leader is not None:
+                    leader.watchers[interest] = None
+            interest.offset = partition.fetch_offset
+            interest.bytes_max = partition.partition_max_bytes
+            interest.leader_epoch = partition.current_leader_epoch
+            interest.last_fetched_epoch = partition.last_fetched_epoch
+            # Last in line: partitions that were served come after those still waiting for their turn.
+            dirty.pop(interest, None)
+            dirty[interest] = None
+
+
+def _refuse(broker: Broker, call: Call, error: ErrorCode) -> Response:
+    broker.reply(call, _encode(call, None, [], error))
+    return SILENT
+
+
+def reply(broker: Broker, call: Call, fetching: Fetching, rows: list[Row]) -> None:
+    parts = _encode(call, fetching, rows)
+    if fetching.id:
+        # From now on the session counts, and remembers what it told.
+        fetching.epoch = fetching.epoch % 0x7FFFFFFF + 1
+        fetching.watch()
+        for row in rows:
+            row.interest.told_watermark = row.high_watermark
+            row.interest.told_start = row.log_start_offset
+    broker.reply(call, parts)
+
+
+def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int = 0) -> list[Any]:
+    version = call.entry.version
+    flexible = version >= 12
+    topics: dict[Any, list[Row]] = {}
+    if version >= 13:
+        for row in rows:
+            topics.setdefault(row.interest.topic_id, []).append(row)
+    else:
+        for row in rows:
+            topics.setdefault(row.interest.name, []).append(row)
+    parts: list[Any] = []
+    text = bytearray()
+    session = fetching.id if fetching is not None else 0
+    text += _TOP_7.pack(0, error, session) if version >= 7 else _TOP_4.pack(0)
+    text += uvarint(len(topics) + 1) if flexible else len(topics).to_bytes(4, "big")
+    size = 0
+    for topic, of_topic in topics.items():
+        if version >= 13:
+            text += topic
+        else:
+            name = topic.encode()
+            text += (uvarint(len(name) + 1) if flexible else len(name).to_bytes(2, "big")) + name
+        text += uvarint(len(of_topic) + 1) if flexible else len(of_topic).to_bytes(4, "big")
+        for interest, code, watermark, start, data, diverging in of_topic:
+            length = data.size if data is not None else 0
+            number = interest.number
+            if flexible:
+                text += _ROW_12.pack(number, code, watermark, watermark, start, 0, -1)
+                text += uvarint(length + 1)
+            elif version >= 11:
+                text += _ROW_11.pack(number, code, watermark, watermark, start, -1, -1, length)
+            elif version >= 5:
+                text += _ROW_5.pack(number, code, watermark, watermark, start, -1, length)
+            else:
+                text += _ROW_4.pack(number, code, watermark, watermark, -1, length)
+            if data is not None:
+                size += len(text) + length
+                parts.append(text)
+                parts.append(data)
+                text = bytearray()
+            if flexible:
+                text += b"\x00" if diverging is None else b"\x01\x00\x0d" + struct.pack(">iqB", *diverging, 0)
+        if flexible:
+            text += b"\x00"
+    if flexible:
+        text += b"\x00"
+        head: bytes = _FLEXIBLE_HEAD.pack(size + len(text) + 5, call.correlation_id, 0)
+    else:
+        head = _HEAD.pack(size + len(text) + 4, call.correlation_id)
+    if parts:
+        parts[0] = head + parts[0]
+        parts.append(text)
+        return parts
+    return [head + text]

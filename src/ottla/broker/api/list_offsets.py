@@ -1,0 +1,79 @@
+"""ListOffsets (2): the offset of a time, or of the start, the end or the newest timestamp of a partition (A7).
+
+Special timestamps: -1 latest, -2 earliest, -3 newest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered
+(9+), -6 earliest pending upload (11+). Nothing is tiered here, so -4 is the start and -5 and -6 are unknown (-1).
+A time that no record reaches answers offset -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
+UNKNOWN_LEADER_EPOCH, UNSUPPORTED_VERSION, INVALID_REQUEST (the same partition twice), KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode
+from ottla.ports.disk import DiskError
+from ottla.records.errors import CorruptRecords
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.replication.leader import Leader
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_NEWEST: Final = -3
+_EARLIEST_LOCAL: Final = -4
+#: The first version that knows each special timestamp.
+_SINCE: Final = {_LATEST: 0, _EARLIEST: 0, _NEWEST: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
+
+
+@serves(2)
+def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    seen: set[tuple[str, int]] = set()
+    topics = []
+    for topic in request.topics:
+        hosted = broker.hosting.by_name.get(topic.name)
+        rows = []
+        for partition in topic.partitions:
+            number = partition.partition_index
+            leader = hosted.leaders.get(number) if hosted is not None else None
+            if (topic.name, number) in seen:
+                row: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST}
+            else:
+                row = _row(leader, partition, call.version)
+            seen.add((topic.name, number))
+            rows.append(row | {"partition_index": number})
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
+
+
+def _row(leader: Leader | None, partition: Any, version: int) -> dict[str, Any]:
+    if leader is None:
+        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    asked = partition.current_leader_epoch
+    if asked >= 0 and asked != leader.leader_epoch:
+        older = asked < leader.leader_epoch
+        return {"error_code": ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH}
+    timestamp = partition.timestamp
+    if timestamp < 0 and (timestamp not in _SINCE or version < _SINCE[timestamp]):
+        return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+    try:
+        return _find(leader, timestamp)
+    except (DiskError, CorruptRecords):
+        return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+def _find(leader: Leader, timestamp: int) -> dict[str, Any]:
+    log = leader.log
+    if timestamp == _LATEST:
+        return {"error_code": 0, "offset": leader.high_watermark, "leader_epoch": leader.leader_epoch}
+    if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
+        start = log.log_start_offset
+        return {"error_code": 0, "offset": start, "leader_epoch": log.epochs.epoch_of(start)}
+    if timestamp < _EARLIEST_LOCAL:
+        return {"error_code": 0}
+    found = log.find_newest() if timestamp == _NEWEST else log.find_time(timestamp)
+    if found is None or found[0] >= leader.high_watermark:
+        return {"error_code": 0}
+    return {"error_code": 0, "offset": found[0], "timestamp": found[1], "leader_epoch": log.epochs.epoch_of(found[0])}

@@ -1,0 +1,120 @@
+"""Metadata (3): brokers, topics, partitions and who leads them; and the creation of topics on first use (A1).
+
+Version 0 asks for all topics with an empty list, later ones with null. A topic that is not there is created if both the
+request and `auto.create.topics.enable` allow it; the answer then waits until it is. Errors by topic:
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION and those of creating a topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.table import WAIT, Response, serves
+from ottla.controller.image import Image, TopicImage
+from ottla.controller.topics import create
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.names import topic_name_problem
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.controller.records import Record
+
+_NOT_ASKED: Final = -(2**31)
+#: What one may do without an authorizer, as bits of the protocol's operation numbers.
+TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+
+
+@serves(3, request_bytes_max=1 << 20)
+def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    missing = _to_create(broker, request) if request.topics and request.allow_auto_topic_creation else []
+    if not missing:
+        return _answer(broker, call, request, {})
+    failed: dict[str, ErrorCode] = {}
+    records: list[Record] = []
+    image = broker.proposed
+    for name in missing:
+        try:
+            made = create(
+                image, broker.config, broker.entropy,
+                name=name, partitions=-1, replication_factor=-1, assignments={}, configs={},
+            )  # fmt: skip
+        except Refusal as refusal:
+            if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                failed[name] = refusal.code
+            continue
+        records += made
+        image = image.apply(made)
+    # With nothing of our own to propose this still waits for the proposals of others that are under way.
+    broker.propose(records, lambda _error: broker.answer(call, _answer(broker, call, request, failed)))
+    return WAIT
+
+
+def _to_create(broker: Broker, request: Any) -> list[str]:
+    if not broker.config.auto_create_topics_enable:
+        return []
+    names = dict.fromkeys(topic.name for topic in request.topics if topic.name is not None)
+    return [name for name in names if name not in broker.image.topics and topic_name_problem(name) is None]
+
+
+def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCode]) -> Response:
+    image = broker.image
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
+    if request.topics is None or (call.version == 0 and not request.topics):
+        topics = [_topic(topic, operations) for topic in image.topics.values()]
+    else:
+        topics = [_asked(image, topic, failed, operations) for topic in request.topics]
+    return {
+        "brokers": [
+            {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
+            for node in image.brokers.values()
+        ],
+        "cluster_id": image.cluster_id,
+        "controller_id": broker.config.node_id,
+        "topics": topics,
+        "cluster_authorized_operations": (
+            CLUSTER_OPERATIONS if getattr(request, "include_cluster_authorized_operations", False) else _NOT_ASKED
+        ),
+    }
+
+
+def _asked(image: Image, asked: Any, failed: dict[str, ErrorCode], operations: int) -> dict[str, Any]:
+    if asked.name is None:
+        if asked.topic_id is None:
+            return {"error_code": ErrorCode.INVALID_REQUEST, "name": None, "partitions": ()}
+        topic = image.topics_by_id.get(asked.topic_id.bytes)
+        if topic is None:
+            return {
+                "error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": asked.topic_id.bytes,
+                "partitions": (), "topic_authorized_operations": _NOT_ASKED,
+            }  # fmt: skip
+        return _topic(topic, operations)
+    topic = image.topics.get(asked.name)
+    if topic is not None:
+        return _topic(topic, operations)
+    code = failed.get(asked.name)
+    if code is None:
+        bad = topic_name_problem(asked.name)
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return {
+        "error_code": code, "name": asked.name, "partitions": (), "topic_authorized_operations": _NOT_ASKED,
+    }  # fmt: skip
+
+
+def _topic(topic: TopicImage, operations: int) -> dict[str, Any]:
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.internal,
+        "topic_authorized_operations": operations,
+        "partitions": [
+            {
+                "error_code": 0, "partition_index": partition.partition, "leader_id": partition.leader,
+                "leader_epoch": partition.leader_epoch, "replica_nodes": partition.replicas,
+                "isr_nodes": partition.isr, "offline_replicas": (),
+            }
+            for partition in topic.partitions
+        ],
+    }  # fmt: skip

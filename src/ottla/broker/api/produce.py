@@ -1,0 +1,155 @@
+"""Produce (0): append one batch to each partition named.
+
+acks 0: written, no answer. acks 1: answered when it is in the log (durable policy: when it is synced). acks -1: answered
+when the high watermark has passed it. A repeated batch of an idempotent producer answers with its first offset (R14).
+
+Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUIRED_ACKS, REQUEST_TIMED_OUT, and those of
+`PartitionLog.append`. The records are neither decoded nor copied on the way to the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.table import SILENT, WAIT, Response, serves
+from ottla.log.partition_log import PartitionLog
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
+from ottla.records.batch import CODEC_MASK, TRANSACTIONAL_BIT
+from ottla.records.compression import ZSTD
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.broker.hosting import HostedTopic
+
+#: Where the low byte of the attributes stands in a batch.
+_ATTRIBUTES_LOW_AT: Final = 22
+
+
+class WaitingProduce:
+    """A produce whose answer waits for the high watermark of some of its partitions."""
+
+    __slots__ = ("broker", "bucket", "call", "open_rows", "response")
+
+    def __init__(self, broker: Broker, call: Call, response: Response) -> None:
+        self.broker = broker
+        self.call = call
+        self.response = response
+        #: Rows not settled yet, by identity.
+        self.open_rows: dict[int, dict[str, Any]] = {}
+        self.bucket = -1
+
+    def reached(self, row: dict[str, Any]) -> None:
+        open_rows = self.open_rows
+        if open_rows.pop(id(row), None) is not None and not open_rows:
+            self._answer()
+
+    def failed(self, row: dict[str, Any], code: ErrorCode) -> None:
+        if id(row) in self.open_rows:
+            row.update(error_code=code, base_offset=-1)
+            self.reached(row)
+
+    def expire(self, now_ms: int) -> None:
+        for row in self.open_rows.values():
+            row.update(error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
+        self.open_rows.clear()
+        self._answer()
+
+    def _answer(self) -> None:
+        if self.bucket >= 0:
+            self.broker.timers.cancel(self)
+        self.broker.answer(self.call, self.response)
+
+    def abandon(self) -> None:
+        self.open_rows.clear()
+        self.broker.timers.cancel(self)
+
+
+@serves(0, request_bytes_max=None)
+def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    acks = request.acks
+    version = call.entry.version
+    by_id = version >= 13
+    waiting: WaitingProduce | None = None
+    topics = []
+    response: Response = {"responses": topics}
+    for topic in request.topic_data:
+        hosted: HostedTopic | None
+        if by_id:
+            hosted = broker.hosting.by_id.get(topic.topic_id.int) if topic.topic_id else None
+        else:
+            hosted = broker.hosting.by_name.get(topic.name)
+        rows = []
+        for partition in topic.partition_data:
+            index = partition.index
+            try:
+                if hosted is None:
+                    raise _unknown_topic(by_id)
+                leader = hosted.leaders.get(index)
+                if leader is None:
+                    raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here")
+                log = leader.log
+                appended = _append(log, partition.records, leader.leader_epoch, version, acks, now_ms)
+            except Refusal as refusal:
+                row = {"index": index, "error_code": refusal.code, "base_offset": -1, "error_message": refusal.message}
+                rows.append(row)
+                continue
+            except DiskError as error:
+                rows.append({
+                    "index": index, "error_code": ErrorCode.KAFKA_STORAGE_ERROR, "base_offset": -1,
+                    "error_message": str(error),
+                })  # fmt: skip
+                continue
+            base_offset, last_offset, append_time, duplicate = appended
+            row = {
+                "index": index, "error_code": 0, "base_offset": base_offset,
+                "log_append_time": append_time, "log_start_offset": log.log_start_offset,
+            }  # fmt: skip
+            rows.append(row)
+            if not duplicate:
+                broker.appended(leader, log, now_ms)
+            if acks and last_offset >= leader.high_watermark:
+                if waiting is None:
+                    waiting = WaitingProduce(broker, call, response)
+                waiting.open_rows[id(row)] = row
+                leader.waiting.append((last_offset + 1, waiting, row))
+        if by_id:
+            topics.append({"topic_id": hosted.topic_id if hosted else _bytes(topic.topic_id), "partition_responses": rows})
+        else:
+            topics.append({"name": topic.name, "partition_responses": rows})
+    if acks == 0:
+        if any(row["error_code"] for topic in topics for row in topic["partition_responses"]):
+            # Without an answer this is the only way to tell: the client reconnects and looks at its metadata again.
+            broker.close(call.connection, "a produce with acks=0 failed")
+        return SILENT
+    if waiting is None:
+        return response
+    call.abandon = waiting.abandon
+    broker.timers.add(waiting, now_ms + max(0, int(request.timeout.total_seconds() * 1000)))
+    return WAIT
+
+
+def _append(log: PartitionLog, records: bytes | None, leader_epoch: int, version: int, acks: int, now_ms: int) -> Any:
+    if acks not in (-1, 0, 1):
+        raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {acks}")
+    if not records:
+        raise Refusal(ErrorCode.INVALID_RECORD, "the request holds no batch for this partition")
+    if len(records) > _ATTRIBUTES_LOW_AT:
+        attributes = records[_ATTRIBUTES_LOW_AT]
+        if attributes & TRANSACTIONAL_BIT:
+            raise Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+        codec = attributes & CODEC_MASK
+        if codec > ZSTD or (codec == ZSTD and version < 7):
+            raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is not known to Produce version {version}")
+    return log.append(records, leader_epoch, now_ms)
+
+
+def _unknown_topic(by_id: bool) -> Refusal:
+    return Refusal(
+        ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this broker has no such topic"
+    )
+
+
+def _bytes(topic_id: Any) -> bytes | None:
+    return topic_id.bytes if topic_id is not None else None

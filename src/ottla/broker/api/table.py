@@ -1,0 +1,81 @@
+"""The table of APIs: what is served is what registered itself here, so what is advertised cannot drift from it (A8).
+
+Each file in this folder opens with its API's contract and registers a handler:
+
+    @serves(19)
+    def create_topics(broker, call, request, now_ms): …
+
+A handler returns the answer as a dict of kio's field names (see `wire/encode.py`), `WAIT` if it answers later through
+`broker.answer(call, …)`, or `SILENT` if the request wants no answer. An `Entry` is an API in one version with its reader,
+encoder and handler looked up once; a version's schema is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from ottla.wire.decode import request_reader
+from ottla.wire.encode import response_encoder
+from ottla.wire.schema import request_header_is_flexible, response_header_is_flexible, version_range
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+Response: TypeAlias = dict[str, Any]
+Handler: TypeAlias = "Callable[[Broker, Call, Any, int], Response]"
+
+#: Returned by a handler that will answer later.
+WAIT: Final[Response] = {}
+#: Returned by a handler whose request wants no answer, or has its answer already through `broker.reply`.
+SILENT: Final[Response] = {}
+
+#: What a request may weigh unless its API says otherwise: a million-item request must not become a million objects.
+_REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class Api(NamedTuple):
+    key: int
+    oldest: int
+    newest: int
+    handler: Handler
+    request_bytes_max: int | None
+
+
+APIS: dict[int, Api] = {}
+
+
+def serves(key: int, *, request_bytes_max: int | None = _REQUEST_BYTES_MAX) -> Callable[[Handler], Handler]:
+    """Register a handler for all versions of an API. `request_bytes_max` None: the listener's own limit."""
+
+    def register(handler: Handler) -> Handler:
+        versions = version_range(key)
+        assert versions is not None and key not in APIS
+        APIS[key] = Api(key, versions[0], versions[1], handler, request_bytes_max)
+        return handler
+
+    return register
+
+
+class Entry:
+    """An API in one version, ready for use."""
+
+    __slots__ = ("encode", "flexible_header", "flexible_response", "handler", "key", "read", "request_bytes_max", "version")
+
+    def __init__(self, api: Api, version: int) -> None:
+        self.key = api.key
+        self.version = version
+        self.handler = api.handler
+        self.request_bytes_max = api.request_bytes_max
+        self.flexible_header = request_header_is_flexible(api.key, version)
+        self.flexible_response = response_header_is_flexible(api.key, version)
+        self.read: Callable[[Any, int], tuple[Any, int]] = request_reader(api.key, version)
+        self.encode: Callable[[Response], bytes] = response_encoder(api.key, version)
+
+
+def entry_for(key: int, version: int) -> Entry | None:
+    api = APIS.get(key)
+    if api is None or not api.oldest <= version <= api.newest:
+        return None
+    return Entry(api, version)

@@ -1,0 +1,50 @@
+"""A client's connection as the core sees it, and one request on it.
+
+Answers leave in the order in which the requests came (the protocol's rule), although a request may have to wait for
+data, for a sync or for a proposal. A connection keeps the calls that are not answered yet, plus those answered behind
+them; the head of that line decides when anything leaves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ottla.broker.api.table import Entry
+
+
+class Connection:
+    __slots__ = ("client_id", "closed", "paused", "peer", "software", "transport", "waiting")
+
+    def __init__(self, peer: str) -> None:
+        #: Where it comes from, for people.
+        self.peer = peer
+        #: The shell's own object for it; opaque here.
+        self.transport: Any = None
+        self.waiting: deque[Call] = deque()
+        self.closed = False
+        #: Whether the shell was asked to stop reading.
+        self.paused = False
+        self.client_id: str | None = None
+        #: Name and version of the client library, once it told us.
+        self.software = ""
+
+
+class Call:
+    """One request: where its answer goes and how it is encoded. `parts` is set once the answer is there."""
+
+    __slots__ = ("abandon", "connection", "correlation_id", "entry", "parts")
+
+    def __init__(self, connection: Connection, entry: Entry, correlation_id: int) -> None:
+        self.connection = connection
+        self.entry = entry
+        self.correlation_id = correlation_id
+        self.parts: list[Any] | None = None
+        #: Called if the connection goes before the answer: whoever waits stops waiting.
+        self.abandon: Callable[[], None] | None = None
+
+    @property
+    def version(self) -> int:
+        return self.entry.version

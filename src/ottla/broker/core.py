@@ -1,0 +1,512 @@
+"""The broker: every request comes in through `receive`, everything it wants done goes out through `outbox`.
+
+The shell (or the simulator) calls, in any order but one at a time:
+
+    start(records, now)                 once: the metadata log as it stands; opens the logs
+    connected / receive / disconnected  a client's frames
+    settle(now)                         after a turn's calls: wakes who waited; True if there is more to do at once
+    tick(now)                           when `next_deadline_ms` has come
+    synced / sync_failed / committed    when an effect is done
+
+and after each of them performs what is in `outbox`. Time is always an argument. Nothing here blocks except the disk
+port's own calls, and nothing is left behind by a request that fails: an exception in a handler closes that connection
+and no other.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from ottla.broker import api as _api  # noqa: F401  (the API files register themselves)
+from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_for
+from ottla.broker.connection import Call, Connection
+from ottla.broker.fetching import FetchSessions
+from ottla.broker.hosting import Hosting
+from ottla.broker.log_directory import LogDirectory
+from ottla.broker.timers import Timers
+from ottla.broker.upkeep import Upkeep
+from ottla.config.broker import BrokerConfig
+from ottla.config.topic import TopicConfig
+from ottla.controller import records as r
+from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
+from ottla.log.partition_log import PartitionLog
+from ottla.log.segment import Segment
+from ottla.model.errors import ErrorCode
+from ottla.model.limits import PRODUCER_ID_BLOCK, REQUESTS_WAITING_PER_CONNECTION_MAX
+from ottla.ports.disk import Disk, DiskError
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
+from ottla.ports.entropy import Entropy
+from ottla.replication.leader import Leader
+from ottla.wire.decode import MalformedMessage, decode_request
+
+_REQUEST_HEAD: Final = struct.Struct(">hhih")
+_RESPONSE_HEAD: Final = struct.Struct(">ii")
+_FLEXIBLE_RESPONSE_HEAD: Final = struct.Struct(">iib")
+_API_VERSIONS: Final = 18
+#: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
+_WAKE_MAX: Final = 128
+#: Logs that one call of `settle` creates in the background after a large CreateTopics.
+_CREATE_MAX: Final = 16
+
+
+class Broker:
+    def __init__(
+        self, config: BrokerConfig, disk: Disk, entropy: Entropy, *, say: Callable[[str], None] = lambda _text: None
+    ) -> None:
+        self.config = config
+        self.disk = disk
+        self.entropy = entropy
+        self.say = say
+        self.outbox: list[Effect] = []
+        self.timers = Timers()
+        #: The committed metadata, and the same with what has been proposed on top: decisions look at the latter.
+        self.image = Image()
+        self.proposed = Image()
+        self.hosting = Hosting()
+        self.directory = LogDirectory(disk, config.log_dirs[0], say)
+        self.fetch_sessions = FetchSessions(self)
+        self.upkeep = Upkeep(self)
+        self.next_producer_id = 0
+        self.producer_ids_end = 0
+        self._producer_ids_waiting: list[Callable[[str | None], None]] = []
+        self._entries: dict[int, Entry] = {}
+        self._moved: deque[Leader] = deque()
+        self._to_create: deque[Leader] = deque()
+        self.now_ms = 0
+        #: Why nothing can be written any more, once the disk has failed.
+        self.offline: str | None = None
+
+    # --- start and stop ---------------------------------------------------------------------------------------
+
+    def start(self, records: Iterable[r.Record | None], now_ms: int) -> list[r.Record]:
+        """Take the metadata log as it stands and open the logs; returns what must be proposed before serving."""
+        self.now_ms = now_ms
+        self.image = self.proposed = Image().apply(records)
+        bootstrap: list[r.Record] = []
+        if not self.image.cluster_id:
+            bootstrap.append(r.Cluster(_cluster_id(self.entropy.id_bytes())))
+            self.image = self.proposed = self.image.apply(bootstrap)
+        self.config = self.resolve_config()
+        self.directory.open(
+            cluster_id=self.image.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
+        )
+        self._remove_strays()
+        read = cut = 0
+        for topic in self.image.topics.values():
+            self._host(topic.name, topic.topic_id, topic.partitions)
+            hosted = self.hosting.by_name[topic.name]
+            for leader in hosted.leaders.values():
+                recovered = self.directory.load(topic.name, leader.number, leader.config, now_ms)
+                if recovered is not None:
+                    self._adopt(leader, recovered.log)
+                    read += recovered.scanned_bytes
+                    cut += recovered.cut_bytes
+                    if recovered.cut_bytes:
+                        self.say(
+                            f"{recovered.log.directory}: {recovered.cut_bytes} bytes of a torn tail were cut off, "
+                            f"the log ends at offset {recovered.log.next_offset}"
+                        )
+        if not self.directory.clean and read:
+            self.say(f"recovered after an unclean stop: {read:,} bytes read again, {cut:,} cut off")
+        self.upkeep.start(now_ms)
+        advertised = self.config.advertised_listeners[0]
+        me = r.Broker(self.config.node_id, 1, advertised.host, advertised.port, self.config.broker_rack)
+        if self.image.brokers.get(self.config.node_id) != me:
+            bootstrap.append(me)
+        return bootstrap
+
+    def stop(self) -> None:
+        """Close all logs cleanly. No other call may follow."""
+        if self.offline is None:
+            self.directory.close_cleanly(self.open_logs())
+
+    def open_logs(self) -> list[tuple[str, int, PartitionLog, int]]:
+        return [
+            (leader.topic, leader.number, leader.log, leader.high_watermark)
+            for leader in self.hosting.leaders()
+            if leader.opened and not leader.log.failed
+        ]
+
+    def _remove_strays(self) -> None:
+        def known(topic: str, number: int, topic_id: bytes | None) -> bool:
+            there = self.image.topics.get(topic)
+            return (
+                there is not None
+                and number < len(there.partitions)
+                and (topic_id is None or topic_id == there.topic_id)
+            )
+
+        for path in self.directory.stray(known):
+            self.disk.remove_dir(path)
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def connected(self, peer: str) -> Connection:
+        return Connection(peer)
+
+    def disconnected(self, connection: Connection) -> None:
+        connection.closed = True
+        for call in connection.waiting:
+            if call.abandon is not None:
+                call.abandon()
+                call.abandon = None
+        connection.waiting.clear()
+
+    def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
+        """One request without its length prefix. The frame is valid during this call only."""
+        self.now_ms = now_ms
+        try:
+            key, version, correlation_id, client_id_length = _REQUEST_HEAD.unpack_from(frame)
+            entry = self._entries.get(key << 16 | version)
+            if entry is None:
+                entry = self._entry(key, version)
+                if entry is None:
+                    return self._unsupported(connection, key, version, correlation_id)
+            at = 10 + client_id_length if client_id_length > 0 else 10
+            if entry.flexible_header:
+                at = at + 1 if frame[at] == 0 else _skip_tags(frame, at)
+            limit = entry.request_bytes_max
+            if limit is not None and len(frame) > limit:
+                return self.close(connection, f"a request of API {key} has {len(frame)} bytes, at most {limit} are allowed")
+            try:
+                request = entry.read(frame, at)[0]
+            except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
+                request = decode_request(key, version, frame, at)
+        except (struct.error, IndexError, MalformedMessage) as error:
+            return self.close(connection, f"malformed request: {error}")
+        call = Call(connection, entry, correlation_id)
+        try:
+            response = entry.handler(self, call, request, now_ms)
+        except Exception as error:
+            self.say(f"internal error in API {key} version {version} from {connection.peer}: {error!r}")
+            self.close(connection, f"internal error: {error!r}")
+            raise
+        if response is WAIT:
+            connection.waiting.append(call)
+            if len(connection.waiting) >= REQUESTS_WAITING_PER_CONNECTION_MAX and not connection.paused:
+                connection.paused = True
+                self.outbox.append((PAUSE, connection))
+        elif response is not SILENT:
+            self.answer(call, response)
+        return None
+
+    def client_id(self, frame: memoryview) -> str | None:
+        length = _REQUEST_HEAD.unpack_from(frame)[3]
+        return bytes(frame[10 : 10 + length]).decode(errors="replace") if length >= 0 else None
+
+    def answer(self, call: Call, response: Response) -> None:
+        """Send the answer to a call, now or as soon as those before it are answered."""
+        body = call.entry.encode(response)
+        if call.entry.flexible_response:
+            head = _FLEXIBLE_RESPONSE_HEAD.pack(len(body) + 5, call.correlation_id, 0)
+        else:
+            head = _RESPONSE_HEAD.pack(len(body) + 4, call.correlation_id)
+        self.reply(call, [head + body])
+
+    def reply(self, call: Call, parts: list[Any]) -> None:
+        """The same for an answer that is already encoded, with its header; parts may be slices of files."""
+        connection = call.connection
+        waiting = connection.waiting
+        if not waiting:
+            if not connection.closed:
+                self.outbox.append((SEND, connection, parts))
+            return
+        call.parts = parts
+        call.abandon = None
+        if waiting[0] is call:
+            while waiting and waiting[0].parts is not None:
+                self.outbox.append((SEND, connection, waiting.popleft().parts))
+            if connection.paused and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2:
+                connection.paused = False
+                self.outbox.append((RESUME, connection))
+        elif waiting[-1] is not call and call not in waiting:
+            waiting.append(call)
+
+    def close(self, connection: Connection, reason: str) -> None:
+        self.outbox.append((CLOSE, connection, reason))
+
+    def _entry(self, key: int, version: int) -> Entry | None:
+        entry = entry_for(key, version)
+        if entry is not None:
+            self._entries[key << 16 | version] = entry
+        return entry
+
+    def _unsupported(self, connection: Connection, key: int, version: int, correlation_id: int) -> None:
+        if key != _API_VERSIONS:
+            known = APIS.get(key)
+            served = f"versions {known.oldest} to {known.newest} are" if known else "this API is not"
+            return self.close(connection, f"API {key} version {version}: {served} served here")
+        # The one request that is answered in any version: the client learns from version 0 what to speak.
+        entry = self._entries.get(key << 16) or self._entry(key, 0)
+        assert entry is not None
+        call = Call(connection, entry, correlation_id)
+        self.answer(call, _api.api_versions.unsupported())
+        return None
+
+    # --- appends ----------------------------------------------------------------------------------------------
+
+    def appended(self, leader: Leader, log: PartitionLog, now_ms: int) -> None:
+        """Records were written to a partition: let its watermark move, now or after a sync."""
+        if leader.since_flush_ms < 0:
+            leader.since_flush_ms = now_ms
+        if leader.durable:
+            self.sync(leader, log)
+            return
+        leader.high_watermark = log.next_offset
+        if leader.watchers and not leader.moved:
+            leader.moved = True
+            self._moved.append(leader)
+        if log.next_offset - log.flushed_offset >= leader.config.flush_messages:
+            self.sync(leader, log)
+        if log.active.size > self.config.log_recovery_point_interval_bytes:
+            self.upkeep.grown(leader, log)
+
+    def sync(self, leader: Leader, log: PartitionLog) -> None:
+        """Ask for everything written to be made durable; `synced` follows."""
+        outbox = self.outbox
+        if log.loose or log.fresh:
+            for file in log.loose:
+                outbox.append((SYNC, file, None, (leader, None, file)))
+            log.loose = []
+            if log.fresh:
+                log.fresh = False
+                outbox.append((SYNC, None, self.directory.path, (leader, None, None)))
+        for segment in log.unsynced:
+            directory = None if segment.names_synced else log.directory
+            outbox.append((SYNC, segment.file, directory, (leader, segment, segment.next_offset)))
+
+    def synced(self, targets: Iterable[tuple[Leader, Segment | None, Any]], now_ms: int) -> None:
+        """A round of syncs is done."""
+        self.now_ms = now_ms
+        moved: dict[Leader, None] = {}
+        for leader, segment, what in targets:
+            if segment is None:
+                if what is not None:
+                    self.disk.close(what)
+                continue
+            leader.log.synced(segment, what)
+            moved[leader] = None
+        for leader in moved:
+            self.advance(leader)
+            if leader.log.next_offset - leader.log.recovery_point > 0:
+                self.upkeep.grown(leader, leader.log)
+
+    def advance(self, leader: Leader) -> None:
+        """Let the watermark move and answer the produces that waited for it."""
+        if not leader.advance():
+            return
+        reached = leader.high_watermark
+        waiting = leader.waiting
+        while waiting and waiting[0][0] <= reached:
+            _offset, produce, row = waiting.popleft()
+            produce.reached(row)
+        self.moved(leader)
+
+    def moved(self, leader: Leader) -> None:
+        if leader.watchers and not leader.moved:
+            leader.moved = True
+            self._moved.append(leader)
+
+    def sync_failed(self, error: str) -> None:
+        """R11: a failed fsync is final. What it covered may be gone whatever a second try says."""
+        self.go_offline(f"a sync failed: {error}")
+
+    def go_offline(self, reason: str) -> None:
+        if self.offline is None:
+            self.offline = reason
+            self.say(f"{self.directory.path} is offline, nothing more is written to it: {reason}. Restart to recover.")
+            for leader in self.hosting.leaders():
+                if leader.opened:
+                    leader.log.failed = True
+                while leader.waiting:
+                    _offset, produce, row = leader.waiting.popleft()
+                    produce.failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    # --- turns and time ---------------------------------------------------------------------------------------
+
+    def settle(self, now_ms: int) -> bool:
+        """Wake what this turn's appends and syncs were waited for; True if some is left for the next turn."""
+        moved = self._moved
+        while moved:
+            leader = moved.popleft()
+            leader.moved = False
+            for watcher in leader.watchers:
+                watcher.moved()
+        more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
+        if self._to_create:
+            self._create_logs()
+            more = more or bool(self._to_create)
+        return more
+
+    def tick(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.timers.expire(now_ms)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self.timers.next_ms
+
+    def run(self, job: Callable[[Disk], Any], done: Callable[[Any, str | None], None]) -> None:
+        self.outbox.append((RUN, job, done))
+
+    # --- metadata ---------------------------------------------------------------------------------------------
+
+    def propose(self, records: list[r.Record], done: Callable[[str | None], None]) -> None:
+        """Append to the metadata log; `done(None)` once the image has it, `done(error)` if it could not be written."""
+        self.proposed = self.proposed.apply(records)
+        self.outbox.append((PROPOSE, records, done))
+
+    def committed(self, records: list[r.Record], now_ms: int) -> None:
+        """These records are in the metadata log: the image moves, and what this broker hosts follows it."""
+        self.now_ms = now_ms
+        before = self.image
+        self.image = before.apply(records)
+        for record in records:
+            match record:
+                case r.Topic():
+                    self.hosting.add(record.name, record.topic_id)
+                case r.Partition():
+                    topic = self.image.topics_by_id.get(record.topic_id)
+                    if topic is not None:
+                        self._host(topic.name, topic.topic_id, (record,))
+                case r.TopicRemoved():
+                    self._drop(record.topic_id)
+                case r.Config(resource_type=resource_type, resource_name=name):
+                    if resource_type == TOPIC_RESOURCE:
+                        self._configure(name)
+                    elif resource_type == BROKER_RESOURCE:
+                        self.config = self.resolve_config()
+                        for name in self.hosting.by_name:
+                            self._configure(name)
+                case _:
+                    pass
+
+    def rejected(self) -> None:
+        """A proposal could not be written: forget what was built on top of it."""
+        self.proposed = self.image
+
+    def resolve_config(self) -> BrokerConfig:
+        """The broker's settings: its own file, under those set at run time."""
+        own = self.image.configs.get((BROKER_RESOURCE, str(self.config.node_id)), {})
+        everyone = self.image.configs.get((BROKER_RESOURCE, ""), {})
+        return self.config.with_dynamic(own, everyone)
+
+    def topic_config(self, name: str) -> TopicConfig:
+        return TopicConfig.resolve(self.image.topic_config(name), self.config)
+
+    def _configure(self, name: str) -> None:
+        hosted = self.hosting.by_name.get(name)
+        if hosted is not None:
+            config = self.topic_config(name)
+            for leader in hosted.leaders.values():
+                leader.configure(config)
+                if leader.opened:
+                    self.advance(leader)
+
+    def _host(self, name: str, topic_id: bytes, partitions: Iterable[r.Partition]) -> None:
+        hosted = self.hosting.by_name.get(name) or self.hosting.add(name, topic_id)
+        config = self.topic_config(name)
+        for partition in partitions:
+            if partition.leader == self.config.node_id and partition.partition not in hosted.leaders:
+                leader = Leader(name, partition.partition, partition.leader_epoch, config, self._open)
+                hosted.leaders[partition.partition] = leader
+                self._to_create.append(leader)
+
+    def _open(self, leader: Leader) -> PartitionLog:
+        topic_id = self.hosting.by_name[leader.topic].topic_id
+        log = self.directory.create(leader.topic, leader.number, topic_id, leader.config, self.now_ms)
+        log.on_failure = self.go_offline
+        log.failed = self.offline is not None
+        return log
+
+    def _adopt(self, leader: Leader, log: PartitionLog) -> None:
+        log.on_failure = self.go_offline
+        leader.adopt(log)
+        if log.unsynced:
+            # What recovery read again must be made durable once more before it counts.
+            leader.since_flush_ms = self.now_ms
+            self.sync(leader, log)
+
+    def _create_logs(self) -> None:
+        for _ in range(min(_CREATE_MAX, len(self._to_create))):
+            leader = self._to_create.popleft()
+            hosted = self.hosting.by_name.get(leader.topic)
+            if hosted is None or hosted.leaders.get(leader.number) is not leader or leader.opened or self.offline:
+                continue
+            try:
+                leader.log  # noqa: B018  (opens it)
+            except DiskError as error:
+                self.say(f"cannot create the log of {leader.topic}-{leader.number}: {error}")
+                if not error.full:
+                    self.go_offline(str(error))
+
+    def _drop(self, topic_id: bytes) -> None:
+        hosted = self.hosting.remove(topic_id)
+        if hosted is None:
+            return
+        for leader in hosted.leaders.values():
+            leader.gone = True
+            while leader.waiting:
+                _offset, produce, row = leader.waiting.popleft()
+                produce.failed(row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self.moved(leader)
+            if leader.opened:
+                self.upkeep.delete_partition(leader)
+
+    # --- producer ids -----------------------------------------------------------------------------------------
+
+    def take_producer_id(self) -> int | None:
+        """A fresh producer id, or None while a new block must be had first (`more_producer_ids`)."""
+        if self.next_producer_id >= self.producer_ids_end:
+            return None
+        self.next_producer_id += 1
+        return self.next_producer_id - 1
+
+    def more_producer_ids(self, done: Callable[[str | None], None]) -> None:
+        self._producer_ids_waiting.append(done)
+        if len(self._producer_ids_waiting) > 1:
+            return
+        start = self.proposed.next_producer_id
+
+        def proposed(error: str | None) -> None:
+            if error is None:
+                self.next_producer_id, self.producer_ids_end = start, start + PRODUCER_ID_BLOCK
+            waiting, self._producer_ids_waiting = self._producer_ids_waiting, []
+            for each in waiting:
+                each(error)
+
+        self.propose([r.ProducerIds(start + PRODUCER_ID_BLOCK)], proposed)
+
+
+def _cluster_id(unique: bytes) -> str:
+    from ottla.log.names import id_text
+
+    return id_text(unique)
+
+
+def _skip_tags(frame: memoryview, at: int) -> int:
+    """The position after a tagged-field section of a request header."""
+    count, at = _varint(frame, at)
+    for _ in range(min(count, 10_001)):
+        _tag, at = _varint(frame, at)
+        size, at = _varint(frame, at)
+        at += size
+        if at > len(frame):
+            raise MalformedMessage("a tagged field of the request header is longer than the request")
+    if count > 10_000:
+        raise MalformedMessage("too many tagged fields in the request header")
+    return at
+
+
+def _varint(frame: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise MalformedMessage("a varint of the request header is longer than 5 bytes")

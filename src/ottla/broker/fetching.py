@@ -1,0 +1,251 @@
+"""Fetches: what a consumer looks at, what it has been told, and waiting for more (A4, KIP-227).
+
+A `Fetching` is a set of `Interest`s, one a partition. It lives as long as one request (a fetch without a session) or as
+long as its session. Each interest watches its partition: when the partition moves, the interest becomes dirty, and if its
+fetch is waiting, the fetch is woken. So an idle fetch over a thousand partitions costs nothing, and one that is answered
+visits only the partitions that have something to say.
+
+An interest stays dirty while its partition has data it has not seen or an error; looking and finding nothing cleans it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ottla.log.partition_log import Slice
+from ottla.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.broker.hosting import HostedTopic
+    from ottla.replication.leader import Leader
+
+#: Interests a session may hold; beyond it a client is served without a session.
+_SESSION_PARTITIONS_MAX = 100_000
+
+
+class Row(NamedTuple):
+    """What the answer says of one partition."""
+
+    interest: Interest
+    error: int
+    high_watermark: int
+    log_start_offset: int
+    data: Slice | None
+    diverging: tuple[int, int] | None = None
+
+
+class Interest:
+    """One partition as one fetch wants it, and what the session last said of it."""
+
+    __slots__ = (
+        "bytes_max", "fetching", "last_fetched_epoch", "leader", "leader_epoch", "name", "number", "offset",
+        "told_start", "told_watermark", "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, fetching: Fetching, name: str, topic_id: bytes, number: int, leader: Leader | None) -> None:
+        self.fetching = fetching
+        self.name = name
+        self.topic_id = topic_id
+        self.number = number
+        self.leader = leader
+        self.offset = 0
+        self.bytes_max = 0
+        self.leader_epoch = -1
+        self.last_fetched_epoch = -1
+        self.told_watermark = -1
+        self.told_start = -1
+
+    def moved(self) -> None:
+        fetching = self.fetching
+        fetching.dirty[self] = None
+        if fetching.call is not None:
+            fetching.sessions.woken[fetching] = None
+
+
+class Fetching:
+    __slots__ = (
+        "bucket", "bytes_max", "bytes_min", "call", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching",
+    )  # fmt: skip
+
+    def __init__(self, sessions: FetchSessions) -> None:
+        self.sessions = sessions
+        #: 0 without a session.
+        self.id = 0
+        self.epoch = 0
+        self.interests: dict[tuple[Any, int], Interest] = {}
+        self.dirty: dict[Interest, None] = {}
+        #: The call that waits, and what it waits for.
+        self.call: Call | None = None
+        self.bytes_min = 0
+        self.bytes_max = 0
+        self.bucket = -1
+        self.used_ms = 0
+        #: Whether the interests are registered with their partitions.
+        self.watching = False
+
+    def watch(self) -> None:
+        if not self.watching:
+            self.watching = True
+            for interest in self.interests.values():
+                if interest.leader is not None:
+                    interest.leader.watchers[interest] = None
+
+    def unwatch(self) -> None:
+        if self.watching:
+            self.watching = False
+            for interest in self.interests.values():
+                if interest.leader is not None:
+                    interest.leader.watchers.pop(interest, None)
+
+    def forget(self, key: tuple[Any, int]) -> None:
+        interest = self.interests.pop(key, None)
+        if interest is not None:
+            self.dirty.pop(interest, None)
+            if interest.leader is not None:
+                interest.leader.watchers.pop(interest, None)
+
+    def expire(self, now_ms: int) -> None:
+        """The longest wait is over: answer with what there is."""
+        self.sessions.answer(self, now_ms)
+
+    def collect(self) -> tuple[list[Row], int, bool]:
+        """Look at the dirty interests: (rows worth telling, bytes of data, whether one of them is an error)."""
+        rows: list[Row] = []
+        total = 0
+        failed = False
+        left = self.bytes_max
+        incremental = self.epoch > 0
+        clean: list[Interest] = []
+        for interest in self.dirty:
+            row = look(interest, left, whole_first=total == 0)
+            if row.data is not None:
+                total += row.data.size
+                left -= row.data.size
+            elif row.error:
+                failed = True
+            elif row.diverging is None:
+                clean.append(interest)
+                if incremental and row.high_watermark == interest.told_watermark and row.log_start_offset == interest.told_start:
+                    continue
+            rows.append(row)
+        for interest in clean if incremental else ():
+            # Nothing more to see until its partition moves. Data that did not fit keeps it dirty; a full answer names
+            # every partition, so there all stay until it has left.
+            if interest.leader is None or interest.offset >= interest.leader.high_watermark:
+                del self.dirty[interest]
+        return rows, total, failed
+
+
+class FetchSessions:
+    """The sessions of this broker, and all fetches that wait."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.by_id: dict[int, Fetching] = {}
+        #: Fetches whose partitions moved, in order.
+        self.woken: dict[Fetching, None] = {}
+        self._next_id = 1
+
+    def create(self, fetching: Fetching, now_ms: int) -> None:
+        """Give a full fetch a session, unless there are too many that are in use."""
+        slots = self._broker.config.max_incremental_fetch_session_cache_slots
+        if len(fetching.interests) > _SESSION_PARTITIONS_MAX or (len(self.by_id) >= slots and not self._evict(now_ms)):
+            return
+        while self._next_id in self.by_id:
+            self._next_id += 1
+        fetching.id = self._next_id
+        self._next_id = self._next_id % 0x7FFFFFFE + 1
+        self.by_id[fetching.id] = fetching
+
+    def _evict(self, now_ms: int) -> bool:
+        """Drop the session unused for longest, if that is two minutes; dicts keep it first (see `touch`)."""
+        for fetching in self.by_id.values():
+            if now_ms - fetching.used_ms > 120_000:
+                self.remove(fetching)
+                return True
+            return False
+        return False
+
+    def touch(self, fetching: Fetching, now_ms: int) -> None:
+        if now_ms - fetching.used_ms > 1000:
+            fetching.used_ms = now_ms
+            del self.by_id[fetching.id]
+            self.by_id[fetching.id] = fetching
+
+    def remove(self, fetching: Fetching) -> None:
+        self.by_id.pop(fetching.id, None)
+        fetching.unwatch()
+
+    def wait(self, fetching: Fetching, call: Call, deadline_ms: int) -> None:
+        fetching.call = call
+        fetching.watch()
+        call.abandon = lambda: self.abandon(fetching)
+        self._broker.timers.add(fetching, deadline_ms)
+
+    def abandon(self, fetching: Fetching) -> None:
+        fetching.call = None
+        self.woken.pop(fetching, None)
+        self._broker.timers.cancel(fetching)
+        if not fetching.id:
+            fetching.unwatch()
+
+    def wake(self, most: int, now_ms: int) -> bool:
+        """Answer up to `most` woken fetches that have enough; True if some are left."""
+        woken = self.woken
+        for _ in range(most):
+            if not woken:
+                return False
+            fetching = next(iter(woken))
+            del woken[fetching]
+            if fetching.call is not None:
+                rows, total, failed = fetching.collect()
+                if total >= fetching.bytes_min or failed or any(row.diverging for row in rows):
+                    self._finish(fetching, rows)
+        return bool(woken)
+
+    def answer(self, fetching: Fetching, now_ms: int) -> None:
+        rows, _total, _failed = fetching.collect()
+        self._finish(fetching, rows)
+
+    def _finish(self, fetching: Fetching, rows: list[Row]) -> None:
+        call = fetching.call
+        assert call is not None
+        self.abandon(fetching)
+        from ottla.broker.api.fetch import reply
+
+        reply(self._broker, call, fetching, rows)
+
+
+def find(broker: Broker, topic: Any, *, by_id: bool) -> HostedTopic | None:
+    if by_id:
+        return broker.hosting.by_id.get(topic.int) if topic is not None else None
+    return broker.hosting.by_name.get(topic)
+
+
+def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
+    """What there is for one interest now."""
+    leader = interest.leader
+    if leader is None or leader.gone:
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID if not interest.name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return Row(interest, unknown, -1, -1, None)
+    if interest.leader_epoch >= 0 and interest.leader_epoch != leader.leader_epoch:
+        # R2: the caller and this broker disagree about who leads.
+        older = interest.leader_epoch < leader.leader_epoch
+        return Row(interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None)
+    log = leader.log
+    offset = interest.offset
+    watermark = leader.high_watermark
+    if log.failed:
+        return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
+    if offset < log.log_start_offset or offset > log.next_offset:
+        return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
+    if interest.last_fetched_epoch >= 0:
+        epoch, end = log.epochs.end_of(interest.last_fetched_epoch, log.next_offset)
+        if epoch < interest.last_fetched_epoch or end < offset:
+            return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end))
+    data = None
+    if bytes_left > 0 or whole_first:
+        data = log.slice(offset, watermark, min(interest.bytes_max, bytes_left), whole_first=whole_first)
+    return Row(interest, 0, watermark, log.log_start_offset, data)

@@ -1,0 +1,134 @@
+"""The directory that holds this broker's logs: its identity, its checkpoints, and opening and closing what is in it.
+
+Pure decisions over the Disk port. Called by the broker at start, when partitions come and go, from the background flush
+and at the end. After a clean stop the mark `.kafka_cleanshutdown` says that every log ends where its recovery point is;
+it is removed at the next start, so that its absence means a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ottla.config.topic import TopicConfig
+from ottla.log import checkpoints, names
+from ottla.log.partition_log import PartitionLog
+from ottla.log.recovery import Recovered, open_log
+from ottla.ports.disk import Disk
+
+
+class ForeignDirectory(Exception):
+    """The directory belongs to another cluster or another broker."""
+
+
+class LogDirectory:
+    __slots__ = ("clean", "directory_id", "disk", "log_starts", "path", "recovery_points", "say")
+
+    def __init__(self, disk: Disk, path: str, say: Callable[[str], None]) -> None:
+        self.disk = disk
+        self.path = path
+        self.say = say
+        self.clean = False
+        self.directory_id = b""
+        self.recovery_points: dict[checkpoints.Partition, int] = {}
+        self.log_starts: dict[checkpoints.Partition, int] = {}
+
+    def open(self, *, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
+        """Check whose directory this is, make it ours if it is new, and read what the last run left."""
+        disk, path = self.disk, self.path
+        disk.make_dir(path)
+        properties = checkpoints.parse_properties(disk.read_file(f"{path}/{names.META_PROPERTIES}"))
+        for name, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
+            if name in properties and properties[name] != ours:
+                raise ForeignDirectory(
+                    f"{path} belongs to {name} {properties[name]}, this broker has {ours}: "
+                    "start it with its own --data-dir, or with the id the directory was made with"
+                )
+        if "directory.id" not in properties or properties.get("version") != "1":
+            properties = {
+                "version": "1", "cluster.id": cluster_id, "node.id": str(node_id),
+                "directory.id": names.id_text(new_id()),
+            }  # fmt: skip
+            disk.replace_file(f"{path}/{names.META_PROPERTIES}", checkpoints.render_properties(properties))
+        self.directory_id = names.parse_id(properties["directory.id"])
+        mark = f"{path}/{names.CLEAN_SHUTDOWN}"
+        self.clean = disk.read_file(mark) is not None
+        self.recovery_points = self._offsets(names.RECOVERY_POINTS)
+        self.log_starts = self._offsets(names.LOG_STARTS)
+        if self.clean:
+            disk.remove(mark)
+            disk.sync_dir(path)
+
+    def _offsets(self, name: str) -> dict[checkpoints.Partition, int]:
+        data = self.disk.read_file(f"{self.path}/{name}")
+        offsets = checkpoints.parse_offsets(data)
+        if offsets is None and data is not None:
+            self.say(f"{self.path}/{name} is damaged and ignored; the logs are read again from their start")
+        return offsets or {}
+
+    def partition_path(self, topic: str, number: int) -> str:
+        return f"{self.path}/{names.partition_dir(topic, number)}"
+
+    def stray(self, known: Callable[[str, int, bytes | None], bool]) -> list[str]:
+        """Directories of partitions that are on their way out, or that the metadata does not know (any more)."""
+        gone = []
+        for name in self.disk.list(self.path):
+            if names.is_delete_dir(name):
+                gone.append(f"{self.path}/{name}")
+                continue
+            parsed = names.parse_partition_dir(name)
+            if parsed is not None:
+                metadata = self.disk.read_file(f"{self.path}/{name}/{names.PARTITION_METADATA}")
+                if not known(parsed[0], parsed[1], checkpoints.parse_partition_metadata(metadata)):
+                    gone.append(f"{self.path}/{name}")
+        return gone
+
+    def load(self, topic: str, number: int, config: TopicConfig, now_ms: int) -> Recovered | None:
+        """The log that is there, recovered if need be; None if there is none."""
+        return open_log(
+            self.disk, self.partition_path(topic, number), config,
+            recovery_point=self.recovery_points.get((topic, number), 0),
+            log_start_offset=self.log_starts.get((topic, number), 0),
+            clean=self.clean, now_ms=now_ms,
+        )  # fmt: skip
+
+    def create(self, topic: str, number: int, topic_id: bytes, config: TopicConfig, now_ms: int) -> PartitionLog:
+        return PartitionLog.create(
+            self.disk, self.partition_path(topic, number), config,
+            start_offset=0, now_ms=now_ms, topic_id_file=checkpoints.render_partition_metadata(topic_id),
+        )  # fmt: skip
+
+    def retire(self, topic: str, number: int, unique: bytes) -> str:
+        """Rename a partition's directory so that it cannot be taken for a live one; returns the new path."""
+        target = f"{self.path}/{names.delete_dir(topic, number, unique)}"
+        self.disk.rename(self.partition_path(topic, number), target)
+        return target
+
+    def checkpoint_files(self, logs: Iterable[tuple[str, int, PartitionLog, int]]) -> dict[str, bytes]:
+        """The three checkpoint files for these (topic, partition, log, high watermark)."""
+        recovery, starts, watermarks = {}, {}, {}
+        for topic, number, log, high_watermark in logs:
+            recovery[topic, number] = log.recovery_point
+            watermarks[topic, number] = high_watermark
+            if log.log_start_offset > log.segments[0].base_offset:
+                starts[topic, number] = log.log_start_offset
+        return {
+            f"{self.path}/{names.RECOVERY_POINTS}": checkpoints.render_offsets(recovery),
+            f"{self.path}/{names.LOG_STARTS}": checkpoints.render_offsets(starts),
+            f"{self.path}/{names.HIGH_WATERMARKS}": checkpoints.render_offsets(watermarks),
+        }
+
+    def close_cleanly(self, logs: list[tuple[str, int, PartitionLog, int]]) -> None:
+        """Make everything durable and leave the mark: the next start reads nothing again."""
+        for _topic, _number, log, _high_watermark in logs:
+            flush = log.begin_flush()
+            if flush is not None:
+                for file in flush.files:
+                    self.disk.sync(file)
+                log.write_snapshot(flush.end_offset, flush.snapshot)
+                self.disk.sync_dir(flush.directory)
+                log.flushed(flush)
+            log.close()
+        self.disk.sync_dir(self.path)
+        for path, data in self.checkpoint_files(logs).items():
+            self.disk.replace_file(path, data)
+        self.disk.replace_file(f"{self.path}/{names.CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":-1}')

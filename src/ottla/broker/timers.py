@@ -1,0 +1,64 @@
+"""Deadlines of waiting requests, in buckets of 8 ms, so that adding and cancelling cost the same however many wait.
+
+Almost every deadline is cancelled long before it comes (a produce is acknowledged in a millisecond and waits at most
+30 s); a heap that keeps cancelled entries would keep 30 s of dead requests alive.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Protocol
+
+_BUCKET_BITS = 3
+
+
+class Timed(Protocol):
+    """Something with a deadline. `bucket` belongs to the timers; -1 while not waiting."""
+
+    bucket: int
+
+    def expire(self, now_ms: int) -> None: ...
+
+
+class Timers:
+    __slots__ = ("_buckets", "_heap")
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, dict[Timed, None]] = {}
+        self._heap: list[int] = []
+
+    def add(self, timed: Timed, deadline_ms: int) -> None:
+        # Rounded up: a deadline may come a bucket late, never early.
+        number = (deadline_ms >> _BUCKET_BITS) + 1
+        bucket = self._buckets.get(number)
+        if bucket is None:
+            bucket = self._buckets[number] = {}
+            heappush(self._heap, number)
+        bucket[timed] = None
+        timed.bucket = number
+
+    def cancel(self, timed: Timed) -> None:
+        bucket = self._buckets.get(timed.bucket)
+        if bucket is not None:
+            bucket.pop(timed, None)
+        timed.bucket = -1
+
+    @property
+    def next_ms(self) -> int | None:
+        """When `expire` has something to do, or None."""
+        heap, buckets = self._heap, self._buckets
+        while heap:
+            number = heap[0]
+            if buckets[number]:
+                return number << _BUCKET_BITS
+            del buckets[number]
+            heappop(heap)
+        return None
+
+    def expire(self, now_ms: int) -> None:
+        """Let everything expire whose time has come."""
+        heap = self._heap
+        while heap and heap[0] << _BUCKET_BITS <= now_ms:
+            for timed in self._buckets.pop(heappop(heap)):
+                timed.bucket = -1
+                timed.expire(now_ms)

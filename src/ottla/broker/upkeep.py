@@ -1,0 +1,230 @@
+"""What a broker does by the clock: background flushes and their checkpoints, retention, and taking files away.
+
+A flush makes a log durable up to its present end, with its indexes and a snapshot of its producers; then the recovery
+point moves there and is checkpointed, so that a start after a crash reads at most what came since (R12). Busy logs are
+flushed every `log.recovery.point.interval.bytes`, all others in turn by the clock. The work itself is a job off the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
+from ottla.log.partition_log import Flush, PartitionLog
+from ottla.log.retention import expired_segments
+from ottla.log.segment import Segment
+from ottla.model.errors import Refusal
+from ottla.ports.disk import Disk, DiskError
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.replication.leader import Leader
+
+#: How often logs are looked at for a background flush.
+_FLUSH_CHECK_MS: Final = 1000
+#: A log with this much unflushed is flushed at the next check …
+_FLUSH_SOON_BYTES: Final = 1 << 20
+#: … and any other when its oldest unflushed record has waited this long.
+_FLUSH_LATE_MS: Final = 5000
+#: Flushes under way at once: each is a few syncs in one job.
+_FLUSHES_MAX: Final = 4
+
+
+class Periodic:
+    """Something that is done again and again."""
+
+    __slots__ = ("action", "broker", "bucket", "interval_ms")
+
+    def __init__(self, broker: Broker, interval_ms: Callable[[], int], action: Callable[[int], None]) -> None:
+        self.broker = broker
+        self.interval_ms = interval_ms
+        self.action = action
+        self.bucket = -1
+
+    def expire(self, now_ms: int) -> None:
+        self.broker.timers.add(self, now_ms + self.interval_ms())
+        self.action(now_ms)
+
+
+class Later:
+    """Something that is done once, after a delay."""
+
+    __slots__ = ("action", "bucket")
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+        self.bucket = -1
+
+    def expire(self, now_ms: int) -> None:
+        self.action()
+
+
+class Upkeep:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._flushing: set[Leader] = set()
+        self._checkpoint_wanted = False
+        self._checkpointing = False
+
+    def start(self, now_ms: int) -> None:
+        broker = self._broker
+        for interval_ms, action in (
+            (lambda: _FLUSH_CHECK_MS, self.flush_due),
+            (lambda: broker.config.log_retention_check_interval_ms, self.retain),
+        ):
+            broker.timers.add(Periodic(broker, interval_ms, action), now_ms + interval_ms())
+
+    # --- flushing -------------------------------------------------------------------------------------------
+
+    def grown(self, leader: Leader, log: PartitionLog) -> None:
+        """A log was written: flush it if enough came since its recovery point."""
+        if leader in self._flushing:
+            return
+        position = log.active.locate(log.recovery_point) if log.recovery_point > log.active.base_offset else 0
+        if log.active.size - position > self._broker.config.log_recovery_point_interval_bytes:
+            self._flush(leader)
+
+    def flush_due(self, now_ms: int) -> None:
+        broker = self._broker
+        for leader in broker.hosting.leaders():
+            since = leader.since_flush_ms
+            if since < 0 or leader in self._flushing:
+                continue
+            if len(self._flushing) >= _FLUSHES_MAX:
+                return
+            waited = now_ms - since
+            late = min(_FLUSH_LATE_MS, leader.config.flush_ms)
+            if waited >= late or _unflushed_bytes(leader.log) >= _FLUSH_SOON_BYTES:
+                self._flush(leader)
+
+    def _flush(self, leader: Leader) -> None:
+        log = leader.log
+        try:
+            flush = log.begin_flush()
+        except DiskError as error:
+            log.disk_failed(error)
+            return
+        leader.since_flush_ms = -1
+        if flush is None:
+            return
+        self._flushing.add(leader)
+        parent = self._broker.directory.path if log.fresh else None
+
+        def done(_result: Any, error: str | None) -> None:
+            self._flushing.discard(leader)
+            if error is not None:
+                self._broker.sync_failed(error)
+                return
+            log.flushed(flush)
+            self._broker.advance(leader)
+            self._checkpoint_wanted = True
+            self.checkpoint()
+
+        self._broker.run(lambda disk: _perform(disk, log, flush, parent), done)
+
+    def checkpoint(self) -> None:
+        """Write down the recovery points, one writing at a time; the next covers what came meanwhile."""
+        if self._checkpointing or not self._checkpoint_wanted:
+            return
+        self._checkpoint_wanted, self._checkpointing = False, True
+        files = self._broker.directory.checkpoint_files(self._broker.open_logs())
+
+        def job(disk: Disk) -> None:
+            for path, data in files.items():
+                disk.replace_file(path, data)
+
+        def done(_result: Any, error: str | None) -> None:
+            self._checkpointing = False
+            if error is not None:
+                self._broker.say(f"the checkpoints could not be written: {error}; the next start reads more again")
+            self.checkpoint()
+
+        self._broker.run(job, done)
+
+    # --- retention ------------------------------------------------------------------------------------------
+
+    def retain(self, now_ms: int) -> None:
+        """Delete whole old segments by age and size (B6), and forget producers that fell silent."""
+        broker = self._broker
+        producers_before_ms = now_ms - broker.config.producer_id_expiration_ms
+        for leader in list(broker.hosting.leaders()):
+            if not leader.opened or leader.log.failed:
+                continue
+            log = leader.log
+            log.producers.expire(producers_before_ms)
+            try:
+                count = expired_segments(log, now_ms, leader.high_watermark)
+                if count == len(log.segments):
+                    # Even the active segment is too old: begin a new one, so that it can go.
+                    log.roll(now_ms)
+                if count:
+                    self.remove_segments(leader, log.drop_segments(count))
+            except (DiskError, Refusal) as error:
+                broker.say(f"retention of {leader.topic}-{leader.number} failed: {error}")
+
+    def delete_records(self, leader: Leader, offset: int) -> None:
+        """Move a log's start up; segments wholly before it go."""
+        log = leader.log
+        if log.delete_before(offset):
+            whole = sum(1 for base in log.bases[1:] if base <= offset)
+            if whole:
+                self.remove_segments(leader, log.drop_segments(whole))
+            self._checkpoint_wanted = True
+            self.checkpoint()
+            self._broker.moved(leader)
+
+    def remove_segments(self, leader: Leader, segments: list[Segment]) -> None:
+        """Take the files away after a while: readers that were sent there may still be reading."""
+        broker = self._broker
+        paths = []
+        for segment in segments:
+            stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
+            for suffix in (LOG, INDEX, TIME_INDEX):
+                broker.disk.rename(stem + suffix, stem + suffix + DELETED)
+                paths.append(stem + suffix + DELETED)
+            paths.append(stem + SNAPSHOT)
+            segment.close()
+
+        def remove(disk: Disk) -> None:
+            for path in paths:
+                disk.remove(path)
+
+        self._checkpoint_wanted = True
+        self._later(leader.config.file_delete_delay_ms, remove)
+
+    def delete_partition(self, leader: Leader) -> None:
+        """A deleted topic's partition: out of sight at once, off the disk after a while."""
+        broker = self._broker
+        log = leader.log
+        log.close()
+        path = broker.directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
+        self._checkpoint_wanted = True
+        self._later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
+
+    def _later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
+        broker = self._broker
+
+        def done(_result: Any, error: str | None) -> None:
+            if error is not None:
+                broker.say(f"old files could not be removed: {error}")
+
+        broker.timers.add(Later(lambda: broker.run(job, done)), broker.now_ms + delay_ms)
+
+
+def _unflushed_bytes(log: PartitionLog) -> int:
+    if log.recovery_point < log.active.base_offset:
+        return log.active.size
+    return log.active.size - log.active.locate(log.recovery_point)
+
+
+def _perform(disk: Disk, log: PartitionLog, flush: Flush, parent: str | None) -> None:
+    """The job of a flush: data and indexes, then the snapshot that belongs to their end."""
+    for file in flush.files:
+        disk.sync(file)
+    disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
+    disk.sync_dir(flush.directory)
+    if parent is not None:
+        disk.sync_dir(parent)
+    for path in log.stale_snapshots(flush.end_offset):
+        disk.remove(path)

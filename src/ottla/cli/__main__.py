@@ -1,0 +1,5 @@
+"""`python -m ottla.cli` is the command `ottla`."""
+
+from ottla.cli.main import main
+
+main()

@@ -1,0 +1,90 @@
+"""The entry point `ottla`: finds the command, runs it, and turns every expected error into a sentence and an exit code.
+
+Only the module of the command that is called gets imported, and each keeps its heavier imports inside its functions, so
+that `ottla --help` answers at once. The two commands that start a broker do without typer (see `serving.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ottla.cli.outcome import EXIT_CODES, describe_failure, quiet_broken_pipe, say
+from ottla.cli.serving import quick_start
+
+if TYPE_CHECKING:
+    import typer
+
+#: In the order of the help page; each module has `register(app)`.
+COMMANDS = ("up", "broker", "topic", "produce", "consume", "config", "log", "bench", "demo")
+
+HELP = f"""A message engine that speaks the Kafka protocol: broker, clients and tools in one command.
+
+\b
+Example:
+  ottla up                                   start a broker on 127.0.0.1:9092
+  ottla topic create orders --partitions 3   make a topic
+  echo hello | ottla produce orders          write to it
+  ottla consume orders --from-beginning      read it
+
+\b
+{EXIT_CODES}
+"""
+
+
+def build(command: str | None) -> typer.Typer:
+    """The app with the one command that is asked for, or with all of them."""
+    import typer
+
+    app = typer.Typer(
+        name="ottla",
+        help=HELP,
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+
+    def show_version(wanted: bool) -> None:
+        import ottla
+
+        if wanted:
+            print(f"ottla {ottla.__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        _version: bool = typer.Option(
+            False, "--version", callback=show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ) -> None:
+        pass
+
+    for name in (command,) if command in COMMANDS else COMMANDS:
+        import_module(f"ottla.cli.{name}").register(app)
+    return app
+
+
+def run(arguments: list[str]) -> None:
+    if not quick_start(arguments):
+        build(arguments[0] if arguments else None)(args=arguments, prog_name="ottla")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        quiet_broken_pipe(lambda: run(given))
+    except Exception as error:
+        failure = describe_failure(error)
+        if failure is None:
+            raise
+        message, exit_code = failure
+        say(f"ottla: {message}")
+        raise SystemExit(exit_code) from None
+
+
+if __name__ == "__main__":
+    main()

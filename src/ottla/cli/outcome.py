@@ -1,0 +1,130 @@
+"""How a command ends and how it speaks: exit codes, errors for people, tables, JSON, and signals that end it cleanly.
+
+Data goes to standard output, everything else to standard error, so that output can be piped. Nothing heavy is imported
+here, because every command pays for it; the options that commands share are in `options.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+OK = 0
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+NOT_FOUND = 4
+INTERRUPTED = 130
+
+EXIT_CODES = """\
+Exit codes: 0 done; 1 failed or refused by the broker; 2 wrong usage; 3 no broker can be reached;
+4 the topic, broker or file does not exist; 130 interrupted before it was done."""
+
+
+class CommandError(Exception):
+    """An error that a person can do something about: printed without a traceback, then the exit code."""
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def usage_error(message: str) -> CommandError:
+    return CommandError(message, USAGE)
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal; never part of the data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Columns as wide as their widest cell; numbers to the right."""
+    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    right = [
+        bool(cells) and all(row[column].lstrip("-").replace(",", "").isdigit() for row in cells)
+        for column in range(len(head))
+    ]
+    widths = [max([len(head[column])] + [len(row[column]) for row in cells]) for column in range(len(head))]
+    for row in [list(head), *cells]:
+        parts = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        print("  ".join(parts).rstrip())
+
+
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
+    """NAME=VALUE arguments as a dictionary."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise usage_error(f"{option} takes NAME=VALUE, not {text!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def exit_code_of(error: BaseException) -> int:
+    """What the shell is told about an error of the client."""
+    from ottla.client import errors
+
+    if isinstance(error, (errors.BrokerUnreachable, errors.NotKafka)):
+        return UNREACHABLE
+    if isinstance(error, (errors.TopicNotFound, errors.BrokerNotFound)):
+        return NOT_FOUND
+    if isinstance(error, errors.SettingError):
+        return USAGE
+    return FAILED
+
+
+def describe_failure(error: BaseException) -> tuple[str, int] | None:
+    """The sentence and exit code for an error that is no fault of this program; None for a bug."""
+    if isinstance(error, CommandError):
+        return str(error), error.exit_code
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename}: no such file or directory", NOT_FOUND
+    if isinstance(error, OSError):
+        what = f"{error.filename}: " if error.filename else ""
+        return f"{what}{error.strerror or error}", FAILED
+    # The modules of the client and the configs are loaded already if an error of theirs was raised.
+    if "ottla.client.errors" in sys.modules:
+        from ottla.client.errors import KafkaError, SettingError
+
+        if isinstance(error, (KafkaError, SettingError)):
+            return str(error), exit_code_of(error)
+    if "ottla.model.errors" in sys.modules:
+        from ottla.model.errors import Refusal
+
+        if isinstance(error, Refusal):
+            return str(error), USAGE
+    return None
+
+
+def end_on_signals() -> None:
+    """Let SIGTERM end a command as Ctrl-C does: through KeyboardInterrupt, so that clean-up runs."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def quiet_broken_pipe(run: Callable[[], None]) -> None:
+    """Run; when the reader of the output went away (`ottla consume … | head`), end without complaint."""
+    try:
+        run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(OK) from None

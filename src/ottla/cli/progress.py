@@ -1,0 +1,47 @@
+"""One line that tells how a long command is getting on: rewritten in place on a terminal, not printed elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from ottla.cli.outcome import say
+
+REDRAW_S = 0.2
+
+
+class ProgressLine:
+    """Call `show` as often as you like; it draws a few times a second."""
+
+    def __init__(self) -> None:
+        self._on = sys.stderr.isatty()
+        self._drawn = 0.0
+        self._width = 0
+
+    def due(self) -> bool:
+        """Whether a new text would be drawn now, so that it need not be made otherwise."""
+        return self._on and time.monotonic() - self._drawn >= REDRAW_S
+
+    def show(self, text: str) -> None:
+        if not self.due():
+            return
+        self._drawn = time.monotonic()
+        print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
+        self._width = len(text)
+
+    def clear(self) -> None:
+        if self._width:
+            print(f"\r{' ' * self._width}\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
+
+    def note(self, text: str) -> None:
+        """A line of its own above the progress."""
+        self.clear()
+        say(text)
+
+
+def percentile(sorted_values: list[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of the sorted values lie."""
+    if not sorted_values:
+        return float("nan")
+    return sorted_values[min(len(sorted_values) - 1, round(share * (len(sorted_values) - 1)))]

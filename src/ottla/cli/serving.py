@@ -1,0 +1,131 @@
+"""What `ottla up` and `ottla broker` do, and a way to them that does not load the whole command line.
+
+A broker lives long and should start at once: typer and what it brings would double its start-up and add 15 MB to it
+for ever. So `main` first tries `quick_start`, which reads these two commands' plain options itself; help, errors and
+anything unusual go to the typer commands in `up.py` and `broker.py`, which end here too.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import ottla
+from ottla.cli.outcome import NOT_FOUND, CommandError, pairs, say, usage_error
+
+if TYPE_CHECKING:
+    from ottla.config.broker import BrokerConfig
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_DATA_DIR = "ottla-data"
+
+#: Each command's options by every spelling. `set` may be repeated; `no_console` takes no value.
+OPTIONS = {
+    "up": {
+        "--listen": "listen",
+        "-l": "listen",
+        "--data-dir": "data_dir",
+        "-d": "data_dir",
+        "--no-console": "no_console",
+        "--set": "set",
+        "-s": "set",
+    },
+    "broker": {"--config": "config", "-c": "config", "--set": "set", "-s": "set"},
+}
+
+
+def quick_start(arguments: Sequence[str]) -> bool:
+    """Run `up` or `broker` if the arguments are plain; False when the full command line should read them."""
+    if not arguments or arguments[0] not in OPTIONS:
+        return False
+    found = read_options(OPTIONS[arguments[0]], arguments[1:])
+    if found is None:
+        return False
+    settings = found.pop("set", [])
+    values = {name: texts[-1] for name, texts in found.items()}
+    if arguments[0] == "up":
+        up(values.get("listen", DEFAULT_LISTEN), values.get("data_dir", DEFAULT_DATA_DIR), settings)
+    elif "config" in values:
+        broker(values["config"], settings)
+    else:
+        return False
+    return True
+
+
+def read_options(known: dict[str, str], arguments: Sequence[str]) -> dict[str, list[str]] | None:
+    """The values of each option, or None when something is not plain."""
+    found: dict[str, list[str]] = {}
+    rest = list(arguments)
+    while rest:
+        spelling, equals, value = rest.pop(0).partition("=")
+        name = known.get(spelling)
+        if name is None or (equals and not spelling.startswith("--")):
+            return None
+        if name == "no_console":
+            if equals:
+                return None
+        elif not equals:
+            if not rest or rest[0].startswith("-"):
+                return None
+            value = rest.pop(0)
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def up(listen: str, data_dir: str, settings: Sequence[str]) -> None:
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise usage_error(f"--listen takes HOST:PORT, not {listen!r}")
+    properties = {
+        "listeners": f"PLAINTEXT://{host}:{port}",
+        "log.dirs": os.path.abspath(data_dir),
+        **pairs(settings, "--set"),
+    }
+    serve(properties, "choose another port with --listen")
+
+
+def broker(config: str, settings: Sequence[str]) -> None:
+    from ottla.config.properties import parse_properties, parse_toml
+
+    try:
+        with open(config, encoding="utf-8") as file:
+            text = file.read()
+    except FileNotFoundError:
+        raise CommandError(
+            f"{config}: no such file; give the broker's configuration with --config", NOT_FOUND
+        ) from None
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{config} is not a text file: {error}") from error
+    properties = parse_toml(text) if config.endswith(".toml") else parse_properties(text)
+    serve({**properties, **pairs(settings, "--set")}, "change `listeners`")
+
+
+def serve(properties: dict[str, str], when_taken: str) -> None:
+    """Run a broker with these settings until a signal ends it, then exit with its code."""
+    from ottla.config.broker import BrokerConfig
+
+    config = BrokerConfig.from_properties(properties)
+    for name in config.ignored:
+        say(f"note: {name} has no effect in this version")
+    from ottla.server.node import run
+
+    try:
+        code = run(config, lambda node: announce(node, config))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            taken = ", ".join(listener.address for listener in config.listeners)
+            raise CommandError(
+                f"{taken} is taken: another broker may be running; stop it or {when_taken}"
+            ) from error
+        raise
+    say("stopped cleanly" if code == 0 else f"stopped with code {code}")
+    raise SystemExit(code)
+
+
+def announce(node: Any, config: BrokerConfig) -> None:
+    """Tell where the broker is and how to stop it."""
+    say(f"ottla {ottla.__version__} listens on {node.address}")
+    say(f"data in {', '.join(config.log_dirs)}")
+    say("stop with Ctrl-C")

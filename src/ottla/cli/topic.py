@@ -1,0 +1,253 @@
+"""`ottla topic`: create, list, describe, alter and delete topics of any cluster."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
+from ottla.cli.outcome import pairs, print_json, print_table, say, usage_error
+
+if TYPE_CHECKING:
+    from ottla.client.blocking import Admin
+    from ottla.client.metadata import TopicInfo
+
+app = typer.Typer(
+    help="""Create, list, describe, alter and delete topics.
+
+\b
+Example:
+  ottla topic create orders --partitions 3 --config retention.ms=86400000
+""",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Configs = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic config; may be repeated."),
+]
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="topic")
+
+
+def open_admin(bootstrap: str) -> Admin:
+    from ottla.client.blocking import Admin
+
+    return Admin(bootstrap, client_id="ottla-cli")
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Name of the new topic.")],
+    partitions: Annotated[
+        int, typer.Option("--partitions", "-p", help="Number of partitions; -1 is the broker's default.")
+    ] = -1,
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", "-r", help="Replicas of each; -1 is the broker's default.")
+    ] = -1,
+    config: Configs = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Succeed without a change when the topic is there.")
+    ] = False,
+    validate_only: Annotated[
+        bool, typer.Option("--validate-only", help="Check that it could be created, and create nothing.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic.
+
+    \b
+    Example:
+      ottla topic create orders --partitions 3 --config cleanup.policy=compact
+    """
+    from ottla.client.errors import TopicExists
+
+    configs = pairs(config or (), "--config")
+    with open_admin(bootstrap) as admin:
+        created = True
+        try:
+            admin.create_topic(name, partitions, replication_factor, configs, validate_only=validate_only)
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            created = False
+        if validate_only:
+            found = {"topic": name, "valid": True}
+        else:
+            topic = admin.describe_topics([name])[name]
+            found = {"topic": name, "created": created, "partitions": len(topic.partitions)}
+    if as_json:
+        print_json(found)
+    elif validate_only:
+        print(f"topic {name} could be created")
+    else:
+        count = found["partitions"]
+        print(
+            f"{'created topic' if created else 'there is already a topic'} {name} with {count} partition(s)"
+        )
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Internal topics too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List the topics.
+
+    \b
+    Example:
+      ottla topic list --json
+    """
+    with open_admin(bootstrap) as admin:
+        topics = admin.list_topics(internal=internal)
+    rows = [
+        (name, len(topic.partitions), max((len(p.replicas) for p in topic.partitions.values()), default=0))
+        for name, topic in topics.items()
+    ]
+    if as_json:
+        print_json(
+            [dict(zip(("topic", "partitions", "replication_factor"), row, strict=True)) for row in rows]
+        )
+    elif rows:
+        print_table(("TOPIC", "PARTITIONS", "REPLICAS"), rows)
+    else:
+        say("there are no topics; make one with `ottla topic create NAME`")
+
+
+@app.command()
+def describe(
+    names: Annotated[list[str], typer.Argument(help="Topics to describe.")],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show a topic's partitions, their leaders, replicas and offsets, and the configs that were set.
+
+    \b
+    Example:
+      ottla topic describe orders
+    """
+    with open_admin(bootstrap) as admin:
+        found = [described(admin, topic) for topic in admin.describe_topics(names).values()]
+    if as_json:
+        print_json(found)
+        return
+    for number, topic in enumerate(found):
+        if number:
+            print()
+        configs = "  ".join(f"{name}={value}" for name, value in topic["configs"].items())
+        print(f"{topic['topic']}  id {topic['topic_id']}{'  internal' if topic['internal'] else ''}")
+        print(f"configs: {configs or 'all default'}")
+        columns = ("partition", "leader", "replicas", "isr", "start", "end")
+        rows = [
+            [",".join(map(str, row[key])) if isinstance(row[key], list) else row[key] for key in columns]
+            for row in topic["partitions"]
+        ]
+        print_table([column.upper() for column in columns], rows)
+
+
+def described(admin: Admin, topic: TopicInfo) -> dict[str, Any]:
+    """A topic as plain values: partitions with their offsets, and configs other than defaults."""
+    import uuid
+
+    from ottla.client.admin import EARLIEST, LATEST, Resource
+    from ottla.client.metadata import TopicPartition
+
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions.values() if p.leader >= 0]
+    starts = admin.list_offsets(dict.fromkeys(led, EARLIEST))
+    ends = admin.list_offsets(dict.fromkeys(led, LATEST))
+    configs = admin.describe_configs(Resource("topic", topic.name))
+    return {
+        "topic": topic.name,
+        "topic_id": None if topic.topic_id is None else str(uuid.UUID(bytes=topic.topic_id)),
+        "internal": topic.internal,
+        "configs": {name: entry.value for name, entry in configs.items() if entry.source == "topic"},
+        "partitions": [
+            {
+                "partition": part.partition,
+                "leader": part.leader if part.leader >= 0 else None,
+                "leader_epoch": part.leader_epoch,
+                "replicas": list(part.replicas),
+                "isr": list(part.isr),
+                "start": starts[tp].offset if tp in starts else None,
+                "end": ends[tp].offset if tp in ends else None,
+            }
+            for part in topic.partitions.values()
+            for tp in [TopicPartition(topic.name, part.partition)]
+        ],
+    }
+
+
+@app.command()
+def alter(
+    name: Annotated[str, typer.Argument(help="The topic to change.")],
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", "-p", help="Grow to this number of partitions.")
+    ] = None,
+    config: Configs = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="Set a config back to its default.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Add partitions to a topic, set or unset its configs.
+
+    Keys go to other partitions when their number grows.
+
+    \b
+    Example:
+      ottla topic alter orders --partitions 6 --config retention.ms=3600000 --unset segment.bytes
+    """
+    from ottla.client.admin import Resource
+
+    changes: dict[str, str | None] = {**pairs(config or (), "--config"), **dict.fromkeys(unset or ())}
+    if partitions is None and not changes:
+        raise usage_error("nothing to change: give --partitions, --config or --unset")
+    with open_admin(bootstrap) as admin:
+        if changes:
+            admin.alter_configs(Resource("topic", name), changes)
+        if partitions is not None:
+            admin.create_partitions(name, partitions)
+    if as_json:
+        print_json({"topic": name, "partitions": partitions, "configs": changes})
+    else:
+        print(f"changed topic {name}")
+
+
+@app.command()
+def delete(
+    names: Annotated[list[str], typer.Argument(help="Topics to delete, with everything in them.")],
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Pass over topics that are not there.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Delete topics and all their records. Asks first on a terminal.
+
+    \b
+    Example:
+      ottla topic delete orders --yes
+    """
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typer.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+    with open_admin(bootstrap) as admin:
+        there = admin.list_topics(internal=True)
+        deleted = [name for name in names if name in there]
+        if not if_exists:
+            # Says which one is missing before anything is deleted.
+            admin.describe_topics(names)
+        if deleted:
+            admin.delete_topics(deleted)
+    if as_json:
+        print_json({"deleted": deleted})
+    else:
+        print(f"deleted {', '.join(deleted) or 'nothing'}")

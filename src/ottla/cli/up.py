@@ -1,0 +1,45 @@
+"""`ottla up`: one broker that needs nothing else, in the foreground until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ottla.cli import serving
+
+
+def register(parent: typer.Typer) -> None:
+    parent.command()(up)
+
+
+def up(
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen", "-l", metavar="HOST:PORT", help="Where clients connect; port 0 takes a free one."
+        ),
+    ] = serving.DEFAULT_LISTEN,
+    data_dir: Annotated[
+        str,
+        typer.Option("--data-dir", "-d", metavar="DIR", help="Where the data lives; made if it is missing."),
+    ] = serving.DEFAULT_DATA_DIR,
+    no_console: Annotated[
+        bool, typer.Option("--no-console", help="Without the web console (this version has none yet).")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="NAME=VALUE", help="Any broker config; may be repeated."),
+    ] = None,
+) -> None:
+    """Start one broker with embedded metadata, in the foreground.
+
+    Ctrl-C or SIGTERM stops it cleanly; its data is there at the next start.
+
+    \b
+    Example:
+      ottla up
+      ottla up --listen 0.0.0.0:9092 --data-dir /var/lib/ottla --set num.partitions=3
+    """
+    del no_console  # nothing to switch off yet; scripts may already say so
+    serving.up(listen, data_dir, settings or ())

@@ -1,0 +1,190 @@
+"""What can go wrong for a client, as typed exceptions that a person can act on.
+
+Every error says what failed, where (broker, topic, partition), the protocol's code if there is one, and what to try.
+`refused` turns an error code of a response into the right class; nothing else builds the coded ones.
+"""
+
+from __future__ import annotations
+
+from ottla.model.errors import ErrorCode
+
+
+class KafkaError(Exception):
+    """Something the client could not do. `retriable` tells whether trying again may help."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: ErrorCode | None = None,
+        broker: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        advice: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.broker = broker
+        self.topic = topic
+        self.partition = partition
+        self.advice = advice
+
+    @property
+    def retriable(self) -> bool:
+        return self.code is not None and self.code.retriable
+
+    def __str__(self) -> str:
+        where = [
+            f"{name} {value}"
+            for name, value in (("topic", self.topic), ("partition", self.partition), ("broker", self.broker))
+            if value is not None and str(value) not in self.message
+        ]
+        if self.code is not None:
+            where.append(f"{self.code.name} ({int(self.code)})")
+        text = self.message + (f" [{', '.join(where)}]" if where else "")
+        return f"{text}. {self.advice}" if self.advice else text
+
+
+class BrokerUnreachable(KafkaError):
+    """No connection could be made. Retriable: brokers come back."""
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
+class ConnectionLost(KafkaError):
+    """The connection broke while requests were on their way; whether they were carried out is unknown."""
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
+class RequestTimedOut(KafkaError):
+    """The broker did not answer within `request_timeout_ms`; whether it acted is unknown."""
+
+    @property
+    def retriable(self) -> bool:
+        return True
+
+
+class NotKafka(KafkaError):
+    """The peer answered with bytes that are not the Kafka protocol."""
+
+
+class UnsupportedVersion(KafkaError):
+    """The broker and this client share no version of an API."""
+
+
+class TopicNotFound(KafkaError):
+    """The topic or the partition does not exist (any more, or yet)."""
+
+
+class BrokerNotFound(KafkaError):
+    """The cluster has no broker of that id."""
+
+
+class TopicExists(KafkaError):
+    """A topic of that name is already there."""
+
+
+class InvalidRequest(KafkaError):
+    """The broker refused the values that were asked for: a name, a config, a count."""
+
+
+class NotAuthorized(KafkaError):
+    """The broker's authorizer said no, or authentication failed."""
+
+
+class MessageTooLarge(KafkaError):
+    """A record or batch is over a limit, the client's or the topic's."""
+
+
+class OffsetOutOfRange(KafkaError):
+    """The position asked for is not in the log, and `auto_offset_reset` is `none`."""
+
+
+class CorruptBatch(KafkaError):
+    """Fetched bytes are no valid record batch."""
+
+
+class DeliveryTimedOut(KafkaError):
+    """A record was not acknowledged within `delivery_timeout_ms`; its last error is `__cause__`."""
+
+
+class BufferFull(KafkaError):
+    """`buffer_memory` stayed full for `max_block_ms`: records are made faster than they are acknowledged."""
+
+
+class ClientClosed(KafkaError):
+    """The client was used after `close()`."""
+
+
+class SettingError(ValueError):
+    """A client setting has an unknown name or a value that cannot be."""
+
+
+CLASSES: dict[ErrorCode, type[KafkaError]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: TopicNotFound,
+    ErrorCode.UNKNOWN_TOPIC_ID: TopicNotFound,
+    ErrorCode.TOPIC_ALREADY_EXISTS: TopicExists,
+    ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidRequest,
+    ErrorCode.INVALID_PARTITIONS: InvalidRequest,
+    ErrorCode.INVALID_REPLICATION_FACTOR: InvalidRequest,
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: InvalidRequest,
+    ErrorCode.INVALID_CONFIG: InvalidRequest,
+    ErrorCode.INVALID_REQUEST: InvalidRequest,
+    ErrorCode.INVALID_RECORD: InvalidRequest,
+    ErrorCode.INVALID_TIMESTAMP: InvalidRequest,
+    ErrorCode.INVALID_REQUIRED_ACKS: InvalidRequest,
+    ErrorCode.POLICY_VIOLATION: InvalidRequest,
+    ErrorCode.UNSUPPORTED_VERSION: UnsupportedVersion,
+    ErrorCode.MESSAGE_TOO_LARGE: MessageTooLarge,
+    ErrorCode.RECORD_LIST_TOO_LARGE: MessageTooLarge,
+    ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: NotAuthorized,
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: NotAuthorized,
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NotAuthorized,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NotAuthorized,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: NotAuthorized,
+}
+
+ADVICE: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Create it with `ottla topic create`, or check the name with `ottla topic list`",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or look at it with `ottla topic describe`",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "A name has 1 to 249 of the characters a-z A-Z 0-9 . _ - and is not . or ..",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "The replication factor must be between 1 and the number of live brokers",
+    ErrorCode.MESSAGE_TOO_LARGE: "Send smaller records or raise the topic's max.message.bytes",
+    ErrorCode.RECORD_LIST_TOO_LARGE: "Send smaller batches (batch_size) or raise the topic's segment.bytes",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "Fewer replicas are in sync than min.insync.replicas asks for: bring brokers back",
+    ErrorCode.LEADER_NOT_AVAILABLE: "The partition has no leader now: try again, or look at the brokers that hold it",
+    ErrorCode.INVALID_RECORD: "The broker looks into the records: a compacted topic, for one, needs a key on each",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for an ACL on the topic",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for an ACL on the cluster",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "Seek to the beginning or the end, or set auto_offset_reset to earliest or latest",
+    ErrorCode.TOPIC_DELETION_DISABLED: "Set delete.topic.enable=true on the brokers",
+    ErrorCode.UNSUPPORTED_VERSION: "Upgrade the older of client and broker",
+    ErrorCode.KAFKA_STORAGE_ERROR: "The broker cannot use its disk: look at its log and its free space",
+}
+
+
+def refused(
+    code: int,
+    what: str,
+    *,
+    message: str | None = None,
+    broker: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+) -> KafkaError:
+    """The exception for an error code that a broker answered; `what` is what was being tried."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        known = ErrorCode.UNKNOWN_SERVER_ERROR
+        message = message or f"the broker answered error {code}, which this client does not know"
+    kind = CLASSES.get(known, KafkaError)
+    text = f"{what}: {message.rstrip('. ')}" if message else f"{what}: {known.name.lower().replace('_', ' ')}"
+    return kind(text, code=known, broker=broker, topic=topic, partition=partition, advice=ADVICE.get(known))

@@ -1,0 +1,136 @@
+"""What a client knows of the cluster: brokers, topics by name and by id, leaders.
+
+A `Metadata` is immutable; `merged` makes the next one out of a Metadata response, so that any thread may read the
+current one. An answer may be older than what is known (brokers learn of elections at different moments): a partition's
+entry is replaced only by one of the same or a newer leader epoch, unless the topic was made anew (KIP-320).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ottla.client.settings import address_text
+from ottla.model.errors import ErrorCode
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> str:
+        return address_text(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    name: str
+    topic_id: bytes | None
+    internal: bool
+    partitions: Mapping[int, PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    cluster_id: str | None = None
+    controller_id: int = -1
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    names: Mapping[bytes, str] = field(default_factory=dict)
+    errors: Mapping[str, ErrorCode] = field(default_factory=dict)
+
+    def leader(self, topic: str, partition: int) -> Node | None:
+        """The broker to ask for a partition, or None when it is not known or there is none."""
+        info = self.partition(topic, partition)
+        return None if info is None else self.nodes.get(info.leader)
+
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        known = self.topics.get(topic)
+        return None if known is None else known.partitions.get(partition)
+
+    def partition_count(self, topic: str) -> int:
+        known = self.topics.get(topic)
+        return 0 if known is None else len(known.partitions)
+
+    def topic_id(self, topic: str) -> bytes | None:
+        known = self.topics.get(topic)
+        return None if known is None else known.topic_id
+
+    def merged(self, response: Any, *, complete: bool) -> Metadata:
+        """The next metadata. `complete` says that the answer lists every topic, so that others are gone."""
+        topics = {} if complete else dict(self.topics)
+        errors = {} if complete else dict(self.errors)
+        for row in response.topics:
+            if row.name is None:
+                continue
+            name = str(row.name)
+            code = int(row.error_code)
+            if code and code != ErrorCode.LEADER_NOT_AVAILABLE:
+                errors[name] = known_code(code)
+                topics.pop(name, None)
+                continue
+            errors.pop(name, None)
+            topics[name] = self._newer(name, row)
+        return Metadata(
+            cluster_id=response.cluster_id or self.cluster_id,
+            controller_id=int(response.controller_id),
+            nodes={
+                int(row.node_id): Node(int(row.node_id), str(row.host), int(row.port), row.rack)
+                for row in response.brokers
+            },
+            topics=topics,
+            names={topic.topic_id: name for name, topic in topics.items() if topic.topic_id is not None},
+            errors=errors,
+        )
+
+    def _newer(self, name: str, row: Any) -> TopicInfo:
+        topic_id = row.topic_id.bytes if row.topic_id is not None else None
+        before = self.topics.get(name)
+        if before is not None and before.topic_id != topic_id:
+            before = None
+        partitions: dict[int, PartitionInfo] = {}
+        for part in sorted(row.partitions, key=lambda part: int(part.partition_index)):
+            index, epoch = int(part.partition_index), int(part.leader_epoch)
+            old = None if before is None else before.partitions.get(index)
+            if old is not None and -1 < epoch < old.leader_epoch:
+                partitions[index] = old
+                continue
+            partitions[index] = PartitionInfo(
+                index,
+                int(part.leader_id),
+                epoch,
+                tuple(int(node) for node in part.replica_nodes),
+                tuple(int(node) for node in part.isr_nodes),
+                tuple(int(node) for node in part.offline_replicas),
+            )
+        return TopicInfo(name, topic_id, bool(row.is_internal), partitions)
+
+
+def known_code(code: int) -> ErrorCode:
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,272 @@
+"""The settings of one broker, resolved: dynamic ones over those of its configuration over the defaults.
+
+`BrokerConfig.from_properties` takes Kafka's names and text values and refuses unknown names, so that a
+misspelt setting stops the start instead of being ignored. Where Kafka has several names for one thing
+(log.retention.ms, .minutes, .hours), the attribute is the result in milliseconds. The layers it was made from
+are kept, for DescribeConfigs to tell where a value comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from ottla.config.broker_table import BROKER
+from ottla.config.definition import InvalidConfig, Settings, Value, unknown_name
+from ottla.config.listener import WILDCARD_HOSTS, Listener, protocol_map, split_listener
+from ottla.config.not_honoured import NOT_HONOURED
+from ottla.config.topic import check_together
+from ottla.config.topic_table import TOPIC
+
+__all__ = ["BROKER", "NOT_HONOURED", "BrokerConfig", "Listener"]
+
+# DescribeConfigs' codes of where a value comes from, strongest first among a broker's own.
+DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT = 2, 3, 4, 5
+
+SERVED_PROTOCOLS = ("PLAINTEXT",)
+MS_PER_UNIT = {"minutes": 60_000, "hours": 3_600_000}
+
+
+class BrokerConfig(Settings):
+    """One slot a broker setting, its name with underscores."""
+
+    node_id: int
+    broker_rack: str | None
+
+    listeners: tuple[Listener, ...]
+    # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.
+    advertised_listeners: tuple[Listener, ...]
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+    socket_receive_buffer_bytes: int
+    socket_listen_backlog_size: int
+    connections_max_idle_ms: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: Mapping[str, int]
+    max_connection_creation_rate: int
+
+    num_partitions: int
+    default_replication_factor: int
+    auto_create_topics_enable: bool
+    delete_topic_enable: bool
+    message_max_bytes: int
+    compression_type: str
+    compression_gzip_level: int
+    compression_lz4_level: int
+    compression_zstd_level: int
+    min_insync_replicas: int
+    unclean_leader_election_enable: bool
+
+    log_dirs: tuple[str, ...]
+    log_segment_bytes: int
+    log_roll_ms: int
+    log_roll_jitter_ms: int
+    log_retention_ms: int
+    log_retention_bytes: int
+    log_retention_check_interval_ms: int
+    log_cleanup_policy: frozenset[str]
+    log_index_size_max_bytes: int
+    log_index_interval_bytes: int
+    log_preallocate: bool
+    log_message_timestamp_type: str
+    log_message_timestamp_before_max_ms: int
+    log_message_timestamp_after_max_ms: int
+    log_segment_delete_delay_ms: int
+    log_cleaner_delete_retention_ms: int
+    log_cleaner_min_compaction_lag_ms: int
+    log_cleaner_max_compaction_lag_ms: int
+    log_cleaner_min_cleanable_ratio: float
+
+    log_flush_policy: str
+    log_flush_interval_messages: int
+    log_flush_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_recovery_point_interval_bytes: int
+    num_sync_threads: int
+
+    fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
+    producer_id_expiration_ms: int
+
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+    offset_metadata_max_bytes: int
+    offsets_retention_minutes: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+
+    # Not settings: the defaults of topics in the order of the topic table, the texts by source, strongest
+    # first, and the configuration text's settings as they were given.
+    topic_defaults: tuple[Value, ...]
+    layers: tuple[tuple[int, Mapping[str, str]], ...]
+    properties: Mapping[str, str]
+
+    __slots__ = tuple(__annotations__)
+
+    @staticmethod
+    def from_properties(
+        properties: Mapping[str, str],
+        *,
+        dynamic: Mapping[str, str] | None = None,
+        dynamic_default: Mapping[str, str] | None = None,
+    ) -> BrokerConfig:
+        """Resolve static settings under those set at run time for this broker and for all brokers."""
+        static = _known(properties)
+        layers = (
+            (DYNAMIC_BROKER, dict(dynamic or {})),
+            (DYNAMIC_DEFAULT_BROKER, dict(dynamic_default or {})),
+            (STATIC_BROKER, static),
+        )
+        given: dict[str, str] = {}
+        for _, texts in reversed(layers):
+            given.update(texts)
+        values = _parsed(given)
+        attributes: dict[str, object] = {BROKER[name].attribute: value for name, value in values.items()}
+        _resolve_topic_defaults(attributes, values, given)
+        if "broker.id" in given:
+            attributes["node_id"] = values["broker.id"]
+        attributes["log_dirs"] = values["log.dirs"] or values["log.dir"]
+        if not attributes["log_dirs"]:
+            raise BROKER["log.dirs"].refuse("")
+        attributes["max_connections_per_ip_overrides"] = _host_limits(values)
+        attributes["listeners"], attributes["advertised_listeners"] = _listeners(
+            values, properties.get("controller.listener.names", "")
+        )
+        if cast(int, values["group.min.session.timeout.ms"]) > cast(
+            int, values["group.max.session.timeout.ms"]
+        ):
+            raise InvalidConfig(
+                f"Invalid value {values['group.min.session.timeout.ms']} for configuration "
+                "group.min.session.timeout.ms: must be at most group.max.session.timeout.ms "
+                f"({values['group.max.session.timeout.ms']})"
+            )
+        attributes["layers"] = layers
+        attributes["properties"] = dict(properties)
+        return BrokerConfig(attributes)
+
+    def with_dynamic(self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]) -> BrokerConfig:
+        """The same static settings under other dynamic ones."""
+        return BrokerConfig.from_properties(self.properties, dynamic=dynamic, dynamic_default=dynamic_default)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Names that were given and have no effect here; worth a warning at start."""
+        return tuple(sorted(name for name in self.properties if name in NOT_HONOURED))
+
+
+def _known(properties: Mapping[str, str]) -> dict[str, str]:
+    """The settings without those that have no effect."""
+    known: dict[str, str] = {}
+    for name, text in properties.items():
+        if name in BROKER:
+            known[name] = text
+        elif name not in NOT_HONOURED:
+            raise unknown_name("broker", name, BROKER)
+    old, new = known.get("broker.id"), known.get("node.id")
+    if old is not None and new is not None and old.strip() != new.strip():
+        raise InvalidConfig(
+            f"Invalid value {old} for configuration broker.id: must be equal to node.id ({new})"
+        )
+    return known
+
+
+def _parsed(given: Mapping[str, str]) -> dict[str, Value | None]:
+    values: dict[str, Value | None] = {}
+    for name, definition in BROKER.items():
+        text = given.get(name, definition.default)
+        values[name] = None if text is None else definition.parse(text)
+    return values
+
+
+def _resolve_topic_defaults(
+    attributes: dict[str, object], values: Mapping[str, Value | None], given: Mapping[str, str]
+) -> None:
+    """Fill in the result of each chain of names, and the tuple of all topic defaults."""
+    effective: dict[str, Value] = {}
+    for topic_name, topic in TOPIC.items():
+        default = topic.parse(topic.default)
+        for name in topic.broker_names:
+            if name in given:
+                default = in_topic_unit(name, cast(Value, values[name]))
+                break
+        effective[topic_name] = default
+        if topic.broker_name in BROKER:
+            attributes[BROKER[topic.broker_name].attribute] = default
+    attributes["log_cleanup_policy"] = frozenset(cast("tuple[str, ...]", effective["cleanup.policy"]))
+    check_together(effective)
+    attributes["topic_defaults"] = tuple(effective.values())
+
+
+def in_topic_unit(broker_name: str, value: Value) -> Value:
+    """A broker value in the unit of the topic setting that it gives the default of."""
+    factor = MS_PER_UNIT.get(BROKER[broker_name].unit)
+    if factor is None or not isinstance(value, int):
+        return value
+    return -1 if value < 0 else value * factor
+
+
+def _host_limits(values: Mapping[str, Value | None]) -> dict[str, int]:
+    items = cast("tuple[str, ...]", values["max.connections.per.ip.overrides"])
+    return {host.strip("[]"): int(count) for host, _, count in (item.rpartition(":") for item in items)}
+
+
+def _listeners(
+    values: Mapping[str, Value | None], controller_names: str
+) -> tuple[tuple[Listener, ...], tuple[Listener, ...]]:
+    """What to bind and what to advertise. Listeners of a KRaft controller are left out."""
+    protocols = protocol_map(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
+    left_out = {name.strip().upper() for name in controller_names.split(",")}
+    bound = _endpoints("listeners", values["listeners"], protocols, left_out)
+    if values["advertised.listeners"] is None:
+        # A wildcard is no address to connect to: the server advertises one of its own instead.
+        return bound, tuple(
+            listener._replace(host="") if listener.host in WILDCARD_HOSTS else listener for listener in bound
+        )
+    advertised = _endpoints("advertised.listeners", values["advertised.listeners"], protocols, left_out)
+    for listener in advertised:
+        if listener.host in WILDCARD_HOSTS:
+            raise InvalidConfig(
+                f"Invalid value {listener} for configuration advertised.listeners: "
+                "must name a host that clients can reach, not every interface"
+            )
+    if not {listener.name for listener in advertised} <= {listener.name for listener in bound}:
+        raise InvalidConfig(
+            f"Invalid value {','.join(map(str, advertised))} for configuration advertised.listeners: "
+            f"must use only the names of listeners ({', '.join(listener.name for listener in bound)})"
+        )
+    return bound, advertised
+
+
+def _endpoints(
+    setting: str, texts: Value | None, protocols: Mapping[str, str], left_out: set[str]
+) -> tuple[Listener, ...]:
+    listeners: dict[str, Listener] = {}
+    for text in cast("tuple[str, ...]", texts):
+        name, host, port = cast("tuple[str, str, int]", split_listener(text))
+        if name in left_out:
+            continue
+        protocol = protocols.get(name)
+        if protocol is None:
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration {setting}: "
+                f"must use a name of listener.security.protocol.map ({', '.join(protocols)})"
+            )
+        if protocol not in SERVED_PROTOCOLS:
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration {setting}: "
+                f"must be a listener of protocol {', '.join(SERVED_PROTOCOLS)} ({protocol} is not served yet)"
+            )
+        if name in listeners:
+            raise InvalidConfig(
+                f"Invalid value {text} for configuration {setting}: must use each listener name once"
+            )
+        listeners[name] = Listener(name, protocol, host, port)
+    if not listeners:
+        raise BROKER[setting].refuse("")
+    return tuple(listeners.values())

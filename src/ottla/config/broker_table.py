@@ -1,0 +1,475 @@
+"""Every broker setting that ottla honours, under Kafka's names, and ours.
+
+The defaults of topic settings are derived from the topic table, so a type, range or default is written once.
+"""
+
+from __future__ import annotations
+
+from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, table
+from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
+from ottla.config.not_honoured import NOT_HONOURED
+from ottla.config.topic_table import DAY_MS, MIB, TOPIC
+
+NODE = "Node"
+CONNECTIONS = "Listeners and connections"
+TOPICS = "Topics"
+LOG = "Log"
+FLUSH = "Flushing and recovery"
+CLIENTS = "Fetching and producing"
+GROUPS = "Groups and transactions"
+SECTIONS = (NODE, CONNECTIONS, TOPICS, LOG, FLUSH, CLIENTS, GROUPS)
+
+INT_MAX = 2**31 - 1
+DEFAULT_PROTOCOL_MAP = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+
+
+def are_host_limits(value: Value) -> bool:
+    """HOST:COUNT items; the last colon splits, since an IPv6 address has its own."""
+    if not isinstance(value, tuple):
+        return False
+    for item in value:
+        host, colon, count = item.rpartition(":")
+        if not (host and colon and count.isascii() and count.isdigit() and int(count[:10]) <= INT_MAX):
+            return False
+    return True
+
+
+def _number(
+    section: str,
+    name: str,
+    kind: str,
+    default: int,
+    minimum: int | None,
+    doc: str,
+    *,
+    unit: str = "",
+    maximum: int | None = None,
+    dynamic: str = READ_ONLY,
+) -> Definition:
+    return Definition(
+        name,
+        kind,
+        str(default),
+        doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        dynamic=dynamic,
+        section=section,
+    )
+
+
+def _topic_defaults() -> list[Definition]:
+    """The broker setting that first decides each topic setting's default.
+
+    Where a topic setting has several (log.retention.ms, .minutes, .hours), only the last has a default of its
+    own.
+    """
+    rows = []
+    for topic in TOPIC.values():
+        name = topic.broker_name
+        if name is None or name in NOT_HONOURED:
+            continue
+        several = topic.broker_names[1:]
+        doc = f"Default of the topic setting `{topic.name}`: {topic.doc[0].lower()}{topic.doc[1:]}"
+        if several:
+            doc += f" If not set, {', then '.join(f'`{other}`' for other in several)} decides."
+        rows.append(
+            Definition(
+                name,
+                topic.type,
+                None if several else topic.default,
+                doc,
+                unit=topic.unit,
+                minimum=topic.minimum,
+                maximum=topic.maximum,
+                allowed=topic.allowed,
+                dynamic=CLUSTER_WIDE,
+                section=FLUSH
+                if name.startswith("log.flush.")
+                else LOG
+                if name.startswith("log.")
+                else TOPICS,
+            )
+        )
+    return rows
+
+
+BROKER: dict[str, Definition] = table(
+    [
+        *_topic_defaults(),
+        _number(
+            NODE,
+            "node.id",
+            "int",
+            1,
+            0,
+            "The number of this broker, unique in its cluster.",
+        ),
+        _number(NODE, "broker.id", "int", 1, 0, "Another name of `node.id`."),
+        Definition(
+            "broker.rack",
+            "string",
+            None,
+            "Where this broker stands. Replicas of a partition are spread over racks, and consumers that "
+            "name their rack read from a replica near by.",
+            section=NODE,
+        ),
+        Definition(
+            "listeners",
+            "list",
+            "PLAINTEXT://127.0.0.1:9092",
+            "Addresses to listen on. An empty host or 0.0.0.0 is every interface; port 0 takes a free port.",
+            check=are_listeners,
+            form=LISTENER_FORM,
+            section=CONNECTIONS,
+        ),
+        Definition(
+            "advertised.listeners",
+            "list",
+            None,
+            "Addresses that clients are told to connect to; by default those in `listeners`.",
+            check=are_listeners,
+            form=LISTENER_FORM,
+            section=CONNECTIONS,
+        ),
+        Definition(
+            "listener.security.protocol.map",
+            "list",
+            DEFAULT_PROTOCOL_MAP,
+            "Which security protocol each listener name stands for. Only PLAINTEXT is served so far; a "
+            "listener of another protocol is refused at start.",
+            check=is_protocol_map,
+            form=f"NAME:PROTOCOL pairs separated by commas, PROTOCOL one of {', '.join(PROTOCOLS)}",
+            section=CONNECTIONS,
+        ),
+        _number(
+            CONNECTIONS,
+            "socket.request.max.bytes",
+            "int",
+            100 * MIB,
+            1,
+            "The largest request accepted; a larger one closes its connection before anything is allocated "
+            "for it.",
+            unit="bytes",
+        ),
+        _number(
+            CONNECTIONS,
+            "socket.send.buffer.bytes",
+            "int",
+            -1,
+            -1,
+            "Size of each connection's kernel send buffer; -1 leaves it to the operating system, which "
+            "adapts it (Kafka's default is 102400).",
+            unit="bytes",
+        ),
+        _number(
+            CONNECTIONS,
+            "socket.receive.buffer.bytes",
+            "int",
+            -1,
+            -1,
+            "Size of each connection's kernel receive buffer; -1 leaves it to the operating system, which "
+            "adapts it (Kafka's default is 102400).",
+            unit="bytes",
+        ),
+        _number(
+            CONNECTIONS,
+            "socket.listen.backlog.size",
+            "int",
+            1024,
+            1,
+            "Connections that may wait to be accepted; the operating system may hold it lower (Kafka's "
+            "default is 50).",
+        ),
+        _number(
+            CONNECTIONS,
+            "connections.max.idle.ms",
+            "long",
+            600_000,
+            -1,
+            "A connection without traffic for this long is closed; -1 never closes one.",
+            unit="ms",
+        ),
+        _number(
+            CONNECTIONS,
+            "max.connections",
+            "int",
+            20_000,
+            0,
+            "Connections that the broker holds at once; further ones are closed on arrival (Kafka has no "
+            "limit by default).",
+            dynamic=CLUSTER_WIDE,
+        ),
+        _number(
+            CONNECTIONS,
+            "max.connections.per.ip",
+            "int",
+            10_000,
+            0,
+            "Connections that one address may hold at once (Kafka has no limit by default).",
+            dynamic=CLUSTER_WIDE,
+        ),
+        Definition(
+            "max.connections.per.ip.overrides",
+            "list",
+            "",
+            "Limits for single addresses, instead of `max.connections.per.ip`.",
+            check=are_host_limits,
+            form="HOST:COUNT items separated by commas",
+            dynamic=CLUSTER_WIDE,
+            section=CONNECTIONS,
+        ),
+        _number(
+            CONNECTIONS,
+            "max.connection.creation.rate",
+            "int",
+            5_000,
+            1,
+            "New connections accepted in a second; further ones wait (Kafka has no limit by default).",
+            unit="per second",
+            dynamic=CLUSTER_WIDE,
+        ),
+        _number(
+            TOPICS,
+            "num.partitions",
+            "int",
+            1,
+            1,
+            "Partitions of a topic that is created without saying how many, by a request or by first use.",
+        ),
+        _number(
+            TOPICS,
+            "default.replication.factor",
+            "int",
+            1,
+            1,
+            "Replicas of a topic that is created without saying how many.",
+            maximum=2**15 - 1,
+        ),
+        Definition(
+            "auto.create.topics.enable",
+            "boolean",
+            "true",
+            "Create a topic when a client that allows it first asks for it.",
+            section=TOPICS,
+        ),
+        Definition(
+            "delete.topic.enable",
+            "boolean",
+            "true",
+            "Allow topics to be deleted; otherwise the request gets TOPIC_DELETION_DISABLED.",
+            section=TOPICS,
+        ),
+        Definition(
+            "log.dir",
+            "list",
+            "ottla-data",
+            "Directory of the data, when `log.dirs` is not set.",
+            section=LOG,
+        ),
+        Definition("log.dirs", "list", None, "Directories of the data.", section=LOG),
+        _number(
+            LOG,
+            "log.retention.hours",
+            "int",
+            168,
+            -1,
+            "Age beyond which segments are deleted, when neither `log.retention.ms` nor "
+            "`log.retention.minutes` is set.",
+            unit="hours",
+        ),
+        Definition(
+            "log.retention.minutes",
+            "int",
+            None,
+            "Age beyond which segments are deleted, when `log.retention.ms` is not set.",
+            unit="minutes",
+            minimum=-1,
+            section=LOG,
+        ),
+        _number(
+            LOG,
+            "log.retention.check.interval.ms",
+            "long",
+            300_000,
+            1,
+            "Time between two searches for segments to delete.",
+            unit="ms",
+        ),
+        _number(
+            LOG,
+            "log.roll.hours",
+            "int",
+            168,
+            1,
+            "Age at which a segment is closed, when `log.roll.ms` is not set.",
+            unit="hours",
+        ),
+        _number(
+            LOG,
+            "log.roll.jitter.hours",
+            "int",
+            0,
+            0,
+            "Taken off the age at which a segment is closed, when `log.roll.jitter.ms` is not set.",
+            unit="hours",
+        ),
+        _number(
+            FLUSH,
+            "log.flush.scheduler.interval.ms",
+            "long",
+            2**63 - 1,
+            0,
+            "Age of unsynced records at which a log is synced, when `log.flush.interval.ms` is not set.",
+            unit="ms",
+        ),
+        _number(
+            FLUSH,
+            "log.flush.offset.checkpoint.interval.ms",
+            "int",
+            5_000,
+            0,
+            "Time between two advances of the recovery point: the log is synced in the background and "
+            "recovery after a crash begins there (Kafka's default is 60000).",
+            unit="ms",
+        ),
+        _number(
+            FLUSH,
+            "log.flush.start.offset.checkpoint.interval.ms",
+            "int",
+            60_000,
+            0,
+            "Time between two checkpoints of the log start offsets.",
+            unit="ms",
+        ),
+        _number(
+            FLUSH,
+            "log.recovery.point.interval.bytes",
+            "long",
+            64 * MIB,
+            1,
+            "Bytes appended to a log after which its recovery point is advanced without waiting for the "
+            "interval. ottla's own.",
+            unit="bytes",
+        ),
+        _number(
+            FLUSH,
+            "num.sync.threads",
+            "int",
+            4,
+            1,
+            "Threads that sync files, so that one round of many files takes less time. ottla's own.",
+            maximum=64,
+        ),
+        _number(
+            CLIENTS,
+            "fetch.max.bytes",
+            "int",
+            55 * MIB,
+            1024,
+            "The most that one fetch returns, whatever the client asks for; a first batch larger than this "
+            "is still returned whole.",
+            unit="bytes",
+        ),
+        _number(
+            CLIENTS,
+            "max.incremental.fetch.session.cache.slots",
+            "int",
+            1000,
+            0,
+            "Fetch sessions held at once; a client without one names all its partitions in every fetch.",
+        ),
+        _number(
+            CLIENTS,
+            "producer.id.expiration.ms",
+            "int",
+            DAY_MS,
+            1,
+            "How long a partition remembers the sequence numbers of an idempotent producer that went silent.",
+            unit="ms",
+            dynamic=CLUSTER_WIDE,
+        ),
+        _number(
+            GROUPS,
+            "transaction.max.timeout.ms",
+            "int",
+            900_000,
+            1,
+            "The longest transaction time-out that a producer may ask for; a longer one gets "
+            "INVALID_TRANSACTION_TIMEOUT.",
+            unit="ms",
+        ),
+        _number(
+            GROUPS,
+            "transactional.id.expiration.ms",
+            "int",
+            7 * DAY_MS,
+            1,
+            "How long a transactional id without any transaction is remembered.",
+            unit="ms",
+        ),
+        _number(
+            GROUPS,
+            "group.min.session.timeout.ms",
+            "int",
+            6_000,
+            1,
+            "The shortest session time-out that a group member may ask for.",
+            unit="ms",
+        ),
+        _number(
+            GROUPS,
+            "group.max.session.timeout.ms",
+            "int",
+            1_800_000,
+            1,
+            "The longest session time-out that a group member may ask for.",
+            unit="ms",
+        ),
+        _number(
+            GROUPS,
+            "group.initial.rebalance.delay.ms",
+            "int",
+            3_000,
+            0,
+            "How long the first rebalance of an empty group waits for more members.",
+            unit="ms",
+        ),
+        _number(GROUPS, "group.max.size", "int", INT_MAX, 1, "Members that one group may have."),
+        _number(
+            GROUPS,
+            "offset.metadata.max.bytes",
+            "int",
+            4096,
+            0,
+            "The longest text that a client may store with a committed offset.",
+            unit="bytes",
+        ),
+        _number(
+            GROUPS,
+            "offsets.retention.minutes",
+            "int",
+            10_080,
+            1,
+            "How long the committed offsets of an empty group are kept.",
+            unit="minutes",
+        ),
+        _number(
+            GROUPS,
+            "offsets.topic.num.partitions",
+            "int",
+            50,
+            1,
+            "Partitions of the topic that holds committed offsets; never changed once the topic exists.",
+        ),
+        _number(
+            GROUPS,
+            "offsets.topic.replication.factor",
+            "short",
+            3,
+            1,
+            "Replicas of the topic that holds committed offsets.",
+        ),
+    ]
+)

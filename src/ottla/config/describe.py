@@ -1,0 +1,127 @@
+"""The rows of DescribeConfigs: every setting, its value, where that comes from, and what stands behind it.
+
+Pure tables in, tuples out; `broker/api` puts them on the wire and the command line prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from ottla.config.broker import DEFAULT, DYNAMIC_DEFAULT_BROKER, BrokerConfig, in_topic_unit
+from ottla.config.broker_table import BROKER
+from ottla.config.definition import READ_ONLY, Definition
+from ottla.config.topic_table import TOPIC
+
+DYNAMIC_TOPIC = 1
+
+TYPE_CODES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8}
+
+# `broker.id` is another name of `node.id`; a description of either shows both.
+ALIASES = {"broker.id": ("broker.id", "node.id"), "node.id": ("node.id", "broker.id")}
+
+
+class Synonym(NamedTuple):
+    name: str
+    value: str | None
+    source: int
+
+
+class Entry(NamedTuple):
+    """One described setting. `synonyms` holds, strongest first, all that would give it a value."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+    type_code: int
+    documentation: str
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == DEFAULT
+
+
+def describe_topic(
+    overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
+) -> list[Entry]:
+    """Every setting of a topic, or those named; unknown names are left out, as Kafka does."""
+    return [_topic_entry(row, overrides, broker) for row in _chosen(TOPIC, names)]
+
+
+def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) -> list[Entry]:
+    """Every setting of a broker, or those named; unknown names are left out."""
+    return [_broker_entry(row, broker) for row in _chosen(BROKER, names)]
+
+
+def describe_broker_default(
+    dynamic_default: Mapping[str, str], names: Collection[str] | None = None
+) -> list[Entry]:
+    """The settings made for all brokers at run time (the broker resource with an empty name)."""
+    entries = []
+    for row in _chosen(BROKER, names):
+        if row.name in dynamic_default:
+            value = row.canonical(dynamic_default[row.name])
+            synonym = Synonym(row.name, value, DYNAMIC_DEFAULT_BROKER)
+            entries.append(_entry(row, value, DYNAMIC_DEFAULT_BROKER, (synonym,)))
+    return entries
+
+
+def _chosen(rows: Mapping[str, Definition], names: Collection[str] | None) -> Iterable[Definition]:
+    if names is None:
+        return rows.values()
+    wanted = set(names)
+    return [row for name, row in rows.items() if name in wanted]
+
+
+def _topic_entry(row: Definition, overrides: Mapping[str, str], broker: BrokerConfig) -> Entry:
+    behind = _behind(row.broker_names, broker)
+    if row.broker_names:
+        # Only the last of a chain has a default of its own; the topic's stands in for names ottla lacks.
+        last = row.broker_names[-1]
+        behind.append(Synonym(last, BROKER[last].default if last in BROKER else row.default, DEFAULT))
+    if row.name in overrides:
+        value = row.canonical(overrides[row.name])
+        return _entry(row, value, DYNAMIC_TOPIC, (Synonym(row.name, value, DYNAMIC_TOPIC), *behind))
+    if not behind:
+        return _entry(row, row.default, DEFAULT, ())
+    strongest = behind[0]
+    if strongest.name not in BROKER or strongest.value is None:
+        return _entry(row, row.default, strongest.source, tuple(behind))
+    inherited = in_topic_unit(strongest.name, BROKER[strongest.name].parse(strongest.value))
+    return _entry(row, row.format(inherited), strongest.source, tuple(behind))
+
+
+def _broker_entry(row: Definition, broker: BrokerConfig) -> Entry:
+    behind = _behind(ALIASES.get(row.name, (row.name,)), broker)
+    if row.default is not None:
+        behind.append(Synonym(row.name, row.default, DEFAULT))
+    if not behind:
+        return _entry(row, None, DEFAULT, ())
+    return _entry(row, behind[0].value, behind[0].source, tuple(behind))
+
+
+def _behind(names: Iterable[str], broker: BrokerConfig) -> list[Synonym]:
+    """What the broker's layers say under these names: stronger names first, then stronger layers."""
+    return [
+        Synonym(name, BROKER[name].canonical(texts[name]), source)
+        for name in names
+        if name in BROKER
+        for source, texts in broker.layers
+        if name in texts
+    ]
+
+
+def _entry(row: Definition, value: str | None, source: int, synonyms: tuple[Synonym, ...]) -> Entry:
+    return Entry(
+        name=row.name,
+        value=value,
+        source=source,
+        read_only=row.dynamic == READ_ONLY,
+        sensitive=False,
+        type_code=TYPE_CODES[row.type],
+        documentation=row.doc,
+        synonyms=synonyms,
+    )

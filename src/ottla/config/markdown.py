@@ -1,0 +1,123 @@
+"""The manual page of all settings, rendered from the table.
+
+`python -m ottla.config.markdown > docs/configuration.md` renews it.
+A test holds the file equal to `render()`, so the page cannot drift from the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ottla.config.broker_table import BROKER, GROUPS, SECTIONS
+from ottla.config.definition import LONG_MAX, Definition
+from ottla.config.not_honoured import NOT_HONOURED
+from ottla.config.topic_table import TOPIC
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Rendered by `python -m ottla.config.markdown`; edit the table in `src/ottla/config/` instead. -->
+
+Names, types and defaults are Kafka's unless a row says otherwise.
+
+A broker takes its settings from `--set NAME=VALUE` or from a file, either in Kafka's `.properties` format or
+in TOML:
+
+```toml
+listeners = "PLAINTEXT://127.0.0.1:9092"
+log.dirs = ["/var/lib/ottla"]
+log.retention.hours = 48
+"max.connections.per.ip" = 500      # in quotes, since max.connections is a name too
+```
+
+A topic takes its settings when it is created or altered. What a topic does not set comes from the broker;
+where several broker settings are named, the first that is set decides. A value that is not accepted, or an
+unknown name, is refused with `INVALID_CONFIG` and a sentence that says what would be accepted.
+"""
+
+GROUPS_NOTE = """\
+Read by the coordinators of consumer groups and of transactions. Until a release has them, these settings are
+accepted and described, and nothing reads them.
+"""
+
+NOT_HONOURED_INTRODUCTION = """\
+## Accepted without effect
+
+These settings of a Kafka `server.properties` are accepted, with a warning at start, and do nothing. Any other
+unknown name stops the start; that includes security settings, since a broker that ignored one would look
+protected.
+
+| name | why |
+|---|---|
+"""
+
+TIME_UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
+SIZE_UNITS = ((1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION, "\n## Topic settings\n\n", _topic_table(TOPIC.values()), "\n## Broker settings\n"]
+    for section in SECTIONS:
+        parts.append(f"\n### {section}\n\n")
+        if section == GROUPS:
+            parts.append(f"{GROUPS_NOTE}\n")
+        parts.append(_broker_table(row for row in BROKER.values() if row.section == section))
+    parts.append(f"\n{NOT_HONOURED_INTRODUCTION}")
+    parts.extend(f"| `{name}` | {reason} |\n" for name, reason in sorted(NOT_HONOURED.items()))
+    return "".join(parts)
+
+
+def _topic_table(rows: Iterable[Definition]) -> str:
+    lines = [
+        "| name | type | default | accepted | from the broker's | meaning |\n|---|---|---|---|---|---|\n"
+    ]
+    for row in rows:
+        brokers = ", ".join(f"`{name}`" for name in row.broker_names if name in BROKER)
+        lines.append(_line(f"`{row.name}`", row.type, _default(row), _accepted(row), brokers, row.doc))
+    return "".join(lines)
+
+
+def _broker_table(rows: Iterable[Definition]) -> str:
+    lines = ["| name | type | default | accepted | changes | meaning |\n|---|---|---|---|---|---|\n"]
+    lines.extend(
+        _line(f"`{row.name}`", row.type, _default(row), _accepted(row), row.dynamic, row.doc) for row in rows
+    )
+    return "".join(lines)
+
+
+def _accepted(row: Definition) -> str:
+    # The type has a column of its own.
+    return row.accepts.split(" that fits in ")[0]
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _default(row: Definition) -> str:
+    if row.default is None:
+        return "not set"
+    if row.default == "":
+        return "empty"
+    spoken = _spoken(row)
+    return f"`{row.default}`" + (f" ({spoken})" if spoken else "")
+
+
+def _spoken(row: Definition) -> str:
+    """A duration or size in a unit for people, when it is a whole number of one."""
+    if row.unit not in ("ms", "bytes", "records") or not (row.default or "").isdigit():
+        return ""
+    number = int(row.default or "")
+    if number == LONG_MAX:
+        return "no limit"
+    for size, unit in {"ms": TIME_UNITS, "bytes": SIZE_UNITS}.get(row.unit, ()):
+        if number >= size and number % size == 0:
+            count = number // size
+            plural = "s" if row.unit == "ms" and count > 1 else ""
+            return f"{count} {unit}{plural}"
+    return ""
+
+
+if __name__ == "__main__":
+    print(render(), end="")

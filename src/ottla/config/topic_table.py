@@ -1,0 +1,384 @@
+"""Every setting of a topic: the rows of Kafka 4.x and ours (`flush.policy`).
+
+Each row names the broker settings that give its default, strongest first, so that precedence, synonyms and
+the broker's own rows follow from this table. Settings of features that ottla lacks (tiered storage,
+replication throttles) are here because clients ask for them; their text says so.
+"""
+
+from __future__ import annotations
+
+from ottla.config.definition import CLUSTER_WIDE, LONG_MAX, Definition, Value, table
+
+DAY_MS = 24 * 60 * 60 * 1000
+MIB = 1024 * 1024
+
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+FLUSH_POLICIES = ("durable", "page-cache")
+UNTHROTTLED = "It is stored and described; ottla does not throttle replication."
+NOT_TIERED = "ottla has no tiered storage: the setting is stored and described, and has no effect."
+
+
+def is_throttled_replicas(value: Value) -> bool:
+    """`*`, nothing, or PARTITION:BROKER pairs."""
+    if not isinstance(value, tuple):
+        return False
+    if value in ((), ("*",)):
+        return True
+    for pair in value:
+        partition, colon, broker = pair.partition(":")
+        if not (colon and pair.isascii() and partition.isdigit() and broker.isdigit()):
+            return False
+    return True
+
+
+def is_false(value: Value) -> bool:
+    return value is False
+
+
+def _row(
+    name: str,
+    kind: str,
+    default: str | int | float,
+    doc: str,
+    *,
+    broker: tuple[str, ...] = (),
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    allowed: tuple[str, ...] = (),
+) -> Definition:
+    return Definition(
+        name,
+        kind,
+        str(default),
+        doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        allowed=allowed,
+        dynamic=CLUSTER_WIDE,
+        broker_names=broker,
+    )
+
+
+def _throttled(name: str, role: str) -> Definition:
+    return Definition(
+        name,
+        "list",
+        "",
+        f"Replicas whose traffic as {role} is to be throttled: PARTITION:BROKER pairs, or * for all. "
+        f"{UNTHROTTLED}",
+        check=is_throttled_replicas,
+        form="PARTITION:BROKER pairs separated by commas, * for all replicas, or nothing",
+        dynamic=CLUSTER_WIDE,
+    )
+
+
+TOPIC: dict[str, Definition] = table(
+    [
+        _row(
+            "cleanup.policy",
+            "list",
+            "delete",
+            "What becomes of old segments: delete removes them by age and size, compact keeps the last "
+            "record of each key, both together do both. An empty list keeps everything.",
+            broker=("log.cleanup.policy",),
+            allowed=("compact", "delete"),
+        ),
+        _row(
+            "compression.gzip.level",
+            "int",
+            -1,
+            "Level used when compression.type is gzip; -1 is the codec's own default.",
+            broker=("compression.gzip.level",),
+            minimum=-1,
+            maximum=9,
+        ),
+        _row(
+            "compression.lz4.level",
+            "int",
+            9,
+            "Level used when compression.type is lz4.",
+            broker=("compression.lz4.level",),
+            minimum=1,
+            maximum=17,
+        ),
+        _row(
+            "compression.type",
+            "string",
+            "producer",
+            "Codec of the stored batches. producer keeps whatever the producer chose.",
+            broker=("compression.type",),
+            allowed=CODECS,
+        ),
+        _row(
+            "compression.zstd.level",
+            "int",
+            3,
+            "Level used when compression.type is zstd.",
+            broker=("compression.zstd.level",),
+            minimum=-131072,
+            maximum=22,
+        ),
+        _row(
+            "delete.retention.ms",
+            "long",
+            DAY_MS,
+            "How long compaction keeps the tombstone of a deleted key, so that slow readers still see the "
+            "deletion.",
+            broker=("log.cleaner.delete.retention.ms",),
+            unit="ms",
+            minimum=0,
+        ),
+        _row(
+            "file.delete.delay.ms",
+            "long",
+            60_000,
+            "How long a deleted segment stays on disk under its .deleted name before it is removed.",
+            broker=("log.segment.delete.delay.ms",),
+            unit="ms",
+            minimum=0,
+        ),
+        _row(
+            "flush.messages",
+            "long",
+            LONG_MAX,
+            "Sync the log after this many records. Matters with the page-cache flush policy only.",
+            broker=("log.flush.interval.messages",),
+            unit="records",
+            minimum=1,
+        ),
+        _row(
+            "flush.ms",
+            "long",
+            LONG_MAX,
+            "Sync the log when its oldest unsynced record is this old. Matters with the page-cache flush "
+            "policy only.",
+            broker=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+            unit="ms",
+            minimum=0,
+        ),
+        _row(
+            "flush.policy",
+            "string",
+            "durable",
+            "When a write counts. durable: after it reached the disk (group commit), so a power cut loses "
+            "nothing acknowledged. page-cache: after it reached the operating system, as Kafka does.",
+            broker=("log.flush.policy",),
+            allowed=FLUSH_POLICIES,
+        ),
+        _throttled("follower.replication.throttled.replicas", "follower"),
+        _row(
+            "index.interval.bytes",
+            "int",
+            4096,
+            "Bytes of log between two entries of the offset and time indexes.",
+            broker=("log.index.interval.bytes",),
+            unit="bytes",
+            minimum=0,
+        ),
+        _throttled("leader.replication.throttled.replicas", "leader"),
+        _row(
+            "local.retention.bytes",
+            "long",
+            -2,
+            f"Bytes of a tiered partition kept locally; -2 follows retention.bytes. {NOT_TIERED}",
+            broker=("log.local.retention.bytes",),
+            unit="bytes",
+            minimum=-2,
+        ),
+        _row(
+            "local.retention.ms",
+            "long",
+            -2,
+            f"Age of a tiered partition's local segments; -2 follows retention.ms. {NOT_TIERED}",
+            broker=("log.local.retention.ms",),
+            unit="ms",
+            minimum=-2,
+        ),
+        _row(
+            "max.compaction.lag.ms",
+            "long",
+            LONG_MAX,
+            "The longest time that a record of a compacted topic may wait for compaction.",
+            broker=("log.cleaner.max.compaction.lag.ms",),
+            unit="ms",
+            minimum=1,
+        ),
+        _row(
+            "max.message.bytes",
+            "int",
+            MIB + 12,
+            "The largest batch of records accepted, after compression; a larger one gets MESSAGE_TOO_LARGE.",
+            broker=("message.max.bytes",),
+            unit="bytes",
+            minimum=0,
+        ),
+        _row(
+            "message.timestamp.after.max.ms",
+            "long",
+            60 * 60 * 1000,
+            "How far a CreateTime timestamp may lie in the broker's future; beyond it the batch gets "
+            "INVALID_TIMESTAMP.",
+            broker=("log.message.timestamp.after.max.ms",),
+            unit="ms",
+            minimum=0,
+        ),
+        _row(
+            "message.timestamp.before.max.ms",
+            "long",
+            LONG_MAX,
+            "How far a CreateTime timestamp may lie in the broker's past; beyond it the batch gets "
+            "INVALID_TIMESTAMP.",
+            broker=("log.message.timestamp.before.max.ms",),
+            unit="ms",
+            minimum=0,
+        ),
+        _row(
+            "message.timestamp.type",
+            "string",
+            "CreateTime",
+            "Whose time records carry: the producer's (CreateTime) or the broker's on append "
+            "(LogAppendTime).",
+            broker=("log.message.timestamp.type",),
+            allowed=TIMESTAMP_TYPES,
+        ),
+        _row(
+            "min.cleanable.dirty.ratio",
+            "double",
+            0.5,
+            "The share of a compacted log that must be uncompacted before compaction starts.",
+            broker=("log.cleaner.min.cleanable.ratio",),
+            minimum=0,
+            maximum=1,
+        ),
+        _row(
+            "min.compaction.lag.ms",
+            "long",
+            0,
+            "The shortest time that a record of a compacted topic stays uncompacted.",
+            broker=("log.cleaner.min.compaction.lag.ms",),
+            unit="ms",
+            minimum=0,
+        ),
+        _row(
+            "min.insync.replicas",
+            "int",
+            1,
+            "With fewer replicas in sync, writes with acks=all get NOT_ENOUGH_REPLICAS.",
+            broker=("min.insync.replicas",),
+            unit="replicas",
+            minimum=1,
+        ),
+        _row(
+            "preallocate",
+            "boolean",
+            "false",
+            "Reserve a new segment's whole size on disk when it is created.",
+            broker=("log.preallocate",),
+        ),
+        _row(
+            "remote.copy.lag.bytes",
+            "long",
+            0,
+            f"Bytes by which copying to remote storage may lag. {NOT_TIERED}",
+            unit="bytes",
+            minimum=-1,
+        ),
+        _row(
+            "remote.copy.lag.ms",
+            "long",
+            0,
+            f"Time by which copying to remote storage may lag. {NOT_TIERED}",
+            unit="ms",
+            minimum=-1,
+        ),
+        _row(
+            "remote.log.copy.disable",
+            "boolean",
+            "false",
+            f"Make a topic's remote data read-only. {NOT_TIERED}",
+        ),
+        _row(
+            "remote.log.delete.on.disable",
+            "boolean",
+            "false",
+            f"Delete a topic's remote data when its remote storage is turned off. {NOT_TIERED}",
+        ),
+        Definition(
+            "remote.storage.enable",
+            "boolean",
+            "false",
+            "Keep old segments in remote storage. ottla has no tiered storage, so true is refused.",
+            check=is_false,
+            form="false (tiered storage is not available)",
+            dynamic=CLUSTER_WIDE,
+        ),
+        _row(
+            "retention.bytes",
+            "long",
+            -1,
+            "Size of a partition beyond which the delete policy removes its oldest segments; -1 is no limit.",
+            broker=("log.retention.bytes",),
+            unit="bytes",
+            minimum=-1,
+        ),
+        _row(
+            "retention.ms",
+            "long",
+            7 * DAY_MS,
+            "Age beyond which the delete policy removes segments; -1 is no limit.",
+            broker=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+            unit="ms",
+            minimum=-1,
+        ),
+        _row(
+            "segment.bytes",
+            "int",
+            1024 * MIB,
+            "Size at which a segment is closed and the next begins. Kafka 4 takes no less than 1048576; "
+            "ottla takes the older minimum too.",
+            broker=("log.segment.bytes",),
+            unit="bytes",
+            minimum=14,
+        ),
+        _row(
+            "segment.index.bytes",
+            "int",
+            10 * MIB,
+            "Largest size of a segment's offset index; a full index closes the segment.",
+            broker=("log.index.size.max.bytes",),
+            unit="bytes",
+            minimum=4,
+        ),
+        _row(
+            "segment.jitter.ms",
+            "long",
+            0,
+            "Up to this much is taken off segment.ms, at random for each segment, so that not all roll at "
+            "once.",
+            broker=("log.roll.jitter.ms", "log.roll.jitter.hours"),
+            unit="ms",
+            minimum=0,
+        ),
+        _row(
+            "segment.ms",
+            "long",
+            7 * DAY_MS,
+            "Age at which a segment is closed even if it is not full, so that it can be deleted or "
+            "compacted.",
+            broker=("log.roll.ms", "log.roll.hours"),
+            unit="ms",
+            minimum=1,
+        ),
+        _row(
+            "unclean.leader.election.enable",
+            "boolean",
+            "false",
+            "Let a replica that is not in sync become leader when no other is left, losing what it had not "
+            "copied.",
+            broker=("unclean.leader.election.enable",),
+        ),
+    ]
+)

@@ -1,0 +1,1 @@
+"""Decides about the cluster's metadata: records, the image they build, topics and their placement."""

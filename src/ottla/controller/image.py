@@ -1,0 +1,109 @@
+"""The cluster's metadata at one moment, immutable: what every request reads.
+
+`Image.apply(records)` gives the next image; the maps it changes are copied once a call, everything else is shared.
+Topics are found by name and by the sixteen bytes of their id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ottla.controller import records as r
+from ottla.model.names import INTERNAL_TOPICS
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+
+NO_CONFIG: Mapping[str, str] = {}
+
+
+class TopicImage(NamedTuple):
+    name: str
+    topic_id: bytes
+    #: By partition number.
+    partitions: tuple[r.Partition, ...]
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+class Image(NamedTuple):
+    #: How many records of the log made it.
+    end: int = 0
+    cluster_id: str = ""
+    topics: Mapping[str, TopicImage] = {}
+    topics_by_id: Mapping[bytes, TopicImage] = {}
+    #: (resource type, resource name) → its settings.
+    configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
+    brokers: Mapping[int, r.Broker] = {}
+    next_producer_id: int = 0
+
+    def topic_config(self, name: str) -> Mapping[str, str]:
+        return self.configs.get((TOPIC_RESOURCE, name), NO_CONFIG)
+
+    def records(self) -> list[r.Record]:
+        """The fewest records that make this image: what a long log amounts to."""
+        made: list[r.Record] = [r.Cluster(self.cluster_id)] if self.cluster_id else []
+        made += self.brokers.values()
+        for topic in self.topics.values():
+            made.append(r.Topic(topic.name, topic.topic_id))
+            made += topic.partitions
+        for (resource_type, name), settings in self.configs.items():
+            made += [r.Config(resource_type, name, key, value) for key, value in settings.items()]
+        if self.next_producer_id:
+            made.append(r.ProducerIds(self.next_producer_id))
+        return made
+
+    def apply(self, records: Iterable[r.Record | None]) -> Image:
+        """The image after these records. An unknown record (None) counts but changes nothing."""
+        end, cluster_id, next_producer_id = self.end, self.cluster_id, self.next_producer_id
+        topics, by_id = dict(self.topics), dict(self.topics_by_id)
+        configs, brokers = dict(self.configs), dict(self.brokers)
+        changed: dict[bytes, dict[int, r.Partition]] = {}
+
+        def settle() -> None:
+            # Partition records gather by topic, so that a topic of many partitions is built once.
+            for topic_id, partitions in changed.items():
+                topic = by_id.get(topic_id)
+                if topic is None:
+                    continue
+                merged = {p.partition: p for p in topic.partitions} | partitions
+                by_id[topic_id] = topics[topic.name] = topic._replace(
+                    partitions=tuple(merged[number] for number in sorted(merged))
+                )
+            changed.clear()
+
+        for record in records:
+            end += 1
+            match record:
+                case r.Partition():
+                    changed.setdefault(record.topic_id, {})[record.partition] = record
+                case r.Topic():
+                    topic = TopicImage(record.name, record.topic_id, ())
+                    topics[record.name] = by_id[record.topic_id] = topic
+                case r.TopicRemoved():
+                    settle()
+                    removed = by_id.pop(record.topic_id, None)
+                    if removed is not None:
+                        del topics[removed.name]
+                        configs.pop((TOPIC_RESOURCE, removed.name), None)
+                case r.Config():
+                    resource = (record.resource_type, record.resource_name)
+                    settings = dict(configs.get(resource, NO_CONFIG))
+                    if record.value is None:
+                        settings.pop(record.name, None)
+                    else:
+                        settings[record.name] = record.value
+                    configs[resource] = settings
+                case r.Broker():
+                    brokers[record.node_id] = record
+                case r.ProducerIds():
+                    next_producer_id = record.next_id
+                case r.Cluster():
+                    cluster_id = record.cluster_id
+                case None:
+                    pass
+        settle()
+        return Image(end, cluster_id, topics, by_id, configs, brokers, next_producer_id)

@@ -1,0 +1,152 @@
+"""Deciding about topics: what a request to create, widen or delete one becomes as records.
+
+Pure functions of the image and the request's values. A refusal is raised as `Refusal` with the protocol's code and a
+sentence; the caller answers it for that topic alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ottla.config.broker import BrokerConfig
+from ottla.config.definition import InvalidConfig
+from ottla.config.topic import validate
+from ottla.controller import records as r
+from ottla.controller.image import TOPIC_RESOURCE, Image
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import PARTITIONS_PER_REQUEST_MAX
+from ottla.model.names import collides, topic_name_problem
+from ottla.ports.entropy import Entropy
+
+
+def create(
+    image: Image,
+    broker: BrokerConfig,
+    entropy: Entropy,
+    *,
+    name: str,
+    partitions: int,
+    replication_factor: int,
+    assignments: Mapping[int, Sequence[int]],
+    configs: Mapping[str, str],
+) -> list[r.Record]:
+    """The records of a new topic. -1 partitions or replicas means the broker's default."""
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name in image.topics:
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+    flat = collides(name)
+    if ("." in name or "_" in name) and any(collides(other) == flat for other in image.topics):
+        raise Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"topic '{name}' collides with another topic: names may not differ in '.' and '_' alone",
+        )
+    try:
+        validate(configs)
+    except InvalidConfig as error:
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
+    placed = (
+        _given(image, assignments, partitions, replication_factor)
+        if assignments
+        else place(image, broker, entropy, partitions, replication_factor, first=0)
+    )
+    topic_id = entropy.id_bytes()
+    made: list[r.Record] = [r.Topic(name, topic_id)]
+    made += [r.Config(TOPIC_RESOURCE, name, key, value) for key, value in configs.items()]
+    made += [_partition(topic_id, number, replicas) for number, replicas in enumerate(placed)]
+    return made
+
+
+def widen(
+    image: Image,
+    broker: BrokerConfig,
+    entropy: Entropy,
+    *,
+    name: str,
+    count: int,
+    assignments: Sequence[Sequence[int]] | None,
+) -> list[r.Record]:
+    """The records that give a topic more partitions."""
+    topic = image.topics.get(name)
+    if topic is None:
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+    present = len(topic.partitions)
+    if count <= present:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic '{name}' has {present} partitions; {count} would not be more, and partitions are never taken away",
+        )
+    if assignments is not None:
+        if len(assignments) != count - present:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"{count - present} partitions are new, but {len(assignments)} assignments were given",
+            )
+        placed = _given(image, dict(enumerate(assignments)), -1, -1)
+    else:
+        factor = len(topic.partitions[0].replicas)
+        placed = place(image, broker, entropy, count - present, factor, first=present)
+    return [_partition(topic.topic_id, present + number, replicas) for number, replicas in enumerate(placed)]
+
+
+def place(
+    image: Image, broker: BrokerConfig, entropy: Entropy, partitions: int, replication_factor: int, *, first: int
+) -> list[list[int]]:
+    """E9: a random start, then round robin; each partition's followers shifted against its leader."""
+    partitions = broker.num_partitions if partitions == -1 else partitions
+    factor = broker.default_replication_factor if replication_factor == -1 else replication_factor
+    if not 1 <= partitions <= PARTITIONS_PER_REQUEST_MAX:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"the number of partitions must be between 1 and {PARTITIONS_PER_REQUEST_MAX}, not {partitions}",
+        )
+    nodes = sorted(image.brokers)
+    if not 1 <= factor <= len(nodes):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"replication factor {factor} needs as many brokers; {len(nodes)} registered"
+            if factor > 0
+            else "the replication factor must be at least 1",
+        )
+    start = entropy.below(len(nodes))
+    shift = entropy.below(len(nodes)) + first
+    placed = []
+    for number in range(partitions):
+        leader = (start + first + number) % len(nodes)
+        if number and (first + number) % len(nodes) == 0:
+            shift += 1
+        replicas = [nodes[leader]]
+        for replica in range(factor - 1):
+            replicas.append(nodes[(leader + 1 + (shift + replica) % (len(nodes) - 1)) % len(nodes)])
+        placed.append(replicas)
+    return placed
+
+
+def _given(
+    image: Image, assignments: Mapping[int, Sequence[int]], partitions: int, replication_factor: int
+) -> list[list[int]]:
+    if partitions != -1 or replication_factor != -1:
+        raise Refusal(
+            ErrorCode.INVALID_REQUEST,
+            "with a replica assignment the number of partitions and the replication factor must be -1",
+        )
+    if sorted(assignments) != list(range(len(assignments))):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assigned partitions must be numbered from 0 without a gap"
+        )
+    placed = [list(assignments[number]) for number in range(len(assignments))]
+    for replicas in placed:
+        if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(placed[0]):
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "every partition needs the same number of replicas, each on another broker",
+            )
+        unknown = [node for node in replicas if node not in image.brokers]
+        if unknown:
+            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"no broker has the id {unknown[0]}")
+    return placed
+
+
+def _partition(topic_id: bytes, number: int, replicas: Sequence[int]) -> r.Partition:
+    return r.Partition(topic_id, number, tuple(replicas), tuple(replicas), replicas[0])

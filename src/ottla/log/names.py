@@ -1,0 +1,77 @@
+"""The names of the files in a log directory, which are Kafka's.
+
+    <log dir>/meta.properties, .kafka_cleanshutdown, recovery-point-offset-checkpoint,
+              replication-offset-checkpoint, log-start-offset-checkpoint
+    <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .snapshot
+                                  leader-epoch-checkpoint, partition.metadata
+    <log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Final
+
+LOG: Final = ".log"
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+SNAPSHOT: Final = ".snapshot"
+DELETED: Final = ".deleted"
+
+EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+META_PROPERTIES: Final = "meta.properties"
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+
+_PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
+_DELETE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
+_SEGMENT: Final = re.compile(r"(\d{20})\.log")
+_SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot")
+
+
+def partition_dir(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_dir(name: str) -> tuple[str, int] | None:
+    if is_delete_dir(name):
+        return None
+    match = _PARTITION_DIR.fullmatch(name)
+    return (match["topic"], int(match["partition"])) if match else None
+
+
+def delete_dir(topic: str, partition: int, unique: bytes) -> str:
+    # The whole name must stay a legal file name, so a long topic name is cut as Kafka does.
+    suffix = f"-{partition}.{unique.hex()}-delete"
+    return topic[: 255 - len(suffix)] + suffix
+
+
+def is_delete_dir(name: str) -> bool:
+    return _DELETE_DIR.fullmatch(name) is not None
+
+
+def segment_base(name: str) -> int | None:
+    match = _SEGMENT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def snapshot_offset(name: str) -> int | None:
+    match = _SNAPSHOT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def offset_name(offset: int) -> str:
+    return f"{offset:020d}"
+
+
+def id_text(topic_id: bytes) -> str:
+    """An id as Kafka prints it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
+
+
+def parse_id(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "==")

@@ -1,0 +1,157 @@
+"""What a partition remembers of each idempotent producer: its epoch and its last five batches (R14).
+
+    .snapshot    version i16 = 1 | crc u32 (CRC-32C of the rest) | count i32 | entries of 46 bytes:
+                 producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 |
+                 timestamp i64 | coordinator epoch i32 | first offset of the ongoing transaction i64 (-1: none)
+
+The format is Kafka's and holds one batch a producer; the other four come back from the batch headers before the
+snapshot's offset, which loading reads again (`log/recovery.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeAlias
+
+from crc32c import crc32c
+
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import PRODUCER_BATCHES_REMEMBERED
+
+_HEAD: Final = struct.Struct(">hIi")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+#: (first sequence, last sequence, base offset, last offset, timestamp)
+Batch: TypeAlias = tuple[int, int, int, int, int]
+
+
+class Producer:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "transaction_start")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: list[Batch] = []
+        self.timestamp = -1
+        self.coordinator_epoch = -1
+        self.transaction_start = -1
+
+
+class Producers:
+    __slots__ = ("by_id",)
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Producer] = {}
+
+    def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> Batch | None:
+        """None if the batch is the producer's next one; the first copy if it is a repetition; else a Refusal."""
+        producer = self.by_id.get(producer_id)
+        if producer is None or not producer.batches:
+            if producer is not None and epoch < producer.epoch:
+                raise _old_epoch(producer_id, epoch, producer.epoch)
+            return None
+        if epoch != producer.epoch:
+            if epoch < producer.epoch:
+                raise _old_epoch(producer_id, epoch, producer.epoch)
+            if sequence != 0:
+                raise Refusal(
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    f"producer {producer_id} begins epoch {epoch} with sequence {sequence} instead of 0",
+                )
+            return None
+        newest = producer.batches[-1]
+        if sequence == (newest[1] + 1) & _SEQUENCE_MASK:
+            return None
+        last = (sequence + count - 1) & _SEQUENCE_MASK
+        for batch in producer.batches:
+            if batch[0] == sequence and batch[1] == last:
+                return batch
+        # A distance of less than half the number space behind the newest batch is the past: it was accepted once.
+        if (newest[1] - last) & _SEQUENCE_MASK < 1 << 30:
+            raise Refusal(
+                ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+                f"producer {producer_id} repeats sequence {sequence}, which is older than its last batches",
+            )
+        raise Refusal(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {producer_id} sent sequence {sequence} after {newest[1]}",
+        )
+
+    def appended(
+        self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, last_offset: int, timestamp: int
+    ) -> None:
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            producer = self.by_id[producer_id] = Producer(epoch)
+        elif producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        batches = producer.batches
+        batches.append((sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, last_offset, timestamp))
+        if len(batches) > PRODUCER_BATCHES_REMEMBERED:
+            del batches[0]
+        producer.timestamp = timestamp
+
+    def refill(self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, timestamp: int) -> None:
+        """Put an older batch, read from the log before the snapshot, back in front of the one the snapshot kept."""
+        producer = self.by_id.get(producer_id)
+        if producer is None or producer.epoch != epoch or not producer.batches:
+            return
+        last_kept = producer.batches[-1]
+        if base_offset < last_kept[2]:
+            batch = (sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, base_offset + count - 1, timestamp)
+            producer.batches.insert(len(producer.batches) - 1, batch)
+            del producer.batches[:-PRODUCER_BATCHES_REMEMBERED]
+        elif base_offset == last_kept[2] and sequence != last_kept[0]:
+            producer.batches[-1] = (sequence, last_kept[1], base_offset, last_kept[3], last_kept[4])
+
+    def expire(self, before_ms: int) -> None:
+        for producer_id in [
+            producer_id
+            for producer_id, producer in self.by_id.items()
+            if producer.timestamp < before_ms and producer.transaction_start < 0
+        ]:
+            del self.by_id[producer_id]
+
+    def render(self) -> bytes:
+        body = bytearray(struct.pack(">i", len(self.by_id)))
+        for producer_id, producer in self.by_id.items():
+            if producer.batches:
+                first, last, base_offset, last_offset, timestamp = producer.batches[-1]
+                delta = last_offset - base_offset
+            else:
+                last, last_offset, delta, timestamp = -1, -1, 0, producer.timestamp
+            body += _ENTRY.pack(
+                producer_id, producer.epoch, last, last_offset, delta, timestamp,
+                producer.coordinator_epoch, producer.transaction_start,
+            )  # fmt: skip
+        return struct.pack(">hI", 1, crc32c(body)) + bytes(body)
+
+    @classmethod
+    def parse(cls, data: bytes | None) -> Producers | None:
+        """None if the snapshot is missing, torn or not one."""
+        if data is None or len(data) < _HEAD.size:
+            return None
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != 1 or len(data) != _HEAD.size + count * _ENTRY.size or crc32c(data[6:]) != crc:
+            return None
+        producers = cls()
+        for position in range(_HEAD.size, len(data), _ENTRY.size):
+            (producer_id, epoch, last, last_offset, delta, timestamp, coordinator_epoch, transaction_start) = (
+                _ENTRY.unpack_from(data, position)
+            )
+            producer = producers.by_id[producer_id] = Producer(epoch)
+            producer.timestamp = timestamp
+            producer.coordinator_epoch = coordinator_epoch
+            producer.transaction_start = transaction_start
+            if last >= 0:
+                first = (last - delta) & _SEQUENCE_MASK
+                producer.batches.append((first, last, last_offset - delta, last_offset, timestamp))
+        return producers
+
+
+def _old_epoch(producer_id: int, epoch: int, current: int) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer_id} has epoch {epoch}, but a newer instance has {current}",
+    )

@@ -1,0 +1,30 @@
+"""Which segments are too old or too many (B6). Whole segments only, oldest first, consumed or not."""
+
+from __future__ import annotations
+
+from ottla.log.partition_log import PartitionLog
+from ottla.log.segment import Segment
+
+
+def expired_segments(log: PartitionLog, now_ms: int, high_watermark: int) -> int:
+    """How many of the oldest segments may go. If it is all of them, the log must be rolled first."""
+    config = log.config
+    excess = log.size - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1
+    count = 0
+    for segment in log.segments:
+        if segment.next_offset > high_watermark or not segment.size:
+            break
+        # The log's start is a promise of its own: DeleteRecords frees segments whatever the policy.
+        before_start = segment.next_offset <= log.log_start_offset
+        too_old = config.delete and 0 <= config.retention_ms < now_ms - _newest(segment)
+        too_many = excess >= segment.size and segment is not log.active
+        if not (before_start or too_old or too_many):
+            break
+        excess -= segment.size
+        count += 1
+    return count
+
+
+def _newest(segment: Segment) -> int:
+    """When the segment's newest record was written, as far as its timestamps tell."""
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

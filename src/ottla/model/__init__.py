@@ -1,0 +1,1 @@
+"""Names and numbers that every room shares. Imports nothing."""

@@ -1,0 +1,29 @@
+"""Topic names: which are allowed, and which belong to the broker itself."""
+
+from __future__ import annotations
+
+import re
+
+from ottla.model.limits import TOPIC_NAME_LENGTH_MAX
+
+_ALLOWED = re.compile(r"[a-zA-Z0-9._-]+")
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why this name cannot be a topic's, or None if it can."""
+    if not name:
+        return "the topic name is empty"
+    if name in (".", ".."):
+        return f"'{name}' is not a topic name"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"the topic name has {len(name)} characters, at most {TOPIC_NAME_LENGTH_MAX} are allowed"
+    if not _ALLOWED.fullmatch(name):
+        return f"topic name {name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def collides(name: str) -> str:
+    """Names that differ only in '.' and '_' share this form: metrics could not tell them apart."""
+    return name.replace(".", "_")

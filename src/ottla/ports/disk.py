@@ -1,0 +1,56 @@
+"""The disk as the core sees it: files it can write at a position, names it can change, and syncs.
+
+Two adapters serve it: `runtime/disk.py` on the operating system, and the simulator's, which keeps written and durable
+bytes apart. Every method may raise `DiskError`; nothing else. Paths are strings joined by "/".
+
+Nothing is durable until it is synced: a file's bytes by `sync(file)`, its existence and name by `sync_dir(directory)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class DiskError(Exception):
+    """A disk operation failed. `full` says that room, not the device, was missing: it may work later."""
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+class File(Protocol):
+    """An open file, or one that the adapter opens again when it is used. Opaque to the core."""
+
+    @property
+    def path(self) -> str: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File: ...
+    def close(self, file: File) -> None: ...
+    def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
+        """Write the parts at the position and return the position after them; on failure nothing of them stays."""
+    def read(self, file: File, position: int, size: int) -> bytes:
+        """At most `size` bytes; fewer only at the end of the file."""
+    def size(self, file: File) -> int: ...
+    def truncate(self, file: File, size: int) -> None: ...
+    def sync(self, file: File) -> None: ...
+    def sync_dir(self, path: str) -> None: ...
+
+    def read_file(self, path: str) -> bytes | None:
+        """The whole file, or None if there is none."""
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Write a file so that after a crash it holds the old content or the new one, durably, never a mixture."""
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty if there is none."""
+    def make_dir(self, path: str) -> None:
+        """Create it, and what is above it, if it is not there."""
+    def rename(self, source: str, target: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """Remove a file if it is there."""
+    def remove_dir(self, path: str) -> None:
+        """Remove a directory and what is in it."""

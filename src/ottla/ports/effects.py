@@ -1,0 +1,34 @@
+"""What the core asks the world to do.
+
+An effect is a plain tuple whose first item is one of the numbers below; a tuple is the cheapest thing Python can
+build, and the produce path builds one a request. The core appends effects to its outbox in the order in which
+they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) performs them after each call into the core.
+
+    (SEND, connection, parts)          one response. A part is bytes, or a FileSlice = (file, position, size)
+    (CLOSE, connection, reason)        close after what was sent before; the reason is for people
+    (PAUSE, connection)                stop reading requests from it …
+    (RESUME, connection)               … until this
+    (SYNC, file, directory, target)    make the file's bytes, and the directory's names unless it is None, durable;
+                                       then `core.synced(targets)` or `core.sync_failed(targets, error)`. Several in
+                                       one turn share a round, and the last target of a file stands for all of it
+    (RUN, job, done)                   run `job(disk)` where it may take its time, then `done(result, error)`
+    (PROPOSE, records, done)           append these to the metadata log, then `core.committed(...)` and `done(error)`
+
+A file in a part or a SYNC is pinned by the performer from the moment it takes the effect until it is done, so that
+closing or deleting it meanwhile does no harm.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeAlias
+
+SEND: Final = 0
+CLOSE: Final = 1
+PAUSE: Final = 2
+RESUME: Final = 3
+SYNC: Final = 4
+RUN: Final = 5
+PROPOSE: Final = 6
+
+#: Heterogeneous by design; the table above is its type.
+Effect: TypeAlias = tuple[Any, ...]

@@ -1,0 +1,405 @@
+"""Records to batches and back: the only code that looks inside a batch.
+
+A batch is the header of `batch.py` and then, compressed as its attributes say, `record count` records:
+
+    length          varint      bytes after this field
+    attributes      1           unused
+    timestamp delta varlong     from the header's base timestamp
+    offset delta    varint      from the header's base offset; it grows, with gaps after compaction
+    key             varint length (-1: null) | bytes
+    value           varint length (-1: null) | bytes
+    headers         varint count | for each: varint length | key in UTF-8 | varint length (-1: null) | value
+
+Everything is checked on the way: CRC, counts against the bytes there are, every length, growing offset
+deltas within the header's, and that nothing is left over. Whatever is wrong, reading raises CorruptRecords
+and nothing else.
+
+A broker moves whole batches and calls this only where it must look inside (compacted topics, compaction,
+look-up by time, its own internal topics); the SDK calls it for every batch. The functions that only look
+(`find_timestamp`, `keyless`, `validate_records`) hold one record at a time, so a batch of a million empty
+records costs them no memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from ottla.records.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    CRC_START,
+    DELETE_HORIZON_BIT,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    OFFSET_AND_LENGTH,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    crc_of,
+)
+from ottla.records.compression import NONE, ZSTD, Buffer, compress, decompress
+from ottla.records.errors import CorruptRecords
+from ottla.records.varint import VARINTS, read_varint, read_varlong, zigzag
+
+__all__ = [
+    "DECODED_BYTES_MAX",
+    "CorruptRecords",
+    "Record",
+    "decode_batch",
+    "decode_batches",
+    "encode_batch",
+    "find_timestamp",
+    "keyless",
+    "validate_records",
+    "whole_batches",
+]
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+#: What a batch may hold once decompressed, unless the caller says otherwise: as large as a request can be.
+DECODED_BYTES_MAX: Final = 100 * 1024 * 1024
+NO_TIMESTAMP: Final = -1
+
+#: Seven fields of one byte each: no count can exceed the bytes divided by this.
+_RECORD_BYTES_MIN: Final = 7
+#: Header keys that are no UTF-8 survive a round trip through compaction instead of poisoning their partition.
+_HEADER_KEY_ERRORS: Final = "surrogateescape"
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+#: Base and delta within this cannot leave 64 bits together, which spares a check on every record.
+_TIMESTAMP_SAFE: Final = 1 << 61
+
+
+class Record(NamedTuple):
+    """One record. `timestamp_ms` is the broker's own when the batch says LogAppendTime."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    codec: int = NONE,
+    level: int | None = None,
+    base_offset: int = 0,
+    keep_offsets: bool = False,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    append_time_ms: int | None = None,
+    delete_horizon_ms: int | None = None,
+) -> bytes:
+    """One batch of these records.
+
+    Offsets are numbered from `base_offset` in the given order; with `keep_offsets` the records' own are kept,
+    as compaction needs. `last_offset_delta` is for a batch whose last records were compacted away; only such
+    a batch may be empty. A value out of its range (an offset below the base, a number too large for its
+    field) raises ValueError.
+    """
+    varints = VARINTS
+    parts: list[bytes] = []
+    append = parts.append
+    join = b"".join
+    base_timestamp = delete_horizon_ms
+    timestamp_max = NO_TIMESTAMP
+    count = 0
+    delta = -1
+    for offset, timestamp, key, value, headers in records:
+        if keep_offsets:
+            previous, delta = delta, offset - base_offset
+            if delta <= previous:
+                raise ValueError(
+                    f"offset {offset} after {base_offset + previous}, from a base of {base_offset}"
+                )
+        else:
+            delta = count
+        if base_timestamp is None:
+            base_timestamp = timestamp
+        if timestamp > timestamp_max:
+            timestamp_max = timestamp
+        body = join(
+            (
+                b"\0",
+                varints[timestamp - base_timestamp],
+                varints[delta],
+                b"\1" if key is None else varints[len(key)] + key,
+                b"\1" if value is None else varints[len(value)],
+                value or b"",
+                _encode_headers(headers) if headers else b"\0",
+            )
+        )
+        append(varints[len(body)])
+        append(body)
+        count += 1
+    if last_offset_delta is None:
+        if not count:
+            raise ValueError("an empty batch needs its last offset delta")
+        last_offset_delta = delta
+    elif last_offset_delta < delta:
+        raise ValueError(f"last offset delta {last_offset_delta} below the last record's {delta}")
+    attributes = codec
+    if append_time_ms is not None:
+        attributes |= TIMESTAMP_TYPE_BIT
+        timestamp_max = append_time_ms
+    if transactional:
+        attributes |= TRANSACTIONAL_BIT
+    if control:
+        attributes |= CONTROL_BIT
+    if delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON_BIT
+    payload = join(parts)
+    if codec != NONE and count:
+        payload = compress(codec, payload, level)
+    length = HEADER_BYTES - LENGTH_OVERHEAD + len(payload)
+    base_timestamp = NO_TIMESTAMP if base_timestamp is None else base_timestamp
+    before = (base_offset, length, partition_leader_epoch, MAGIC)
+    times = (base_timestamp, timestamp_max)
+    after = (attributes, last_offset_delta, *times, producer_id, producer_epoch, base_sequence, count)
+    try:
+        crc = crc32c(payload, crc32c(HEADER.pack(*before, 0, *after)[CRC_START:]))
+        return HEADER.pack(*before, crc, *after) + payload
+    except struct.error as error:
+        raise ValueError(f"a batch header field is out of range: {error}") from None
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    varints = VARINTS
+    parts = [varints[len(headers)]]
+    for name, value in headers:
+        key = name.encode("utf-8", _HEADER_KEY_ERRORS)
+        parts += (varints[len(key)], key)
+        parts += (b"\1",) if value is None else (varints[len(value)], value)
+    return b"".join(parts)
+
+
+def decode_batch(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> list[Record]:
+    """The records of one whole batch, header included. Control records come as any other."""
+    return list(_records(batch, size_max))
+
+
+def decode_batches(data: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> Iterator[Record]:
+    """The records of what a fetch returned. A batch cut off at the end is ignored, control batches skipped.
+
+    `size_max` holds for each batch. The first batch may begin below the offset that was asked for.
+    """
+    for batch in whole_batches(data):
+        # The low byte of the attributes; control batches are for the protocol, not for readers.
+        if not batch[CRC_START + 1] & CONTROL_BIT:
+            yield from _records(batch, size_max)
+
+
+def whole_batches(data: Buffer) -> Iterator[memoryview]:
+    """One view for each whole batch in `data`, unchecked but for its length and magic."""
+    view = memoryview(data)
+    position = 0
+    end = len(view)
+    while end - position >= HEADER_BYTES:
+        length = OFFSET_AND_LENGTH.unpack_from(view, position)[1] + LENGTH_OVERHEAD
+        if length < HEADER_BYTES:
+            raise CorruptRecords(f"a batch of {length} bytes is shorter than its header")
+        if view[position + 16] != MAGIC:
+            raise CorruptRecords(f"a batch with magic {view[position + 16]}")
+        if length > end - position:
+            return
+        yield view[position : position + length]
+        position += length
+
+
+def find_timestamp(
+    batch: Buffer, target_ms: int, size_max: int = DECODED_BYTES_MAX
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the batch's first record at or after `target_ms` (ListOffsets by time)."""
+    for record in _records(batch, size_max):
+        if record.timestamp_ms >= target_ms:
+            return record.offset, record.timestamp_ms
+    return None
+
+
+def keyless(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> bool:
+    """Whether any record lacks a key: a compacted topic refuses such a batch. Corruption before it raises."""
+    return any(record.key is None for record in _records(batch, size_max))
+
+
+def validate_records(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> None:
+    """Decode everything and demand what a producer must send: offset deltas 0, 1, 2 … without a gap."""
+    for _ in _records(batch, size_max, gaps=False):
+        pass
+
+
+def _header(batch: Buffer) -> tuple[int, ...]:
+    """The header's fields, checked against each other, the size and the CRC."""
+    if len(batch) < HEADER_BYTES:
+        raise CorruptRecords(f"{len(batch)} bytes are no batch")
+    header: tuple[int, ...] = HEADER.unpack_from(batch)
+    _, length, _, magic, crc, attributes, last_offset_delta, *_, count = header
+    if magic != MAGIC:
+        raise CorruptRecords(f"a batch with magic {magic}")
+    if length + LENGTH_OVERHEAD != len(batch):
+        raise CorruptRecords(f"a batch length of {length} in {len(batch)} bytes")
+    if crc_of(batch) != crc:
+        raise CorruptRecords("the batch's CRC does not match")
+    if attributes & CODEC_MASK > ZSTD:
+        raise CorruptRecords(f"no codec {attributes & CODEC_MASK}")
+    if not 0 <= count <= last_offset_delta + 1:
+        raise CorruptRecords(f"{count} records with a last offset delta of {last_offset_delta}")
+    return header
+
+
+def _payload(batch: Buffer, codec: int, count: int, size_max: int) -> tuple[bytes, int]:
+    """The decompressed records, and where they start in the returned bytes."""
+    if codec == NONE:
+        data, position = bytes(batch), HEADER_BYTES
+    elif not count and len(batch) == HEADER_BYTES:
+        data, position = b"", 0
+    else:
+        data, position = decompress(codec, memoryview(batch)[HEADER_BYTES:], size_max), 0
+    if count * _RECORD_BYTES_MIN > len(data) - position:
+        raise CorruptRecords(f"{count} records in {len(data) - position} bytes")
+    return data, position
+
+
+def _records(batch: Buffer, size_max: int, *, gaps: bool = True) -> Iterator[Record]:
+    """Each record of the batch. Inlined where it is hot: almost every number takes one or two bytes."""
+    header = _header(batch)
+    base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, *_, count = header
+    # Deltas grow and none exceeds the last, so a full count leaves one way to number the records.
+    if not gaps and count != delta_max + 1:
+        raise CorruptRecords(f"{count} records with a last offset delta of {delta_max}")
+    data, position = _payload(batch, attributes & CODEC_MASK, count, size_max)
+    size = len(data)
+    append_time = bool(attributes & TIMESTAMP_TYPE_BIT)
+    safe_max = _TIMESTAMP_SAFE if -_TIMESTAMP_SAFE < base_timestamp < _TIMESTAMP_SAFE else 0
+    new = tuple.__new__
+    timestamp = timestamp_max
+    previous_delta = -1
+    headers: Headers
+    try:
+        for _ in range(count):
+            number = data[position]
+            position += 1
+            if number > 0x7F:
+                if (high := data[position]) < 0x80:
+                    number += (high << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = read_varint(data, position - 1)
+            if number & 1:
+                raise CorruptRecords("a record of negative length")
+            end = position + (number >> 1)
+            if end > size:
+                raise CorruptRecords(f"a record of {number >> 1} bytes where {size - position} are left")
+
+            number = data[position + 1]  # past the attributes
+            position += 2
+            if number > 0x7F:
+                if (high := data[position]) < 0x80:
+                    number += (high << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = read_varlong(data, position - 1)
+            if not append_time:
+                timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
+                if number >= safe_max and not _INT64_MIN <= timestamp <= _INT64_MAX:
+                    raise CorruptRecords("a timestamp exceeds 64 bits")
+
+            number = data[position]
+            position += 1
+            if number > 0x7F:
+                if (high := data[position]) < 0x80:
+                    number += (high << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = read_varint(data, position - 1)
+            delta = number >> 1
+            if number & 1 or not previous_delta < delta <= delta_max:
+                raise CorruptRecords(
+                    f"offset delta {zigzag(number)} after {previous_delta}, at most {delta_max}"
+                )
+            previous_delta = delta
+
+            number = data[position]
+            position += 1
+            if number > 0x7F:
+                if (high := data[position]) < 0x80:
+                    number += (high << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = read_varint(data, position - 1)
+            if number & 1:
+                if number != 1:
+                    raise CorruptRecords("a key of negative length")
+                key = None
+            else:
+                start = position
+                position += number >> 1
+                key = data[start:position]
+
+            number = data[position]
+            position += 1
+            if number > 0x7F:
+                if (high := data[position]) < 0x80:
+                    number += (high << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = read_varint(data, position - 1)
+            if number & 1:
+                if number != 1:
+                    raise CorruptRecords("a value of negative length")
+                value = None
+            else:
+                start = position
+                position += number >> 1
+                value = data[start:position]
+
+            if data[position]:
+                headers, position = _decode_headers(data, position, end)
+            else:
+                headers = ()
+                position += 1
+            # A length that lies anywhere above ends here: what was read is not what the record spans.
+            if position != end:
+                raise CorruptRecords(f"a record whose fields end {position - end} bytes after it")
+            yield new(Record, (base_offset + delta, timestamp, key, value, headers))
+    except IndexError:
+        raise CorruptRecords("the records end inside a record") from None
+    if position != size:
+        raise CorruptRecords(f"{size - position} bytes after the last record")
+
+
+def _decode_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    raw, position = read_varint(data, position)
+    count = zigzag(raw)
+    # Each takes two lengths at least; the check comes before the loop that a false count would keep busy.
+    if not 0 <= count <= (end - position) >> 1:
+        raise CorruptRecords(f"{count} headers in {end - position} bytes")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        raw, position = read_varint(data, position)
+        start = position
+        position += raw >> 1
+        if raw & 1 or position > end:
+            raise CorruptRecords(f"a header key of {zigzag(raw)} bytes where {end - start} are left")
+        name = data[start:position].decode("utf-8", _HEADER_KEY_ERRORS)
+        raw, position = read_varint(data, position)
+        if raw == 1:
+            headers.append((name, None))
+            continue
+        start = position
+        position += raw >> 1
+        if raw & 1 or position > end:
+            raise CorruptRecords(f"a header value of {zigzag(raw)} bytes where {end - start} are left")
+        headers.append((name, data[start:position]))
+    return tuple(headers), position

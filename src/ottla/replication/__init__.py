@@ -1,0 +1,1 @@
+"""A partition's replicas: what the leader decides about acknowledgement and visibility."""

@@ -1,0 +1,80 @@
+"""A partition led by this broker: its log, its high watermark, and who waits for it to move.
+
+The high watermark is where consumers stop reading (E3): with one replica it is the end of the log, or under the durable
+policy the end of what is synced, so that a consumer never sees a record that a power cut could take back (B5).
+It never moves backwards.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ottla.config.topic import TopicConfig
+from ottla.log.partition_log import PartitionLog
+
+
+class Watcher(Protocol):
+    """A fetch's interest in this partition; told when there may be something new."""
+
+    def moved(self) -> None: ...
+
+
+class Leader:
+    __slots__ = (
+        "_log", "config", "durable", "gone", "high_watermark", "leader_epoch", "moved", "number", "opener", "since_flush_ms",
+        "topic", "waiting", "watchers",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, number: int, leader_epoch: int, config: TopicConfig, opener: Callable[[Leader], PartitionLog]) -> None:
+        self.topic = topic
+        self.number = number
+        self.leader_epoch = leader_epoch
+        self.config = config
+        self.durable = config.durable
+        #: Set when the topic is deleted, for those who still hold on to it.
+        self.gone = False
+        self.high_watermark = 0
+        self._log: PartitionLog | None = None
+        self.opener = opener
+        #: Produces that wait for the high watermark: (offset it must reach, waiting, row of the answer), by offset.
+        self.waiting: deque[tuple[int, Any, dict[str, Any]]] = deque()
+        #: Fetches that look at this partition. A dict for its order and O(1) removal.
+        self.watchers: dict[Watcher, None] = {}
+        #: Whether it is in the broker's list of partitions whose watchers must be told.
+        self.moved = False
+        #: When the oldest record that no flush has covered yet was written; -1 if there is none.
+        self.since_flush_ms = -1
+
+    @property
+    def log(self) -> PartitionLog:
+        """The log, created when it is first needed: a topic of ten thousand partitions costs nothing until then."""
+        log = self._log
+        if log is None:
+            log = self.opener(self)
+            self.adopt(log)
+        return log
+
+    @property
+    def opened(self) -> bool:
+        return self._log is not None
+
+    def adopt(self, log: PartitionLog) -> None:
+        self._log = log
+        self.high_watermark = log.flushed_offset if self.durable else log.next_offset
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.durable = config.durable
+        if self._log is not None:
+            self._log.config = config
+
+    def advance(self) -> bool:
+        """Move the high watermark to where the log now allows it; True if it moved."""
+        log = self.log
+        end = log.flushed_offset if self.durable else log.next_offset
+        if end <= self.high_watermark:
+            return False
+        self.high_watermark = end
+        return True

@@ -1,0 +1,251 @@
+"""The Disk port on the operating system.
+
+Files are opened when they are used and closed again when too many are open, so that the number of partitions is not
+bounded by the number of descriptors. A pinned file (being sent, or synced in a thread) keeps its descriptor, even if it
+is closed or deleted meanwhile; the last unpin closes it. Reading, writing and renaming happen on the loop's thread; syncs
+and `replace_file` also in others, which is what the lock is for.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+from ottla.ports.disk import Buffer, DiskError, File
+from ottla.runtime.platform import sync_all, sync_data, write_parts
+
+
+class OpenFile:
+    __slots__ = ("closed", "fd", "path", "pins")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.pins = 0
+        self.closed = False
+
+
+class SystemDisk:
+    def __init__(self, *, files_max: int = 4096) -> None:
+        self._files_max = files_max
+        #: Open files, the least recently opened first.
+        self._open: dict[OpenFile, None] = {}
+        self._lock = threading.RLock()
+        self._locks: list[int] = []
+
+    # --- files ------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> OpenFile:
+        file = OpenFile(path, -1)
+        with failures(path):
+            if create:
+                # Made now, so that its name is there; the descriptor may be taken back like any other.
+                file.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                self._opened(file)
+        return file
+
+    def close(self, file: File) -> None:
+        file = cast(OpenFile, file)
+        with self._lock:
+            file.closed = True
+            if not file.pins:
+                self._release(file)
+
+    def pin(self, file: OpenFile) -> int:
+        """Keep the file open until `unpin`; returns its descriptor."""
+        with self._lock:
+            fd = file.fd if file.fd >= 0 else self._reopen(file)
+            file.pins += 1
+            return fd
+
+    def unpin(self, file: OpenFile) -> None:
+        with self._lock:
+            file.pins -= 1
+            if file.closed and not file.pins:
+                self._release(file)
+
+    def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
+        file = cast(OpenFile, file)
+        fd = file.fd
+        if fd < 0:
+            fd = self._reopen(file)
+        end = position + sum(map(len, parts))
+        try:
+            written = position + write_parts(fd, parts, position)
+            if written != end:
+                rest = memoryview(b"".join(parts))
+                while written < end:
+                    written += os.pwrite(fd, rest[written - position :], written)
+        except OSError as error:
+            try:
+                os.ftruncate(fd, position)
+            except OSError as second:
+                raise DiskError(f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}") from error
+            raise _disk_error(file.path, error) from error
+        return end
+
+    def read(self, file: File, position: int, size: int) -> bytes:
+        file = cast(OpenFile, file)
+        fd = file.fd
+        if fd < 0:
+            fd = self._reopen(file)
+        try:
+            data = os.pread(fd, size, position)
+            if len(data) < size and data:
+                parts = [data]
+                while (more := os.pread(fd, size - len(data), position + len(data))):
+                    parts.append(more)
+                    data = b"".join(parts)
+                    if len(data) == size:
+                        break
+        except OSError as error:
+            raise _disk_error(file.path, error) from error
+        return data
+
+    def size(self, file: File) -> int:
+        file = cast(OpenFile, file)
+        with failures(file.path):
+            return os.stat(file.path).st_size if file.fd < 0 else os.fstat(file.fd).st_size
+
+    def truncate(self, file: File, size: int) -> None:
+        file = cast(OpenFile, file)
+        fd = file.fd if file.fd >= 0 else self._reopen(file)
+        with failures(file.path):
+            os.ftruncate(fd, size)
+
+    def sync(self, file: File) -> None:
+        file = cast(OpenFile, file)
+        with self._lock:
+            if file.closed and file.fd < 0:
+                # Removed while the sync was on its way: there is nothing left to keep.
+                return
+            fd = self.pin(file)
+        try:
+            with failures(file.path):
+                sync_data(fd)
+        finally:
+            self.unpin(file)
+
+    def sync_dir(self, path: str) -> None:
+        with failures(path):
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                sync_all(fd)
+            finally:
+                os.close(fd)
+
+    # --- names ------------------------------------------------------------------------------------------------
+
+    def read_file(self, path: str) -> bytes | None:
+        with failures(path):
+            try:
+                with open(path, "rb") as file:
+                    return file.read()
+            except FileNotFoundError:
+                return None
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.tmp"
+        with failures(path):
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                sync_data(fd)
+            finally:
+                os.close(fd)
+            os.replace(temporary, path)
+        self.sync_dir(os.path.dirname(path))
+
+    def list(self, path: str) -> list[str]:
+        with failures(path):
+            try:
+                return sorted(os.listdir(path))
+            except FileNotFoundError:
+                return []
+
+    def make_dir(self, path: str) -> None:
+        with failures(path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with failures(source):
+            os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        with failures(path):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def remove_dir(self, path: str) -> None:
+        with failures(path):
+            shutil.rmtree(path)
+
+    # --- not part of the port ---------------------------------------------------------------------------------
+
+    def lock(self, path: str) -> bool:
+        """Take a directory for this process; False if another one has it."""
+        with failures(path):
+            os.makedirs(path, exist_ok=True)
+            fd = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return False
+        self._locks.append(fd)
+        return True
+
+    def release(self) -> None:
+        """Close everything, and let go of locked directories."""
+        with self._lock:
+            for file in list(self._open):
+                self._release(file)
+            for fd in self._locks:
+                os.close(fd)
+            self._locks.clear()
+
+    def _opened(self, file: OpenFile) -> None:
+        with self._lock:
+            self._open[file] = None
+            if len(self._open) > self._files_max:
+                for oldest in self._open:
+                    if not oldest.pins and oldest is not file:
+                        self._release(oldest)
+                        return
+
+    def _reopen(self, file: OpenFile) -> int:
+        with self._lock, failures(file.path):
+            if file.fd < 0:
+                file.fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+                self._opened(file)
+            return file.fd
+
+    def _release(self, file: OpenFile) -> None:
+        self._open.pop(file, None)
+        if file.fd >= 0:
+            os.close(file.fd)
+            file.fd = -1
+
+
+def _disk_error(path: str, error: OSError) -> DiskError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return DiskError(f"{path}: {error.strerror}", full=full)
+
+
+@contextmanager
+def failures(path: str) -> Iterator[None]:
+    """Turn what the operating system says into the port's own error."""
+    try:
+        yield
+    except OSError as error:
+        raise _disk_error(path, error) from error

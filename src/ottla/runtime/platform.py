@@ -1,0 +1,40 @@
+"""What this machine's kernel offers, chosen once. Each choice has a fallback, and setting the environment variable
+OTTLA_PORTABLE=1 chooses all fallbacks, so that the tests can run them on a machine that would not need them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+PORTABLE: Final = os.environ.get("OTTLA_PORTABLE") == "1"
+_LINUX: Final = sys.platform == "linux" and not PORTABLE
+
+#: Tells the kernel that more follows, so that a header does not travel alone.
+MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0) if not PORTABLE else 0
+#: Whether os.sendfile(socket, file, position, size) has Linux's meaning; elsewhere files are read and sent.
+HAS_SENDFILE: Final = _LINUX and hasattr(os, "sendfile")
+
+
+def _join_and_write(fd: int, parts: Sequence[Any], position: int) -> int:
+    return os.pwrite(fd, b"".join(parts), position)
+
+
+def _full_sync(fd: int) -> None:
+    """fsync, and on macOS the call that reaches the platter: fsync alone stops at the drive's cache there."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+#: Write several buffers at a position.
+write_parts: Final = os.pwritev if hasattr(os, "pwritev") and not PORTABLE else _join_and_write
+#: Make a file's bytes and size durable.
+sync_data: Final = os.fdatasync if hasattr(os, "fdatasync") and not PORTABLE else _full_sync
+sync_all: Final = _full_sync if sys.platform == "darwin" else os.fsync

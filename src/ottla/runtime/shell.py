@@ -1,0 +1,294 @@
+"""The shell: performs the core's effects on sockets, files and threads, one turn of the event loop at a time.
+
+A turn is: frames of one socket (or a finished sync, or a timer) go into the core; `settle` wakes who waited; then everything
+in the outbox is performed, each connection flushed once. No task, future or lock a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from ottla.broker.connection import Connection
+from ottla.broker.core import Broker
+from ottla.controller.records import Record
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
+from ottla.runtime.background import Jobs, Syncer
+from ottla.runtime.clock import Clock
+from ottla.runtime.disk import SystemDisk
+from ottla.runtime.embedded_store import EmbeddedStore
+from ottla.runtime.transport import Transport
+
+_RECEIVE_BYTES: Final = 256 * 1024
+#: Buffers of frames that came in pieces, kept for the next ones.
+_SPARE_BUFFERS: Final = 8
+_SPARE_BYTES_MAX: Final = 2 << 20
+_ACCEPT_MAX: Final = 64
+_SWEEP_SECONDS: Final = 5.0
+
+
+class Shell:
+    def __init__(
+        self,
+        broker: Broker,
+        disk: SystemDisk,
+        clock: Clock,
+        store: EmbeddedStore,
+        loop: asyncio.AbstractEventLoop,
+        say: Callable[[str], None],
+    ) -> None:
+        self.broker = broker
+        self.disk = disk
+        self.clock = clock
+        self.loop = loop
+        self._store = store
+        self._say = say
+        self.request_bytes_max = broker.config.socket_request_max_bytes
+        self.buffer = bytearray(_RECEIVE_BYTES)
+        #: kio reads read-only memory alone.
+        self.view = memoryview(self.buffer).toreadonly()
+        self._spare: list[bytearray] = []
+        self._transports: dict[Transport, None] = {}
+        self._by_host: Counter[str] = Counter()
+        self._listeners: list[socket.socket] = []
+        self._accepted_this_second = 0
+        self._syncer = Syncer(loop, disk, broker.config.num_sync_threads, self._synced)
+        self._jobs = Jobs(loop, broker.config.num_sync_threads, "ottla-job")
+        self._journal = Jobs(loop, 1, "ottla-journal")
+        self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
+        self._proposing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._settling = False
+        self._refusals_told: set[str] = set()
+        self._stopping = False
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    def listen(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._listeners.append(sock)
+        self.loop.add_reader(sock.fileno(), self._accept, sock)
+        if len(self._listeners) == 1:
+            self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+            self.loop.call_later(1.0, self._next_second)
+        self.turn(self.clock.now_ms())
+
+    def _accept(self, listener: socket.socket) -> None:
+        config = self.broker.config
+        for _ in range(_ACCEPT_MAX):
+            if self._accepted_this_second >= config.max_connection_creation_rate:
+                # Further ones wait in the backlog until the next second.
+                self.loop.remove_reader(listener.fileno())
+                return
+            try:
+                sock, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors, most likely: those who wait are served when others leave.
+                self._tell_once(f"a connection could not be accepted: {error.strerror}")
+                return
+            self._accepted_this_second += 1
+            host = address[0]
+            limit = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
+            if len(self._transports) >= config.max_connections or self._by_host[host] >= limit:
+                self._tell_once(f"too many connections (from {host}): max.connections, max.connections.per.ip")
+                sock.close()
+                continue
+            self._open(sock, host, address[1])
+
+    def _open(self, sock: socket.socket, host: str, port: int) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = self.broker.connected(f"{host}:{port}")
+        transport = Transport(self, sock, connection, host, self.clock.now_ms())
+        connection.transport = transport
+        self._transports[transport] = None
+        self._by_host[host] += 1
+        transport.resume()
+
+    def closed(self, transport: Transport) -> None:
+        """A transport is gone: the core forgets the connection."""
+        if self._transports.pop(transport, self) is self:
+            return
+        self._by_host[transport.host] -= 1
+        if not self._by_host[transport.host]:
+            del self._by_host[transport.host]
+        self.broker.disconnected(transport.connection)
+
+    def refuse(self, transport: Transport, reason: str) -> None:
+        self._tell_once(f"{transport.connection.peer} closed: {reason}")
+        transport.finish()
+
+    def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
+        try:
+            self.broker.receive(connection, frame, now_ms)
+        except Exception:
+            # The core has asked for the connection to be closed; the reason must not be lost.
+            self._say(traceback.format_exc())
+
+    def memory(self, size: int) -> bytearray:
+        """Room for a frame that comes in pieces."""
+        spare = self._spare
+        for at, buffer in enumerate(spare):
+            if len(buffer) == size:
+                return spare.pop(at)
+        return bytearray(size)
+
+    def recycle(self, buffer: bytearray) -> None:
+        if len(buffer) <= _SPARE_BYTES_MAX:
+            if len(self._spare) >= _SPARE_BUFFERS:
+                del self._spare[0]
+            self._spare.append(buffer)
+
+    # --- turns ------------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> None:
+        """The end of a turn: wake who waited, then do everything that was asked for."""
+        broker = self.broker
+        if broker.settle(now_ms) and not self._settling:
+            self._settling = True
+            self.loop.call_soon(self._settle_more)
+        outbox = broker.outbox
+        while outbox:
+            broker.outbox = []
+            self._perform(outbox)
+            outbox = broker.outbox
+        deadline = broker.next_deadline_ms
+        if deadline is not None and (self._timer is None or deadline < self._timer_ms):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer_ms = deadline
+            self._timer = self.loop.call_later(max(0, deadline - now_ms) / 1000, self._tick)
+
+    def _perform(self, outbox: list[Any]) -> None:
+        touched: dict[Transport, None] = {}
+        for effect in outbox:
+            kind = effect[0]
+            if kind == SEND:
+                transport = effect[1].transport
+                if not transport.closing:
+                    transport.send(effect[2])
+                    touched[transport] = None
+            elif kind == SYNC:
+                self._syncer.ask(effect[1], effect[2], effect[3])
+            elif kind == RUN:
+                self._run(effect[1], effect[2])
+            elif kind == PROPOSE:
+                self._proposals.append((effect[1], effect[2]))
+                if not self._proposing:
+                    self._proposing = True
+                    # Proposals of one turn share an entry of the journal.
+                    self.loop.call_soon(self._propose)
+            elif kind == PAUSE:
+                effect[1].transport.paused = True
+                effect[1].transport.stop_reading()
+            elif kind == RESUME:
+                effect[1].transport.paused = False
+                if not effect[1].transport.out:
+                    effect[1].transport.resume()
+            elif kind == CLOSE:
+                transport = effect[1].transport
+                self._tell_once(f"{effect[1].peer} closed: {effect[2]}")
+                if transport in touched:
+                    transport.flush()
+                transport.finish()
+        for transport in touched:
+            if not transport.writing:
+                transport.flush()
+
+    def _settle_more(self) -> None:
+        self._settling = False
+        self.turn(self.clock.now_ms())
+
+    def _tick(self) -> None:
+        self._timer = None
+        now_ms = self.clock.now_ms()
+        self.broker.tick(now_ms)
+        self.turn(now_ms)
+
+    def _synced(self, targets: list[Any], error: str | None) -> None:
+        now_ms = self.clock.now_ms()
+        if error is None:
+            self.broker.synced(targets, now_ms)
+        else:
+            self.broker.sync_failed(error)
+        self.turn(now_ms)
+
+    def _run(self, job: Callable[[Any], Any], done: Callable[[Any, str | None], None]) -> None:
+        def finished(result: Any, error: str | None) -> None:
+            self.broker.now_ms = self.clock.now_ms()
+            done(result, error)
+            self.turn(self.broker.now_ms)
+
+        self._jobs.run(lambda: job(self.disk), finished)
+
+    def _propose(self) -> None:
+        """Write all waiting proposals as one journal entry, off the loop."""
+        proposals, self._proposals = self._proposals, []
+        records = [record for each, _done in proposals for record in each]
+
+        def finished(_result: Any, error: str | None) -> None:
+            now_ms = self.clock.now_ms()
+            if error is None:
+                self.broker.committed(records, now_ms)
+            else:
+                self.broker.rejected()
+            for _records, done in proposals:
+                done(error)
+            if self._proposals:
+                self._propose()
+            else:
+                self._proposing = False
+            self.turn(now_ms)
+
+        self._journal.run((lambda: self._store.append(records)) if records else (lambda: None), finished)
+
+    # --- time and end -----------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Close connections that have been idle for too long."""
+        if self._stopping:
+            return
+        self.clock.follow_wall_clock()
+        before_ms = self.clock.now_ms() - self.broker.config.connections_max_idle_ms
+        for transport in list(self._transports):
+            if transport.active_ms < before_ms and not transport.out and not transport.connection.waiting:
+                transport.close()
+        self._refusals_told.clear()
+        self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _next_second(self) -> None:
+        if self._stopping:
+            return
+        if self._accepted_this_second >= self.broker.config.max_connection_creation_rate:
+            for listener in self._listeners:
+                self.loop.add_reader(listener.fileno(), self._accept, listener)
+        self._accepted_this_second = 0
+        self.loop.call_later(1.0, self._next_second)
+
+    def _tell_once(self, text: str) -> None:
+        """Say it, but not again for every such connection: a flood of bad requests must not become a flood of words."""
+        key = text.partition(" closed: ")[2] or text
+        if key not in self._refusals_told and len(self._refusals_told) < 100:
+            self._refusals_told.add(key)
+            self._say(text)
+
+    def stop(self) -> None:
+        """Stop serving and let background work end. The core is then closed by whoever made it."""
+        self._stopping = True
+        for listener in self._listeners:
+            self.loop.remove_reader(listener.fileno())
+            listener.close()
+        for transport in list(self._transports):
+            transport.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._syncer.stop()
+        self._jobs.stop()
+        self._journal.stop()

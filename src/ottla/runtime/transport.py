@@ -1,0 +1,253 @@
+"""One client's socket: frames in, parts out, in order, without waiting.
+
+In: a shared buffer receives what is there; whole frames in it go straight to the core. Only a frame that comes in pieces
+gets memory of its own, which grows as the bytes come and not as the length prefix promises.
+
+Out: one line of bytes and file slices. Small slices are read and joined with their neighbours into one send; large ones go
+by sendfile, with the bytes before them sent under MSG_MORE. While the line is blocked nothing more is read from this
+client: a slow reader slows down itself alone.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.connection import Connection
+from ottla.ports.disk import DiskError
+from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE
+
+if TYPE_CHECKING:
+    from ottla.runtime.shell import Shell
+
+#: Up to this size a slice is read and joined; above, sendfile is cheaper.
+_READ_BYTES_MAX: Final = 64 * 1024
+#: How much is joined for one send.
+_SEND_BYTES: Final = 512 * 1024
+#: A frame in pieces gets at most this much memory before its bytes arrive.
+_FIRST_BYTES: Final = 1 << 20
+
+
+class Transport:
+    __slots__ = (
+        "_broken", "_file", "_frame", "_frame_size", "_have", "_prefix", "_sock", "active_ms", "closing", "connection",
+        "fd", "host", "out", "paused", "reading", "shell", "writing",
+    )  # fmt: skip
+
+    def __init__(self, shell: Shell, sock: socket.socket, connection: Connection, host: str, now_ms: int) -> None:
+        self.shell = shell
+        self._sock = sock
+        self.fd = sock.fileno()
+        self.connection = connection
+        self.host = host
+        self.active_ms = now_ms
+        #: What is to be sent: bytes, memoryviews, or slices (file, position, size) whose files are pinned.
+        self.out: deque[Any] = deque()
+        self.reading = False
+        self.writing = False
+        #: The core asked not to read on.
+        self.paused = False
+        #: Close once everything is sent.
+        self.closing = False
+        self._broken = False
+        # A frame that comes in pieces: its size (-1: not even that is whole), the bytes we have of it.
+        self._frame_size = -1
+        self._frame: bytearray | None = None
+        self._have = 0
+        self._prefix = b""
+
+    # --- in -----------------------------------------------------------------------------------------------------
+
+    def readable(self) -> None:
+        shell = self.shell
+        frame = self._frame
+        try:
+            if frame is None:
+                size = self._sock.recv_into(shell.buffer)
+            else:
+                with memoryview(frame) as view, view[self._have :] as room:
+                    size = self._sock.recv_into(room)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        if size == 0:
+            self.close()
+            return
+        now_ms = shell.clock.now_ms()
+        self.active_ms = now_ms
+        if frame is None:
+            self._take(shell.view[:size], size, now_ms)
+        else:
+            self._have += size
+            if self._have == self._frame_size:
+                self._frame = None
+                self._frame_size = -1
+                with memoryview(frame).toreadonly() as whole:
+                    shell.receive(self.connection, whole, now_ms)
+                shell.recycle(frame)
+            elif self._have == len(frame):
+                # Memory follows the bytes that really came.
+                frame.extend(bytes(min(len(frame), self._frame_size - len(frame))))
+        shell.turn(now_ms)
+
+    def _take(self, view: memoryview, size: int, now_ms: int) -> None:
+        """Hand over the whole frames in what was received; keep the rest."""
+        if self._prefix:
+            # The length prefix itself was cut: rare enough to copy.
+            joined = self._prefix + bytes(view)
+            view, size, self._prefix = memoryview(joined), len(joined), b""
+        shell, connection = self.shell, self.connection
+        limit = shell.request_bytes_max
+        at = 0
+        while size - at >= 4:
+            length = int.from_bytes(view[at : at + 4], "big", signed=True)
+            if not 0 < length <= limit:
+                shell.refuse(self, f"a request of {length} bytes, between 1 and {limit} are allowed")
+                return
+            start = at + 4
+            at = start + length
+            if at > size:
+                self._begin(view[start:size], length)
+                return
+            shell.receive(connection, view[start:at], now_ms)
+            if self.closing:
+                return
+        if at < size:
+            self._prefix = bytes(view[at:size])
+
+    def _begin(self, first: memoryview, length: int) -> None:
+        frame = self.shell.memory(min(length, max(_FIRST_BYTES, len(first) + 1)))
+        frame[: len(first)] = first
+        self._frame, self._frame_size, self._have = frame, length, len(first)
+
+    # --- out ----------------------------------------------------------------------------------------------------
+
+    def send(self, parts: list[Any]) -> None:
+        """Queue one response; `flush` sends."""
+        out = self.out
+        for part in parts:
+            if part.__class__ not in (bytes, bytearray):
+                self.shell.disk.pin(part[0])
+            out.append(part)
+
+    def flush(self) -> None:
+        if self._broken:
+            return
+        out = self.out
+        try:
+            while out:
+                if not (self._send_joined() if self._joinable(out[0]) else self._send_file()):
+                    self._wait_writable()
+                    return
+        except (OSError, DiskError):
+            self.close()
+            return
+        if self.writing:
+            self.writing = False
+            self.shell.loop.remove_writer(self.fd)
+        if self.closing:
+            self.close()
+        elif not self.reading and not self.paused:
+            self.resume()
+
+    def _joinable(self, part: Any) -> bool:
+        return part.__class__ in (bytes, bytearray, memoryview) or part[2] <= _READ_BYTES_MAX or not HAS_SENDFILE
+
+    def _send_joined(self) -> bool:
+        """Send the bytes and small slices at the head of the line; False if the socket is full."""
+        out = self.out
+        chunks: list[Any] = []
+        size = 0
+        while out and size < _SEND_BYTES and self._joinable(out[0]):
+            part = out.popleft()
+            if part.__class__ not in (bytes, bytearray, memoryview):
+                part = self._read(*part)
+            chunks.append(part)
+            size += len(part)
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        try:
+            sent = self._sock.send(data, MSG_MORE if out else 0)
+        except BlockingIOError:
+            sent = 0
+        if sent < size:
+            out.appendleft(memoryview(data)[sent:])
+            return False
+        return True
+
+    def _read(self, file: Any, position: int, size: int) -> bytes:
+        """A slice's bytes; of a large one where there is no sendfile, a piece, and the rest stays in line."""
+        disk = self.shell.disk
+        piece = min(size, _SEND_BYTES)
+        data = disk.read(file, position, piece)
+        if len(data) < piece:
+            disk.unpin(file)
+            raise DiskError(f"{file.path} ends before {position + piece}")
+        if piece < size:
+            self.out.appendleft((file, position + piece, size - piece))
+        else:
+            disk.unpin(file)
+        return data
+
+    def _send_file(self) -> bool:
+        """Send from the file slice at the head of the line; False if the socket is full."""
+        file, position, size = self.out[0]
+        try:
+            sent = os.sendfile(self.fd, file.fd, position, size)
+        except BlockingIOError:
+            return False
+        if sent == 0:
+            # The file is shorter than the answer promised: only closing tells the client so.
+            raise DiskError(f"{file.path} ends before {position + size}")
+        if sent < size:
+            self.out[0] = (file, position + sent, size - sent)
+        else:
+            self.out.popleft()
+            self.shell.disk.unpin(file)
+        return True
+
+    def _wait_writable(self) -> None:
+        if not self.writing:
+            self.writing = True
+            self.shell.loop.add_writer(self.fd, self.flush)
+        self.stop_reading()
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        if not self.reading and not self.closing and not self._broken:
+            self.reading = True
+            self.shell.loop.add_reader(self.fd, self.readable)
+
+    def stop_reading(self) -> None:
+        if self.reading:
+            self.reading = False
+            self.shell.loop.remove_reader(self.fd)
+
+    def finish(self) -> None:
+        """Close after what is queued has been sent."""
+        self.closing = True
+        self.stop_reading()
+        if not self.out:
+            self.close()
+
+    def close(self) -> None:
+        if self._broken:
+            return
+        self._broken = self.closing = True
+        self.stop_reading()
+        if self.writing:
+            self.writing = False
+            self.shell.loop.remove_writer(self.fd)
+        for part in self.out:
+            if part.__class__ not in (bytes, bytearray, memoryview):
+                self.shell.disk.unpin(part[0])
+        self.out.clear()
+        if self._frame is not None:
+            self.shell.recycle(self._frame)
+            self._frame = None
+        self._sock.close()
+        self.shell.closed(self)

@@ -1,0 +1,89 @@
+"""The broker inside another program: `with ottla.Broker() as broker: …` (A11).
+
+The same node on an event loop of its own, in one background thread. Without a data directory it makes a temporary one and
+removes it at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+
+from ottla.config.broker import BrokerConfig
+from ottla.server.node import CannotStart, Node
+
+
+class Broker:
+    """An ottla broker in this process. Started when it is made; `close` stops it cleanly."""
+
+    def __init__(
+        self,
+        data_dir: str | None = None,
+        *,
+        listen: str = "127.0.0.1:0",
+        config: Mapping[str, str] | None = None,
+        say: object = None,
+    ) -> None:
+        self._temporary = tempfile.mkdtemp(prefix="ottla-") if data_dir is None else None
+        directory = data_dir if data_dir is not None else self._temporary
+        assert directory is not None
+        properties = {"listeners": f"PLAINTEXT://{listen}", "log.dirs": directory, **(config or {})}
+        self._loop = asyncio.new_event_loop()
+        self._node = Node(BrokerConfig.from_properties(properties), say=_quiet if say is None else print)
+        self._ready = threading.Event()
+        self._problem: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="ottla-broker", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._problem is not None:
+            self.close()
+            raise CannotStart(str(self._problem)) from self._problem
+
+    @property
+    def address(self) -> str:
+        """What clients take as bootstrap server: host:port."""
+        return self._node.address
+
+    @property
+    def data_dir(self) -> str:
+        return self._node.data_dir
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None
+
+    def __enter__(self) -> Broker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._node.start(self._loop)
+        except BaseException as error:
+            self._problem = error
+            self._ready.set()
+            self._loop.close()
+            return
+        self._ready.set()
+        try:
+            self._loop.run_forever()
+            self._node.stop()
+        finally:
+            self._loop.close()
+
+
+def _quiet(_text: str) -> None:
+    return

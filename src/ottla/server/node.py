@@ -1,0 +1,176 @@
+"""One node: its settings, its directory, its core and its shell, put together and taken apart again.
+
+`run` is a process of its own (`ottla up`, `ottla broker`): it ends on SIGINT or SIGTERM with everything flushed and the
+clean-shutdown mark written. `Node` itself is used by the embedded broker as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+
+from ottla.broker.core import Broker
+from ottla.broker.log_directory import ForeignDirectory
+from ottla.config.broker import BrokerConfig
+from ottla.ports.disk import DiskError
+from ottla.runtime.clock import Clock
+from ottla.runtime.disk import SystemDisk
+from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
+from ottla.runtime.entropy import SystemEntropy
+from ottla.runtime.shell import Shell
+
+PID_FILE = "ottla.pid"
+#: Journals with more records than this, and four times what the image needs, are written anew at start.
+_JOURNAL_RECORDS = 1000
+
+
+class CannotStart(Exception):
+    """The node cannot start; the message says why and what to do."""
+
+
+def tell_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Node:
+    """A broker on an event loop. `start` and `stop` are called on the loop's own thread."""
+
+    def __init__(self, config: BrokerConfig, *, say: Callable[[str], None] = tell_stderr) -> None:
+        self.config = config
+        self.say = say
+        self.host = ""
+        self.port = 0
+        self._shell: Shell | None = None
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: host:port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def data_dir(self) -> str:
+        return self.config.log_dirs[0]
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        files_max = _raise_descriptor_limit()
+        self._disk = SystemDisk(files_max=files_max)
+        sock = self._bind()
+        try:
+            self._open(loop, sock)
+        except (DiskError, DamagedJournal, ForeignDirectory) as error:
+            raise CannotStart(str(error)) from error
+        finally:
+            if self._shell is None:
+                sock.close()
+                self._disk.release()
+
+    def _open(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+        if len(self.config.log_dirs) > 1:
+            raise CannotStart("log.dirs names several directories; one is served for now")
+        if not self._disk.lock(self.data_dir):
+            raise CannotStart(
+                f"another broker is running on {self.data_dir}: stop it, or choose another --data-dir"
+            )
+        for name in self.config.ignored:
+            self.say(f"{name} has no effect here")
+        clock = Clock()
+        self._store = EmbeddedStore(self._disk, self.data_dir)
+        self._broker = Broker(self.config, self._disk, SystemEntropy(), say=self.say)
+        now_ms = clock.now_ms()
+        first = self._broker.start(self._store.load(), now_ms)
+        if first:
+            self._store.append(first)
+            self._broker.committed(first, now_ms)
+            self._broker.proposed = self._broker.image
+        live = self._broker.image.records()
+        if self._store.records_on_disk > max(_JOURNAL_RECORDS, 4 * len(live)):
+            self._store.rewrite(live)
+        self._disk.replace_file(f"{self.data_dir}/{PID_FILE}", f"{os.getpid()}\n".encode())
+        self._shell = Shell(self._broker, self._disk, clock, self._store, loop, self.say)
+        self._shell.listen(sock)
+        # What was built so far lives as long as the broker: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+
+    def _bind(self) -> socket.socket:
+        if len(self.config.listeners) != 1:
+            raise CannotStart("listeners names several listeners; one is served for now")
+        listener = self.config.listeners[0]
+        family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for option, size in (
+            (socket.SO_SNDBUF, self.config.socket_send_buffer_bytes),
+            (socket.SO_RCVBUF, self.config.socket_receive_buffer_bytes),
+        ):
+            if size > 0:
+                # Set before listening: accepted sockets inherit it.
+                sock.setsockopt(socket.SOL_SOCKET, option, size)
+        try:
+            sock.bind((listener.host, listener.port))
+            sock.listen(self.config.socket_listen_backlog_size)
+        except OSError as error:
+            sock.close()
+            raise CannotStart(
+                f"cannot listen on {listener.host}:{listener.port}: {error.strerror}. "
+                "Choose another with --listen HOST:PORT"
+            ) from error
+        self.port = sock.getsockname()[1]
+        advertised = self.config.advertised_listeners[0]
+        self.host = advertised.host or socket.gethostname()
+        port = advertised.port or self.port
+        if (self.host, port) != (advertised.host, advertised.port):
+            self.config = BrokerConfig.from_properties(
+                {**self.config.properties, "advertised.listeners": f"{advertised.name}://{self.host}:{port}"}
+            )
+        self.port = port
+        return sock
+
+    def stop(self) -> None:
+        """Flush everything and leave the clean-shutdown mark."""
+        if self._shell is None:
+            return
+        self._shell.stop()
+        self._shell = None
+        try:
+            self._broker.stop()
+            self._store.close()
+            self._disk.remove(f"{self.data_dir}/{PID_FILE}")
+        finally:
+            self._disk.release()
+
+
+def run(config: BrokerConfig, on_ready: Callable[[Node], None], *, say: Callable[[str], None] = tell_stderr) -> int:
+    """Serve until SIGINT or SIGTERM; returns the process's exit code. Raises CannotStart."""
+    loop = asyncio.new_event_loop()
+    node = Node(config, say=say)
+    try:
+        node.start(loop)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, loop.stop)
+        on_ready(node)
+        loop.run_forever()
+        node.stop()
+    finally:
+        loop.close()
+    return 0
+
+
+def _raise_descriptor_limit() -> int:
+    """H2: as many descriptors as we may have; three quarters of them are for connections, the rest for files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = 1 << 20
+    if soft < hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError):
+            pass
+    return max(64, min(16_384, soft // 4))

@@ -1,0 +1,215 @@
+"""Decoding: kio's native reader behind a guard, and a tolerant reader for what the native one cannot take.
+
+The native reader is fast, but it allocates whatever an array's count says before it looks at the bytes (a request of
+25 bytes can abort the process), takes null for arrays that may not be null, and fails on unknown tagged fields,
+which the protocol says to ignore. So a guard compiled for each class (`wire/guard.py`) first walks the counts, and
+when the native reader fails the message is read again here, field by field: unknown tags are skipped, unknown error
+codes become UNKNOWN_SERVER_ERROR as in Kafka's own clients, every count is held against the bytes left.
+
+Whatever the bytes, `decode_*` and `read_tolerant` return an entity or raise MalformedMessage, nothing else. Bytes
+after the message are ignored. Buffers must be bytes or a read-only memoryview for the native reader to take them.
+"""
+
+from datetime import timedelta
+from functools import cache
+from struct import Struct, error
+from typing import Any, Final
+from uuid import UUID
+
+from ottla.wire.guard import ARRAY_ITEMS_MAX, Buffer, MalformedMessage, Reader, guarded
+from ottla.wire.layout import (
+    EPOCH,
+    FIXED_FORMATS,
+    EntityClass,
+    FieldLayout,
+    body_fields,
+    item_size_min,
+    tagged_fields,
+)
+from ottla.wire.schema import request_class, response_class
+
+__all__ = [
+    "MalformedMessage",
+    "decode_request",
+    "decode_response",
+    "entity_reader",
+    "read_tolerant",
+    "request_reader",
+    "response_reader",
+]
+
+_TAGGED_FIELDS_MAX: Final = 10_000
+_VARINT_BYTES_MAX: Final = 5
+
+
+def decode_request(api_key: int, version: int, buffer: Buffer, offset: int) -> Any:
+    """The request whose body starts at `offset`; the version must be one that `version_range` allows."""
+    try:
+        return request_reader(api_key, version)(buffer, offset)[0]
+    except MalformedMessage:
+        raise
+    except Exception:
+        return read_tolerant(request_class(api_key, version), buffer, offset)[0]
+
+
+def decode_response(api_key: int, version: int, buffer: Buffer, offset: int) -> Any:
+    """The response whose body starts at `offset`."""
+    try:
+        return response_reader(api_key, version)(buffer, offset)[0]
+    except MalformedMessage:
+        raise
+    except Exception:
+        return read_tolerant(response_class(api_key, version), buffer, offset)[0]
+
+
+@cache
+def request_reader(api_key: int, version: int) -> Reader:
+    """The fast path: (buffer, offset) to (entity, size). Raises anything on messages that need `read_tolerant`."""
+    return entity_reader(request_class(api_key, version))
+
+
+@cache
+def response_reader(api_key: int, version: int) -> Reader:
+    """As `request_reader`, for responses."""
+    return entity_reader(response_class(api_key, version))
+
+
+@cache
+def entity_reader(cls: EntityClass) -> Reader:
+    """kio's native reader of a class, guarded when the class has arrays."""
+    # Imported on first use: kio.serial is a large import that starting a process does not need.
+    from kio.serial import entity_reader as native_entity_reader
+
+    native: Any = native_entity_reader(cls)
+    return guarded(cls, native)
+
+
+def read_tolerant(cls: EntityClass, buffer: Buffer, offset: int) -> tuple[Any, int]:
+    """Reads an instance of `cls` at `offset` and says how many bytes it took. Slow; skips unknown tagged fields."""
+    cursor = _Cursor(memoryview(buffer), offset)
+    try:
+        entity = _read_struct(cursor, cls)
+    except (ValueError, OverflowError, error) as failure:
+        if isinstance(failure, MalformedMessage):
+            raise
+        raise MalformedMessage(f"{cls.__name__} v{cls.__version__}: {failure}") from None
+    return entity, cursor.position - offset
+
+
+class _Cursor:
+    """A position in a buffer that cannot be moved past the end."""
+
+    __slots__ = ("buffer", "position")
+
+    def __init__(self, buffer: memoryview, position: int) -> None:
+        self.buffer = buffer
+        self.position = position
+
+    @property
+    def bytes_left(self) -> int:
+        return len(self.buffer) - self.position
+
+    def take(self, size: int) -> memoryview:
+        if not 0 <= size <= self.bytes_left:
+            raise MalformedMessage(f"{size} bytes wanted at {self.position}, {self.bytes_left} left")
+        taken = self.buffer[self.position : self.position + size]
+        self.position += size
+        return taken
+
+    def uvarint(self) -> int:
+        value = 0
+        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise MalformedMessage(f"varint longer than {_VARINT_BYTES_MAX} bytes at {self.position}")
+
+    def length(self, *, is_flexible: bool, legacy: Struct) -> int:
+        """A length or count; negative for null."""
+        if is_flexible:
+            return self.uvarint() - 1
+        length: int = legacy.unpack(self.take(legacy.size))[0]
+        return length
+
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+
+
+def _read_struct(cursor: _Cursor, cls: EntityClass) -> Any:
+    values = {field.name: _read_field(cursor, field) for field in body_fields(cls)}
+    if cls.__flexible__:
+        values.update(_read_tagged(cursor, cls))
+    return cls(**values)
+
+
+def _read_tagged(cursor: _Cursor, cls: EntityClass) -> dict[str, Any]:
+    known = {field.tag: field for field in tagged_fields(cls)}
+    values = {field.name: field.default for field in known.values()}
+    count = cursor.uvarint()
+    if count > _TAGGED_FIELDS_MAX:
+        raise MalformedMessage(f"{count} tagged fields, at most {_TAGGED_FIELDS_MAX} are read")
+    for _ in range(count):
+        tag = cursor.uvarint()
+        content = _Cursor(cursor.take(cursor.uvarint()), 0)
+        field = known.get(tag)
+        if field is None:
+            continue
+        # A tagged field is null by its absence, so its content is never in a nullable form.
+        values[field.name] = _read_field(content, field._replace(is_nullable=False))
+        if content.bytes_left:
+            raise MalformedMessage(f"{content.bytes_left} bytes too many in tagged field {field.name}")
+    return values
+
+
+def _read_field(cursor: _Cursor, field: FieldLayout) -> Any:
+    if not field.is_array:
+        return _read_value(cursor, field)
+    count = cursor.length(is_flexible=field.is_flexible, legacy=_INT32)
+    if count < 0:
+        return _null(field)
+    if count > ARRAY_ITEMS_MAX or count * item_size_min(field) > cursor.bytes_left:
+        raise MalformedMessage(f"{field.name} claims {count} items in {cursor.bytes_left} bytes")
+    item = field._replace(is_array=False, is_nullable=False)
+    return tuple([_read_value(cursor, item) for _ in range(count)])
+
+
+def _read_value(cursor: _Cursor, field: FieldLayout) -> Any:
+    if field.struct is not None:
+        if field.is_nullable and cursor.take(1)[0] == 0xFF:
+            return None
+        return _read_struct(cursor, field.struct)
+    fixed = FIXED_FORMATS.get(field.kind)
+    if fixed is not None:
+        unpacker = Struct(">" + fixed)
+        return _converted(field, unpacker.unpack(cursor.take(unpacker.size))[0])
+    is_text = field.kind == "string"
+    length = cursor.length(is_flexible=field.is_flexible, legacy=_INT16 if is_text else _INT32)
+    if length < 0:
+        return _null(field)
+    content = bytes(cursor.take(length))
+    return content.decode() if is_text else content
+
+
+def _null(field: FieldLayout) -> None:
+    if not field.is_nullable:
+        raise MalformedMessage(f"{field.name} is null")
+
+
+def _converted(field: FieldLayout, value: Any) -> Any:
+    """A fixed-size value in the Python type that kio gives it."""
+    if field.kind == "uuid":
+        return UUID(bytes=value) if any(value) else None
+    if field.kind.startswith("timedelta"):
+        return timedelta(milliseconds=value)
+    if field.kind == "datetime_i64":
+        return None if field.is_nullable and value == -1 else EPOCH + timedelta(milliseconds=value)
+    if field.kind == "error_code":
+        from kio.schema.errors import ErrorCode
+
+        try:
+            return ErrorCode(value)
+        except ValueError:
+            return ErrorCode.unknown_server_error
+    return value

@@ -1,0 +1,121 @@
+"""The client's side of one connection, without I/O: request frames out, response bodies in.
+
+A frame is an int32 size, then that many bytes. A request's header is: api key int16, version int16, correlation id
+int32, client id (legacy nullable string) and, in flexible versions, a tagged section (always empty here). A response's
+header is its correlation id int32 and, in flexible versions, a tagged section, which is skipped.
+
+A broker answers the requests of a connection in order; an answer out of order, an unknown correlation id or a size
+beyond the limit raises MalformedMessage, after which the connection must be closed. Used by `runtime/` for peers
+and by `client/`.
+"""
+
+from collections import deque
+from struct import Struct
+from typing import Final
+
+from ottla.wire.guard import MalformedMessage, read_uvarint
+from ottla.wire.schema import request_header_is_flexible, response_header_is_flexible
+
+RESPONSE_BYTES_MAX: Final = 128 * 1024 * 1024
+
+_REQUEST_START: Final = Struct(">ihhi")
+_INT32: Final = Struct(">i")
+_SIZE_BYTES: Final = 4
+_CORRELATION_ID_LIMIT: Final = 2**31
+
+
+class ClientConnection:
+    """Correlation ids and framing of one connection; make a new one for every new connection."""
+
+    def __init__(self, client_id: str | None, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
+        encoded = None if client_id is None else client_id.encode()
+        length = -1 if encoded is None else len(encoded)
+        self._client_id = length.to_bytes(2, "big", signed=True) + (encoded or b"")
+        self._response_bytes_max = response_bytes_max
+        self._next_correlation_id = 0
+        self._expected: deque[tuple[int, bool]] = deque()
+        # Chunks are joined once when the frame is whole, so a large response is copied once however it arrives.
+        self._chunks: list[bytes] = []
+        self._bytes_buffered = 0
+        self._bytes_wanted = _SIZE_BYTES
+
+    @property
+    def in_flight(self) -> int:
+        """How many answers are still expected."""
+        return len(self._expected)
+
+    def request(
+        self, api_key: int, version: int, body: bytes, *, is_answered: bool = True
+    ) -> tuple[int, bytes]:
+        """The correlation id and the whole frame. A produce with acks=0 gets no answer: `is_answered=False`."""
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) % _CORRELATION_ID_LIMIT
+        header = self._client_id + b"\0" if request_header_is_flexible(api_key, version) else self._client_id
+        size = _REQUEST_START.size - _SIZE_BYTES + len(header) + len(body)
+        start = _REQUEST_START.pack(size, api_key, version, correlation_id)
+        if is_answered:
+            self._expected.append((correlation_id, response_header_is_flexible(api_key, version)))
+        return correlation_id, b"".join((start, header, body))
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, memoryview]]:
+        """Takes bytes as they arrive; returns the answers they complete as (correlation id, body), in order.
+
+        `data` is copied unless it is bytes, so the caller may reuse its buffer. Bodies are read-only.
+        """
+        chunk = data if type(data) is bytes else bytes(data)
+        if chunk:
+            self._chunks.append(chunk)
+            self._bytes_buffered += len(chunk)
+        if self._bytes_buffered < self._bytes_wanted:
+            return []
+        buffered = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        view, position, answers = memoryview(buffered), 0, []
+        while True:
+            self._bytes_wanted = self._frame_bytes(buffered, position)
+            if len(buffered) - position < self._bytes_wanted:
+                break
+            end = position + self._bytes_wanted
+            answers.append(self._answer(view[position + _SIZE_BYTES : end]))
+            position = end
+        rest = buffered[position:]
+        self._chunks = [rest] if rest else []
+        self._bytes_buffered = len(rest)
+        return answers
+
+    def _frame_bytes(self, buffered: bytes, position: int) -> int:
+        """The size of the frame at `position` with its size field, or of that field while it is not whole."""
+        if len(buffered) - position < _SIZE_BYTES:
+            return _SIZE_BYTES
+        size: int = _INT32.unpack_from(buffered, position)[0]
+        if not _INT32.size <= size <= self._response_bytes_max:
+            raise MalformedMessage(
+                f"a response of {size} bytes, at most {self._response_bytes_max} are taken"
+            )
+        return _SIZE_BYTES + size
+
+    def _answer(self, frame: memoryview) -> tuple[int, memoryview]:
+        correlation_id: int = _INT32.unpack_from(frame)[0]
+        if not self._expected:
+            raise MalformedMessage(f"an answer to request {correlation_id}, but none is expected")
+        expected, header_is_flexible = self._expected.popleft()
+        if correlation_id != expected:
+            raise MalformedMessage(f"an answer to request {correlation_id}, but {expected} is next")
+        start = _INT32.size
+        if header_is_flexible:
+            try:
+                start = _after_tags(frame, start)
+            except IndexError:
+                start = len(frame) + 1
+            if start > len(frame):
+                raise MalformedMessage("a response header that does not end")
+        return correlation_id, frame[start:]
+
+
+def _after_tags(frame: memoryview, offset: int) -> int:
+    """The offset after the tagged section at `offset`."""
+    count, offset = read_uvarint(frame, offset)
+    for _ in range(count):
+        _, offset = read_uvarint(frame, offset)
+        size, offset = read_uvarint(frame, offset)
+        offset += size
+    return offset

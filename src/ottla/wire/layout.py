@@ -1,0 +1,179 @@
+"""How one kio message class lies on the wire: its fields in order, each with its type, nullability, tag and default.
+
+Encoders, guards and readers are all built from this one view, so they cannot disagree about a schema. A field
+without a default in the schema gets the protocol's implicit one (zero, empty); a nullable string, byte string or
+struct without a default is null, and an array is empty even when it may be null (in requests null means "all").
+"""
+
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
+
+# A kio dataclass. (mypy does not take `type[Any]` for hashable, and these are keys of caches.)
+EntityClass: TypeAlias = Any
+
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+# struct format characters; the width of each is what the protocol says (big endian, no padding).
+FIXED_FORMATS: Final = {
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+    "float64": "d",
+    "bool": "?",
+    "error_code": "h",
+    "timedelta_i32": "i",
+    "timedelta_i64": "q",
+    "datetime_i64": "q",
+    "uuid": "16s",
+}
+FIXED_SIZES: Final = {
+    "b": 1,
+    "B": 1,
+    "?": 1,
+    "h": 2,
+    "H": 2,
+    "i": 4,
+    "I": 4,
+    "q": 8,
+    "Q": 8,
+    "d": 8,
+    "16s": 16,
+}
+
+
+class FieldLayout(NamedTuple):
+    """One field. `kind` is kio's name of the type (of the items, for an array), or "struct"."""
+
+    name: str
+    kind: str
+    is_array: bool
+    is_nullable: bool
+    is_flexible: bool
+    tag: int | None
+    struct: EntityClass | None
+    default: Any
+
+    @property
+    def fixed_format(self) -> str | None:
+        """The struct format of a field that always has the same size, else None."""
+        return None if self.is_array else FIXED_FORMATS.get(self.kind)
+
+
+@cache
+def layout(cls: EntityClass) -> tuple[FieldLayout, ...]:
+    """The fields of a kio class in the order of the schema, tagged ones included."""
+    return tuple(_field_layouts(cls))
+
+
+def body_fields(cls: EntityClass) -> list[FieldLayout]:
+    """The fields that are always written, in order."""
+    return [field for field in layout(cls) if field.tag is None]
+
+
+def tagged_fields(cls: EntityClass) -> list[FieldLayout]:
+    """The optional fields at the end of a flexible struct, in the order of their tags as KIP-482 asks."""
+    return sorted((field for field in layout(cls) if field.tag is not None), key=lambda field: field.tag or 0)
+
+
+@cache
+def size_min(cls: EntityClass) -> int:
+    """The fewest bytes an instance can take; bounds how many items a given number of bytes can hold."""
+    tags = 1 if cls.__flexible__ else 0
+    return tags + sum(_field_size_min(field) for field in body_fields(cls))
+
+
+def item_size_min(field: FieldLayout) -> int:
+    """The fewest bytes one item of an array field can take, at least 1 so that counts are always bounded."""
+    return max(1, _field_size_min(field._replace(is_array=False, is_nullable=False)))
+
+
+def _field_size_min(field: FieldLayout) -> int:
+    if field.is_array:
+        return 1 if field.is_flexible else 4
+    if field.kind in FIXED_FORMATS:
+        return FIXED_SIZES[FIXED_FORMATS[field.kind]]
+    if field.struct is not None:
+        return 1 if field.is_nullable else size_min(field.struct)
+    if field.is_flexible:
+        return 1
+    return 2 if field.kind == "string" else 4
+
+
+def _field_layouts(cls: EntityClass) -> Iterator[FieldLayout]:
+    for field in fields(cls):
+        item_type, is_array, is_nullable = _unwrap(field.type)
+        struct: EntityClass | None = item_type if is_dataclass(item_type) else None
+        kind = "struct" if struct is not None else field.metadata["kafka_type"]
+        # The one legacy string in flexible messages: brokers must read a header before they know its version.
+        is_client_id = cls.__name__ == "RequestHeader" and field.name == "client_id"
+        default = field.default
+        if default is MISSING:
+            default = _implicit_default(kind, is_array, is_nullable, struct)
+        yield FieldLayout(
+            name=field.name,
+            kind=kind,
+            is_array=is_array,
+            is_nullable=is_nullable,
+            is_flexible=cls.__flexible__ and not is_client_id,
+            tag=field.metadata.get("tag"),
+            struct=struct,
+            default=default,
+        )
+
+
+def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
+    """(type of the value or item, is it an array, may the whole be null)"""
+    inner, is_nullable = _without_none(annotation)
+    if get_origin(inner) is tuple:
+        # An array of uuids says `UUID | None` of its items because kio reads the zero id as None.
+        return _without_none(get_args(inner)[0])[0], True, is_nullable
+    return inner, False, is_nullable
+
+
+def _without_none(annotation: Any) -> tuple[Any, bool]:
+    arguments = get_args(annotation)
+    if NoneType not in arguments:
+        return annotation, False
+    return next(argument for argument in arguments if argument is not NoneType), True
+
+
+def _implicit_default(kind: str, is_array: bool, is_nullable: bool, struct: EntityClass | None) -> Any:
+    if is_array:
+        return ()
+    if is_nullable:
+        return None
+    if struct is not None:
+        return default_instance(struct)
+    if kind == "error_code":
+        # Imported here because it is a thousand lines that a process without messages never needs.
+        from kio.schema.errors import ErrorCode
+
+        return ErrorCode(0)
+    return _IMPLICIT_DEFAULTS.get(kind, 0)
+
+
+def default_instance(cls: EntityClass) -> Any:
+    """An instance whose every field has its default."""
+    return cls(**{field.name: field.default for field in layout(cls)})
+
+
+_IMPLICIT_DEFAULTS: Final[dict[str, Any]] = {
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "bool": False,
+    "float64": 0.0,
+    "uuid": None,
+    "timedelta_i32": timedelta(0),
+    "timedelta_i64": timedelta(0),
+    "datetime_i64": EPOCH,
+}

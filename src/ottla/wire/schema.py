@@ -1,0 +1,128 @@
+"""The API table: which keys and versions exist, and the kio class of each message.
+
+Ranges and names come from kio's index alone. A version's message module is imported when that version is first
+used, because all of them together take over a second and 56 MB. Handlers read the newest names on any version:
+whatever a version lacks is set once, as a class attribute with the field's default, on that version's class
+(and on the classes nested in it). Called by the broker's dispatch, by the client, and by encode and decode.
+"""
+
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+from kio.schema.index import api_key_map, schema_name_map
+from kio.static.constants import EntityType
+
+from ottla.wire.layout import EntityClass, layout
+
+# Versions that hold every field the newest version has dropped, by (key, is it a request). Together with the newest
+# version they name all fields an API ever had, so that the other versions need not be imported to find them.
+_VERSIONS_WITH_DROPPED_FIELDS: Final[dict[tuple[int, EntityType], tuple[int, ...]]] = {
+    (0, EntityType.request): (12,),
+    (0, EntityType.response): (12,),
+    (1, EntityType.request): (12,),
+    (1, EntityType.response): (12,),
+    (3, EntityType.request): (10,),
+    (3, EntityType.response): (10,),
+    (8, EntityType.request): (4,),
+    (8, EntityType.response): (9,),
+    (9, EntityType.request): (9, 7),
+    (9, EntityType.response): (9, 7),
+    (10, EntityType.request): (3,),
+    (10, EntityType.response): (3,),
+    (13, EntityType.request): (2,),
+    (20, EntityType.request): (5,),
+    (24, EntityType.request): (3,),
+    (24, EntityType.response): (3,),
+    (54, EntityType.request): (0,),
+    (56, EntityType.request): (2,),
+    (57, EntityType.request): (0,),
+    (57, EntityType.response): (1,),
+}
+
+
+class UnknownApi(LookupError):
+    """No such API key, or no such version of it."""
+
+
+@cache
+def version_range(api_key: int) -> tuple[int, int] | None:
+    """The oldest and newest version whose schema is known, or None for an unknown key."""
+    name = api_key_map.get(api_key)
+    if name is None:
+        return None
+    versions = schema_name_map[name]
+    return min(versions), max(versions)
+
+
+def api_name(api_key: int) -> str:
+    """The API's name in snake case, such as `list_offsets`; for metrics and messages, so never an error."""
+    return api_key_map.get(api_key, f"api_{api_key}")
+
+
+@cache
+def request_class(api_key: int, version: int) -> EntityClass:
+    return _class(api_key, version, EntityType.request)
+
+
+@cache
+def response_class(api_key: int, version: int) -> EntityClass:
+    return _class(api_key, version, EntityType.response)
+
+
+@cache
+def request_is_flexible(api_key: int, version: int) -> bool:
+    return bool(request_class(api_key, version).__flexible__)
+
+
+@cache
+def response_is_flexible(api_key: int, version: int) -> bool:
+    return bool(response_class(api_key, version).__flexible__)
+
+
+@cache
+def request_header_is_flexible(api_key: int, version: int) -> bool:
+    """Whether tagged fields end the request's header (header v2)."""
+    return bool(request_class(api_key, version).__header_schema__.__flexible__)
+
+
+@cache
+def response_header_is_flexible(api_key: int, version: int) -> bool:
+    """Whether tagged fields end the response's header (header v1).
+
+    Never for ApiVersions: a client must read that answer before it knows what the broker speaks (KIP-511).
+    """
+    return bool(response_class(api_key, version).__header_schema__.__flexible__)
+
+
+def _class(api_key: int, version: int, entity_type: EntityType) -> EntityClass:
+    cls = _load(api_key, version, entity_type)
+    newest = version_range(api_key)
+    assert newest is not None
+    for other in (newest[1], *_VERSIONS_WITH_DROPPED_FIELDS.get((api_key, entity_type), ())):
+        if other != version:
+            _add_missing_fields(cls, _load(api_key, other, entity_type))
+    return cls
+
+
+def _load(api_key: int, version: int, entity_type: EntityType) -> EntityClass:
+    name = api_key_map.get(api_key)
+    if name is None or version not in schema_name_map[name]:
+        raise UnknownApi(f"{api_name(api_key)} (key {api_key}) has no version {version}")
+    versions: Any = schema_name_map[name]
+    module, _, class_name = versions[version][entity_type].partition(":")
+    cls: EntityClass = getattr(import_module(module), class_name)
+    return cls
+
+
+def _add_missing_fields(cls: EntityClass, other: EntityClass) -> None:
+    own = {field.name: field for field in layout(cls)}
+    for field in layout(other):
+        if field.name not in own:
+            # A field of the newest version comes first and stays: its default is the one handlers know.
+            if field.name not in cls.__dict__:
+                setattr(cls, field.name, field.default)
+        elif field.struct is not None:
+            own_struct = own[field.name].struct
+            assert own_struct is not None, f"{cls.__name__}.{field.name} is a struct in one version only"
+            _add_missing_fields(own_struct, field.struct)

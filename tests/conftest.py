@@ -1,0 +1,63 @@
+"""What all tests share: a free port, and the rule that no test may skip quietly.
+
+A test that is skipped, or expected to fail, proves nothing. Each reason for which that is acceptable is listed
+below; any other makes the test fail.
+"""
+
+import socket
+from collections.abc import Generator
+
+import pytest
+from hypothesis import settings
+
+# reason as the test gives it: why it is acceptable
+MAY_SKIP: dict[str, str] = {}
+
+# On a busy machine of two cores a single example may take long for reasons that are none of the code's.
+settings.register_profile("ottla", deadline=None)
+settings.load_profile("ottla")
+
+
+def refusal(reason: str) -> str:
+    return (
+        f"skipped or expected to fail, for a reason that is not listed: {reason!r}\n"
+        "Let the test run, or add the reason to MAY_SKIP in tests/conftest.py and say why it is acceptable."
+    )
+
+
+def skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Pytest hands over the place and "Skipped: reason"; an expected failure bears its reason apart."""
+    if hasattr(report, "wasxfail"):
+        return str(report.wasxfail).removeprefix("reason: ")
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.skipped and skip_reason(report) not in MAY_SKIP:
+        report.longrepr = refusal(skip_reason(report))
+        report.outcome = "failed"
+        if hasattr(report, "wasxfail"):
+            del report.wasxfail
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """As above, for a whole module that skips itself while it is imported."""
+    report = yield
+    if report.skipped and skip_reason(report) not in MAY_SKIP:
+        report.longrepr = refusal(skip_reason(report))
+        report.outcome = "failed"
+    return report
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

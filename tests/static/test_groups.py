@@ -1,0 +1,28 @@
+from collections import Counter
+from pathlib import Path
+
+from tools.run_tests import GROUPS
+
+TESTS = Path(__file__).resolve().parent.parent
+SOURCE = TESTS.parent / "src" / "ottla"
+
+
+def is_code_folder(path: Path) -> bool:
+    return path.is_dir() and any(path.rglob("*.py"))
+
+
+def test_every_folder_of_tests_belongs_to_exactly_one_group() -> None:
+    owners = Counter(folder for group in GROUPS for folder in group.folders)
+    assert [folder for folder, count in owners.items() if count > 1] == []
+    folders = {path.name for path in TESTS.iterdir() if is_code_folder(path)}
+    assert folders - set(owners) == set(), "add the folder to a group in tools/run_tests.py"
+
+
+def test_no_test_lies_outside_the_folders() -> None:
+    assert sorted(path.name for path in TESTS.glob("test_*.py")) == []
+
+
+def test_every_room_has_a_place_for_its_tests() -> None:
+    unit = next(group for group in GROUPS if group.name == "unit")
+    rooms = {path.name for path in SOURCE.iterdir() if is_code_folder(path)}
+    assert rooms - set(unit.folders) == set(), "add the room to the unit group in tools/run_tests.py"

@@ -1,0 +1,256 @@
+"""Run the groups of tests one after another and say how long each took.
+
+`make test` calls it with no arguments (all default groups), `make check`, `make interop` and `make chaos` with
+the name of one. It owns the list of groups: every folder under tests/ belongs to exactly one of them, which
+tests/static/test_groups.py holds. A failed group does not stop the next; the exit status says whether any failed.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# pytest's own exit status for "no tests were collected".
+NO_TESTS = 5
+
+# The scripts of the environment that runs this file; its path is not resolved, or it would lead out of .venv.
+SCRIPTS = Path(sys.executable).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A tool that is right or wrong as a whole; it counts as one test."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    folders: tuple[str, ...]
+    checks: tuple[Check, ...] = ()
+    # Processes that share the group's tests. Only tests that neither measure nor load the machine can share it.
+    workers: int = 1
+    default: bool = True
+
+    def folders_here(self) -> list[str]:
+        return [f"tests/{name}" for name in self.folders if (ROOT / "tests" / name).is_dir()]
+
+
+def typed_folders() -> tuple[str, ...]:
+    return tuple(name for name in ("src", "tools", "bench") if (ROOT / name).is_dir())
+
+
+GROUPS = (
+    Group(
+        name="static",
+        folders=("static",),
+        checks=(
+            Check("lint", (sys.executable, "-m", "ruff", "check", "--quiet", ".")),
+            Check("format", (sys.executable, "-m", "ruff", "format", "--quiet", "--check", "--diff", ".")),
+            Check("types", (sys.executable, "-m", "mypy", "--strict", *typed_folders())),
+            Check("layers", (str(SCRIPTS / "lint-imports"), "--no-logo")),
+        ),
+    ),
+    Group(
+        name="unit",
+        # One folder a room of src/ottla, in the order of the layers from below; then what lies beside the package.
+        folders=(
+            "model",
+            "ports",
+            "metrics",
+            "config",
+            "wire",
+            "records",
+            "log",
+            "security",
+            "transactions",
+            "groups",
+            "controller",
+            "replication",
+            "runtime",
+            "broker",
+            "client",
+            "server",
+            "testing",
+            "spark",
+            "console",
+            "cli",
+            "tools",
+            "bench",
+        ),
+        workers=2,
+    ),
+    # Third-party clients, unmodified, against a running broker.
+    Group(name="clients", folders=("clients",)),
+    # One test a claim of the mission.
+    Group(name="seeds", folders=("seeds",)),
+    # Processes killed at random points.
+    Group(name="crash", folders=("crash",)),
+    # The real core on a simulated disk, network and clock.
+    Group(name="sim", folders=("sim",)),
+    Group(name="interop", folders=("interop",), default=False),
+    Group(name="chaos", folders=("chaos",), default=False),
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a group, or a part of one, came to."""
+
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    def add(self, other: "Outcome") -> None:
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.seconds += other.seconds
+
+
+def run_check(check: Check) -> Outcome:
+    started = time.monotonic()
+    status = subprocess.run(check.command, cwd=ROOT, check=False).returncode
+    seconds = time.monotonic() - started
+    verdict = "ok" if status == 0 else "FAILED"
+    print(f"{check.name}: {verdict} ({seconds:.1f} s)", flush=True)
+    return Outcome(passed=int(status == 0), failed=int(status != 0), seconds=seconds)
+
+
+def counts(report: Path) -> Outcome:
+    """Read the counts from pytest's XML report, which sums over worker processes.
+
+    A test whose body and teardown both fail has two entries there, and is one failed test.
+    """
+    verdicts: dict[tuple[str | None, str | None], str] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        test = case.get("classname"), case.get("name")
+        if case.find("failure") is not None or case.find("error") is not None:
+            verdicts[test] = "failed"
+        elif case.find("skipped") is not None:
+            verdicts.setdefault(test, "skipped")
+        else:
+            verdicts.setdefault(test, "passed")
+    tally = Counter(verdicts.values())
+    return Outcome(passed=tally["passed"], failed=tally["failed"], skipped=tally["skipped"])
+
+
+def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
+    folders = group.folders_here()
+    if not folders:
+        return Outcome()
+    with tempfile.TemporaryDirectory(prefix="ottla-tests-") as scratch:
+        report = Path(scratch, "report.xml")
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            f"--junitxml={report}",
+            f"--randomly-seed={seed}",
+            "-q",
+            *folders,
+        ]
+        if group.workers > 1:
+            command += ["-n", str(group.workers)]
+        started = time.monotonic()
+        status = subprocess.run([*command, *pytest_args], cwd=ROOT, check=False).returncode
+        seconds = time.monotonic() - started
+        outcome = counts(report) if report.is_file() else Outcome()
+    outcome.seconds = seconds
+    if status == NO_TESTS and (pytest_args or not group.default):
+        # An expression that selects nothing here may select something in the next group.
+        print(f"{group.name}: no tests here" + (" that match" if pytest_args else " yet"), flush=True)
+    elif status != 0:
+        # A crash of pytest itself leaves no failed test behind, yet is no success.
+        outcome.failed = max(outcome.failed, 1)
+    return outcome
+
+
+def run_group(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
+    outcome = Outcome()
+    for check in group.checks:
+        outcome.add(run_check(check))
+    outcome.add(run_pytest(group, seed, pytest_args))
+    return outcome
+
+
+def table(outcomes: dict[str, Outcome]) -> str:
+    total = Outcome()
+    lines = [f"{'group':<8} {'seconds':>8} {'passed':>7} {'failed':>7} {'skipped':>8}"]
+    for name, outcome in outcomes.items():
+        total.add(outcome)
+        lines.append(
+            f"{name:<8} {outcome.seconds:>8.1f} {outcome.passed:>7} {outcome.failed:>7} {outcome.skipped:>8}"
+        )
+    lines.append(f"{'total':<8} {total.seconds:>8.1f}")
+    lines.append("")
+    lines.append(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
+    return "\n".join(lines)
+
+
+def chosen_groups(names: Sequence[str]) -> list[Group]:
+    return [group for group in GROUPS if (group.name in names if names else group.default)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        description="Run groups of tests.",
+        epilog="Arguments after -- go to pytest, for example: run_tests.py unit -- -k produce",
+    )
+    # Not `choices`: with nargs="*" Python 3.11 refuses the empty list of names.
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(group.name for group in GROUPS))
+    parser.add_argument("--seed", type=int, help="of an earlier run, to repeat it")
+    own, pytest_args = list(arguments), []
+    if "--" in own:
+        cut = own.index("--")
+        own, pytest_args = own[:cut], own[cut + 1 :]
+    options = parser.parse_args(own)
+    names = options.groups
+    unknown = sorted(set(names) - {group.name for group in GROUPS})
+    if unknown:
+        parser.error(f"no such group: {', '.join(unknown)}")
+
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    print(
+        f"seed {seed} (SEED={seed} repeats the order of the tests and what they draw at random)", flush=True
+    )
+
+    outcomes: dict[str, Outcome] = {}
+    interrupted = False
+    for group in chosen_groups(names):
+        if not group.folders_here() and not group.checks:
+            if names:
+                print(f"{group.name}: nothing here yet")
+            continue
+        print(f"\n== {group.name} ==", flush=True)
+        try:
+            outcomes[group.name] = run_group(group, seed, pytest_args)
+        except KeyboardInterrupt:
+            interrupted = True
+            break
+        print(f"{group.name}: {outcomes[group.name].seconds:.1f} s", flush=True)
+
+    if outcomes:
+        print(f"\n{table(outcomes)}")
+    if interrupted:
+        print("interrupted: the groups after this one did not run")
+        return 130
+    return 1 if any(outcome.failed for outcome in outcomes.values()) else 0
+
+
+if __name__ == "__main__":
+    os.chdir(ROOT)
+    sys.exit(main(sys.argv[1:]))
