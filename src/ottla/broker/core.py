@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from ottla.broker import api as _api  # noqa: F401  (the API files register themselves)
+from ottla.broker import api as _api
 from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_for
 from ottla.broker.connection import Call, Connection
 from ottla.broker.fetching import FetchSessions
@@ -54,7 +54,12 @@ _CREATE_MAX: Final = 16
 
 class Broker:
     def __init__(
-        self, config: BrokerConfig, disk: Disk, entropy: Entropy, *, say: Callable[[str], None] = lambda _text: None
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        entropy: Entropy,
+        *,
+        say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.config = config
         self.disk = disk
@@ -170,10 +175,14 @@ class Broker:
                 at = at + 1 if frame[at] == 0 else _skip_tags(frame, at)
             limit = entry.request_bytes_max
             if limit is not None and len(frame) > limit:
-                return self.close(connection, f"a request of API {key} has {len(frame)} bytes, at most {limit} are allowed")
+                return self.close(
+                    connection, f"a request of API {key} has {len(frame)} bytes, at most {limit} are allowed"
+                )
             try:
                 request = entry.read(frame, at)[0]
-            except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
+            except (
+                Exception
+            ):  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
                 request = decode_request(key, version, frame, at)
         except (struct.error, IndexError, MalformedMessage) as error:
             return self.close(connection, f"malformed request: {error}")
@@ -317,7 +326,9 @@ class Broker:
     def go_offline(self, reason: str) -> None:
         if self.offline is None:
             self.offline = reason
-            self.say(f"{self.directory.path} is offline, nothing more is written to it: {reason}. Restart to recover.")
+            self.say(
+                f"{self.directory.path} is offline, nothing more is written to it: {reason}. Restart to recover."
+            )
             for leader in self.hosting.leaders():
                 if leader.opened:
                     leader.log.failed = True
@@ -434,7 +445,12 @@ class Broker:
         for _ in range(min(_CREATE_MAX, len(self._to_create))):
             leader = self._to_create.popleft()
             hosted = self.hosting.by_name.get(leader.topic)
-            if hosted is None or hosted.leaders.get(leader.number) is not leader or leader.opened or self.offline:
+            if (
+                hosted is None
+                or hosted.leaders.get(leader.number) is not leader
+                or leader.opened
+                or self.offline
+            ):
                 continue
             try:
                 leader.log  # noqa: B018  (opens it)

@@ -44,7 +44,9 @@ class Interest:
         "told_start", "told_watermark", "topic_id",
     )  # fmt: skip
 
-    def __init__(self, fetching: Fetching, name: str, topic_id: bytes, number: int, leader: Leader | None) -> None:
+    def __init__(
+        self, fetching: Fetching, name: str, topic_id: bytes, number: int, leader: Leader | None
+    ) -> None:
         self.fetching = fetching
         self.name = name
         self.topic_id = topic_id
@@ -127,7 +129,11 @@ class Fetching:
                 failed = True
             elif row.diverging is None:
                 clean.append(interest)
-                if incremental and row.high_watermark == interest.told_watermark and row.log_start_offset == interest.told_start:
+                if (
+                    incremental
+                    and row.high_watermark == interest.told_watermark
+                    and row.log_start_offset == interest.told_start
+                ):
                     continue
             rows.append(row)
         for interest in clean if incremental else ():
@@ -151,7 +157,9 @@ class FetchSessions:
     def create(self, fetching: Fetching, now_ms: int) -> None:
         """Give a full fetch a session, unless there are too many that are in use."""
         slots = self._broker.config.max_incremental_fetch_session_cache_slots
-        if len(fetching.interests) > _SESSION_PARTITIONS_MAX or (len(self.by_id) >= slots and not self._evict(now_ms)):
+        if len(fetching.interests) > _SESSION_PARTITIONS_MAX or (
+            len(self.by_id) >= slots and not self._evict(now_ms)
+        ):
             return
         while self._next_id in self.by_id:
             self._next_id += 1
@@ -233,7 +241,9 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     if interest.leader_epoch >= 0 and interest.leader_epoch != leader.leader_epoch:
         # R2: the caller and this broker disagree about who leads.
         older = interest.leader_epoch < leader.leader_epoch
-        return Row(interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None)
+        return Row(
+            interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None
+        )
     log = leader.log
     offset = interest.offset
     watermark = leader.high_watermark

@@ -91,7 +91,9 @@ class LogDirectory:
             clean=self.clean, now_ms=now_ms,
         )  # fmt: skip
 
-    def create(self, topic: str, number: int, topic_id: bytes, config: TopicConfig, now_ms: int) -> PartitionLog:
+    def create(
+        self, topic: str, number: int, topic_id: bytes, config: TopicConfig, now_ms: int
+    ) -> PartitionLog:
         return PartitionLog.create(
             self.disk, self.partition_path(topic, number), config,
             start_offset=0, now_ms=now_ms, topic_id_file=checkpoints.render_partition_metadata(topic_id),

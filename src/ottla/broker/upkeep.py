@@ -69,11 +69,11 @@ class Upkeep:
 
     def start(self, now_ms: int) -> None:
         broker = self._broker
-        for interval_ms, action in (
-            (lambda: _FLUSH_CHECK_MS, self.flush_due),
-            (lambda: broker.config.log_retention_check_interval_ms, self.retain),
-        ):
-            broker.timers.add(Periodic(broker, interval_ms, action), now_ms + interval_ms())
+        self._every(lambda: _FLUSH_CHECK_MS, self.flush_due, now_ms)
+        self._every(lambda: broker.config.log_retention_check_interval_ms, self.retain, now_ms)
+
+    def _every(self, interval_ms: Callable[[], int], action: Callable[[int], None], now_ms: int) -> None:
+        self._broker.timers.add(Periodic(self._broker, interval_ms, action), now_ms + interval_ms())
 
     # --- flushing -------------------------------------------------------------------------------------------
 
@@ -137,7 +137,9 @@ class Upkeep:
         def done(_result: Any, error: str | None) -> None:
             self._checkpointing = False
             if error is not None:
-                self._broker.say(f"the checkpoints could not be written: {error}; the next start reads more again")
+                self._broker.say(
+                    f"the checkpoints could not be written: {error}; the next start reads more again"
+                )
             self.checkpoint()
 
         self._broker.run(job, done)

@@ -97,7 +97,8 @@ def _resolve(overrides: tuple[tuple[str, str], ...], defaults: tuple[Value, ...]
         "compact" not in policies
         and values["compression.type"] == "producer"
         and values["message.timestamp.type"] == "CreateTime"
-        and values["message.timestamp.before.max.ms"] == int(TOPIC["message.timestamp.before.max.ms"].default or 0)
+        and values["message.timestamp.before.max.ms"]
+        == int(TOPIC["message.timestamp.before.max.ms"].default or 0)
     )
     attributes["durable"] = values["flush.policy"] == "durable" or values["flush.messages"] == 1
     return TopicConfig(attributes)

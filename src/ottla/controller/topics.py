@@ -91,7 +91,13 @@ def widen(
 
 
 def place(
-    image: Image, broker: BrokerConfig, entropy: Entropy, partitions: int, replication_factor: int, *, first: int
+    image: Image,
+    broker: BrokerConfig,
+    entropy: Entropy,
+    partitions: int,
+    replication_factor: int,
+    *,
+    first: int,
 ) -> list[list[int]]:
     """E9: a random start, then round robin; each partition's followers shifted against its leader."""
     partitions = broker.num_partitions if partitions == -1 else partitions
@@ -133,7 +139,8 @@ def _given(
         )
     if sorted(assignments) != list(range(len(assignments))):
         raise Refusal(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assigned partitions must be numbered from 0 without a gap"
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "the assigned partitions must be numbered from 0 without a gap",
         )
     placed = [list(assignments[number]) for number in range(len(assignments))]
     for replicas in placed:

@@ -67,7 +67,9 @@ def render_properties(properties: Mapping[str, str]) -> bytes:
 
 def parse_properties(data: bytes | None) -> dict[str, str]:
     pairs = (line.partition("=") for line in (data or b"").decode(errors="replace").splitlines())
-    return {name.strip(): value.strip() for name, equals, value in pairs if equals and not name.startswith("#")}
+    return {
+        name.strip(): value.strip() for name, equals, value in pairs if equals and not name.startswith("#")
+    }
 
 
 def render_partition_metadata(topic_id: bytes) -> bytes:

@@ -1,10 +1,10 @@
 """The names of the files in a log directory, which are Kafka's.
 
-    <log dir>/meta.properties, .kafka_cleanshutdown, recovery-point-offset-checkpoint,
-              replication-offset-checkpoint, log-start-offset-checkpoint
-    <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .snapshot
-                                  leader-epoch-checkpoint, partition.metadata
-    <log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
+<log dir>/meta.properties, .kafka_cleanshutdown, recovery-point-offset-checkpoint,
+          replication-offset-checkpoint, log-start-offset-checkpoint
+<log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .snapshot
+                              leader-epoch-checkpoint, partition.metadata
+<log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
 """
 
 from __future__ import annotations

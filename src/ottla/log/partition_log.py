@@ -75,7 +75,13 @@ class PartitionLog:
     )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, directory: str, config: TopicConfig, segments: list[Segment], *, log_start_offset: int
+        self,
+        disk: Disk,
+        directory: str,
+        config: TopicConfig,
+        segments: list[Segment],
+        *,
+        log_start_offset: int,
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -103,14 +109,26 @@ class PartitionLog:
 
     @classmethod
     def create(
-        cls, disk: Disk, directory: str, config: TopicConfig, *, start_offset: int, now_ms: int, topic_id_file: bytes
+        cls,
+        disk: Disk,
+        directory: str,
+        config: TopicConfig,
+        *,
+        start_offset: int,
+        now_ms: int,
+        topic_id_file: bytes,
     ) -> PartitionLog:
         """A new, empty log. Its names become durable with its first sync."""
         disk.make_dir(directory)
         metadata = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
         disk.truncate(metadata, disk.write(metadata, 0, (topic_id_file,)))
         segment = Segment(
-            disk, directory, start_offset, index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=True
+            disk,
+            directory,
+            start_offset,
+            index_bytes_max=config.segment_index_bytes,
+            created_ms=now_ms,
+            create=True,
         )
         log = cls(disk, directory, config, [segment], log_start_offset=start_offset)
         log.loose.append(metadata)
@@ -125,9 +143,21 @@ class PartitionLog:
         config = self.config
         if size < HEADER_BYTES:
             raise Refusal(ErrorCode.CORRUPT_MESSAGE, f"a batch of {size} bytes is shorter than its header")
-        (_, length, _, magic, crc, attributes, delta, base_time, max_time, producer_id, producer_epoch, sequence, count) = (
-            HEADER.unpack_from(batch)
-        )
+        (
+            _,
+            length,
+            _,
+            magic,
+            crc,
+            attributes,
+            delta,
+            base_time,
+            max_time,
+            producer_id,
+            producer_epoch,
+            sequence,
+            count,
+        ) = HEADER.unpack_from(batch)
         if magic != MAGIC:
             raise Refusal(
                 ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT if 0 <= magic < MAGIC else ErrorCode.CORRUPT_MESSAGE,
@@ -146,7 +176,9 @@ class PartitionLog:
             raise _bad_header(count, delta, attributes)
         if producer_id >= 0:
             if producer_epoch < 0 or sequence < 0:
-                raise Refusal(ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence")
+                raise Refusal(
+                    ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence"
+                )
             repeated = self.producers.check(producer_id, producer_epoch, sequence, count)
             if repeated is not None:
                 return Appended(repeated[2], repeated[3], _NO_TIMESTAMP, True)
@@ -187,7 +219,13 @@ class PartitionLog:
         return Appended(base_offset, last_offset, append_time, False)
 
     def _write(
-        self, active: Segment, parts: tuple[Buffer, ...], size: int, base_offset: int, last_offset: int, max_time: int
+        self,
+        active: Segment,
+        parts: tuple[Buffer, ...],
+        size: int,
+        base_offset: int,
+        last_offset: int,
+        max_time: int,
     ) -> None:
         if self.failed:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "this log directory is offline after a disk error")
@@ -351,7 +389,9 @@ class PartitionLog:
         for segment in self.segments:
             if segment.max_timestamp < timestamp:
                 continue
-            for base, position, delta, _size, max_timestamp in segment.headers(segment.position_for_time(timestamp)):
+            for base, position, delta, _size, max_timestamp in segment.headers(
+                segment.position_for_time(timestamp)
+            ):
                 if max_timestamp < timestamp or base + delta < self.log_start_offset:
                     continue
                 found = find_timestamp(segment.batch_at(position), timestamp, DECOMPRESSED_BYTES_MAX)
@@ -395,7 +435,9 @@ class PartitionLog:
         """Cut off everything from `offset` on; returns the segments that went whole, for the caller to remove."""
         if offset >= self.next_offset:
             return []
-        dropped = [segment for segment in self.segments if segment.base_offset >= offset and segment.base_offset > 0]
+        dropped = [
+            segment for segment in self.segments if segment.base_offset >= offset and segment.base_offset > 0
+        ]
         if len(dropped) == len(self.segments):
             dropped = dropped[1:]
         if dropped:
@@ -434,8 +476,12 @@ def _slice(segment: Segment, offset: int, end_offset: int, bytes_max: int, whole
 
 def _wrong_length(batch: bytes, length: int, size: int) -> Refusal:
     if HEADER_BYTES - LENGTH_OVERHEAD <= length < size - LENGTH_OVERHEAD:
-        return Refusal(ErrorCode.INVALID_RECORD, "a produce request may hold one batch a partition, this one holds more")
-    return Refusal(ErrorCode.CORRUPT_MESSAGE, f"the batch says {length + LENGTH_OVERHEAD} bytes and has {size}")
+        return Refusal(
+            ErrorCode.INVALID_RECORD, "a produce request may hold one batch a partition, this one holds more"
+        )
+    return Refusal(
+        ErrorCode.CORRUPT_MESSAGE, f"the batch says {length + LENGTH_OVERHEAD} bytes and has {size}"
+    )
 
 
 def _bad_header(count: int, delta: int, attributes: int) -> Refusal:
@@ -443,7 +489,9 @@ def _bad_header(count: int, delta: int, attributes: int) -> Refusal:
         return Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if attributes & ~KNOWN_BITS:
         return Refusal(ErrorCode.INVALID_RECORD, f"unknown batch attributes {attributes:#06x}")
-    return Refusal(ErrorCode.INVALID_RECORD, f"the batch counts {count} records but its last offset delta is {delta}")
+    return Refusal(
+        ErrorCode.INVALID_RECORD, f"the batch counts {count} records but its last offset delta is {delta}"
+    )
 
 
 def _bad_time(timestamp: int, now_ms: int, config: TopicConfig) -> Refusal:

@@ -78,7 +78,14 @@ class Producers:
         )
 
     def appended(
-        self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, last_offset: int, timestamp: int
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        count: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp: int,
     ) -> None:
         producer = self.by_id.get(producer_id)
         if producer is None:
@@ -87,19 +94,29 @@ class Producers:
             producer.epoch = epoch
             producer.batches.clear()
         batches = producer.batches
-        batches.append((sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, last_offset, timestamp))
+        batches.append(
+            (sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, last_offset, timestamp)
+        )
         if len(batches) > PRODUCER_BATCHES_REMEMBERED:
             del batches[0]
         producer.timestamp = timestamp
 
-    def refill(self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, timestamp: int) -> None:
+    def refill(
+        self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, timestamp: int
+    ) -> None:
         """Put an older batch, read from the log before the snapshot, back in front of the one the snapshot kept."""
         producer = self.by_id.get(producer_id)
         if producer is None or producer.epoch != epoch or not producer.batches:
             return
         last_kept = producer.batches[-1]
         if base_offset < last_kept[2]:
-            batch = (sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, base_offset + count - 1, timestamp)
+            batch = (
+                sequence,
+                (sequence + count - 1) & _SEQUENCE_MASK,
+                base_offset,
+                base_offset + count - 1,
+                timestamp,
+            )
             producer.batches.insert(len(producer.batches) - 1, batch)
             del producer.batches[:-PRODUCER_BATCHES_REMEMBERED]
         elif base_offset == last_kept[2] and sequence != last_kept[0]:
@@ -137,9 +154,16 @@ class Producers:
             return None
         producers = cls()
         for position in range(_HEAD.size, len(data), _ENTRY.size):
-            (producer_id, epoch, last, last_offset, delta, timestamp, coordinator_epoch, transaction_start) = (
-                _ENTRY.unpack_from(data, position)
-            )
+            (
+                producer_id,
+                epoch,
+                last,
+                last_offset,
+                delta,
+                timestamp,
+                coordinator_epoch,
+                transaction_start,
+            ) = _ENTRY.unpack_from(data, position)
             producer = producers.by_id[producer_id] = Producer(epoch)
             producer.timestamp = timestamp
             producer.coordinator_epoch = coordinator_epoch

@@ -15,7 +15,17 @@ from crc32c import crc32c
 
 from ottla.config.topic import TopicConfig
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.names import DELETED, EPOCHS, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name, segment_base, snapshot_offset
+from ottla.log.names import (
+    DELETED,
+    EPOCHS,
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    offset_name,
+    segment_base,
+    snapshot_offset,
+)
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers
 from ottla.log.segment import Segment
@@ -57,9 +67,21 @@ def scan(segment: Segment, position: int, *, check: bool = True) -> Iterator[Bat
         at, limit = 0, len(data)
         view = memoryview(data)
         while limit - at >= HEADER_BYTES:
-            (base, length, epoch, magic, crc, attributes, delta, _time, max_time, producer_id, producer_epoch, sequence, count) = (
-                HEADER.unpack_from(data, at)
-            )
+            (
+                base,
+                length,
+                epoch,
+                magic,
+                crc,
+                attributes,
+                delta,
+                _time,
+                max_time,
+                producer_id,
+                producer_epoch,
+                sequence,
+                count,
+            ) = HEADER.unpack_from(data, at)
             whole = length + LENGTH_OVERHEAD
             if magic != MAGIC or whole < HEADER_BYTES or base <= previous or delta < 0:
                 return
@@ -69,7 +91,17 @@ def scan(segment: Segment, position: int, *, check: bool = True) -> Iterator[Bat
                 return
             previous = base + delta
             yield Batch(
-                position + at, whole, base, previous, epoch, max_time, producer_id, producer_epoch, sequence, count, attributes
+                position + at,
+                whole,
+                base,
+                previous,
+                epoch,
+                max_time,
+                producer_id,
+                producer_epoch,
+                sequence,
+                count,
+                attributes,
             )
             at += whole
         if at == 0:
@@ -85,7 +117,17 @@ def scan(segment: Segment, position: int, *, check: bool = True) -> Iterator[Bat
                 return
             previous = head[0] + head[6]
             yield Batch(
-                position, whole, head[0], previous, head[2], head[8], head[9], head[10], head[11], head[12], head[5]
+                position,
+                whole,
+                head[0],
+                previous,
+                head[2],
+                head[8],
+                head[9],
+                head[10],
+                head[11],
+                head[12],
+                head[5],
             )
             at = whole
         position += at
@@ -115,7 +157,9 @@ def open_log(
         return None
 
     segments = [
-        Segment(disk, directory, base, index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=False)
+        Segment(
+            disk, directory, base, index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=False
+        )
         for base in bases
     ]
     scanned = cut = 0
@@ -130,7 +174,9 @@ def open_log(
             if last is not None:
                 segment.max_timestamp, segment.max_timestamp_offset = last[0], segment.base_offset + last[1]
         else:
-            good = _rebuild(segment, config, trust_before=recovery_point if indexed else segment.base_offset, clean=clean)
+            good = _rebuild(
+                segment, config, trust_before=recovery_point if indexed else segment.base_offset, clean=clean
+            )
             scanned += good[0]
             cut += good[1]
             if good[1] or (following is not None and segment.next_offset > following):
@@ -141,7 +187,9 @@ def open_log(
                 del segments[at + 1 :]
                 break
         segment.synced_offset = segment.next_offset
-    log = PartitionLog(disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset))
+    log = PartitionLog(
+        disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset)
+    )
     log.log_start_offset = min(log.log_start_offset, log.next_offset)
     log.recovery_point = min(max(recovery_point, segments[0].base_offset), log.next_offset)
     _mark_unsynced(log)
@@ -175,7 +223,9 @@ def _rebuild(segment: Segment, config: TopicConfig, *, trust_before: int, clean:
         next_offset = batch.last_offset + 1
         if batch.last_offset < trust_before and start > 0:
             # Already in the index; only the tail and the newest timestamp want to know of it.
-            segment.note(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.position, 0, 1 << 62)
+            segment.note(
+                batch.base_offset, batch.last_offset, batch.max_timestamp, batch.position, 0, 1 << 62
+            )
         else:
             segment.note(
                 batch.base_offset, batch.last_offset, batch.max_timestamp, batch.position, batch.size,
@@ -228,7 +278,9 @@ def _load_epochs(log: PartitionLog) -> None:
 
 def _load_producers(log: PartitionLog, names: list[str]) -> int:
     """The newest usable snapshot, then the batches after it; and those shortly before it, to fill the window (R14)."""
-    offsets = sorted((offset for name in names if (offset := snapshot_offset(name)) is not None), reverse=True)
+    offsets = sorted(
+        (offset for name in names if (offset := snapshot_offset(name)) is not None), reverse=True
+    )
     start = log.log_start_offset
     for offset in offsets:
         path = f"{log.directory}/{offset_name(offset)}{SNAPSHOT}"
@@ -276,7 +328,12 @@ def _refill(log: PartitionLog, before: int) -> int:
             break
         if batch.producer_id >= 0:
             log.producers.refill(
-                batch.producer_id, batch.producer_epoch, batch.sequence, batch.count, batch.base_offset, batch.max_timestamp
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.sequence,
+                batch.count,
+                batch.base_offset,
+                batch.max_timestamp,
             )
     return end - start
 

@@ -31,7 +31,14 @@ class Segment:
     )  # fmt: skip
 
     def __init__(
-        self, disk: Disk, directory: str, base_offset: int, *, index_bytes_max: int, created_ms: int, create: bool
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        *,
+        index_bytes_max: int,
+        created_ms: int,
+        create: bool,
     ) -> None:
         self.disk = disk
         self.directory = directory
@@ -74,7 +81,13 @@ class Segment:
         self.note(base_offset, last_offset, max_timestamp, position, size, index_interval_bytes)
 
     def note(
-        self, base_offset: int, last_offset: int, max_timestamp: int, position: int, size: int, index_interval_bytes: int
+        self,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        position: int,
+        size: int,
+        index_interval_bytes: int,
     ) -> None:
         """Account for a batch that stands in the file: tail, timestamps and, once an interval, the indexes."""
         self.next_offset = last_offset + 1

@@ -34,8 +34,10 @@ class Disk(Protocol):
     def close(self, file: File) -> None: ...
     def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
         """Write the parts at the position and return the position after them; on failure nothing of them stays."""
+
     def read(self, file: File, position: int, size: int) -> bytes:
         """At most `size` bytes; fewer only at the end of the file."""
+
     def size(self, file: File) -> int: ...
     def truncate(self, file: File, size: int) -> None: ...
     def sync(self, file: File) -> None: ...
@@ -43,14 +45,19 @@ class Disk(Protocol):
 
     def read_file(self, path: str) -> bytes | None:
         """The whole file, or None if there is none."""
+
     def replace_file(self, path: str, data: bytes) -> None:
         """Write a file so that after a crash it holds the old content or the new one, durably, never a mixture."""
+
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if there is none."""
+
     def make_dir(self, path: str) -> None:
         """Create it, and what is above it, if it is not there."""
+
     def rename(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None:
         """Remove a file if it is there."""
+
     def remove_dir(self, path: str) -> None:
         """Remove a directory and what is in it."""

@@ -8,5 +8,6 @@ from typing import Protocol
 class Entropy(Protocol):
     def id_bytes(self) -> bytes:
         """Sixteen bytes for a new topic or directory id: a version 4 UUID."""
+
     def below(self, limit: int) -> int:
         """A number from 0 to limit - 1."""

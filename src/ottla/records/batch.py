@@ -56,7 +56,7 @@ def crc_of(batch: bytes | bytearray | memoryview) -> int:
     return crc32c(memoryview(batch)[CRC_START:])
 
 
-def with_append_time(batch: bytes | memoryview, now_ms: int) -> bytearray:
+def with_append_time(batch: bytes | bytearray | memoryview, now_ms: int) -> bytearray:
     """The same batch stamped with the broker's time (LogAppendTime): a header edit and a new CRC."""
     stamped = bytearray(batch)
     attributes = struct.unpack_from(">h", stamped, _ATTRIBUTES_AT)[0] | TIMESTAMP_TYPE_BIT

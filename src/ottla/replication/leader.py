@@ -27,7 +27,14 @@ class Leader:
         "topic", "waiting", "watchers",
     )  # fmt: skip
 
-    def __init__(self, topic: str, number: int, leader_epoch: int, config: TopicConfig, opener: Callable[[Leader], PartitionLog]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        leader_epoch: int,
+        config: TopicConfig,
+        opener: Callable[[Leader], PartitionLog],
+    ) -> None:
         self.topic = topic
         self.number = number
         self.leader_epoch = leader_epoch

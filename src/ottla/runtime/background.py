@@ -24,7 +24,11 @@ class Syncer:
     """Rounds of syncs. `done(targets, error)` is called on the loop after each."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, disk: Disk, threads: int, done: Callable[[list[Any], str | None], None]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        disk: Disk,
+        threads: int,
+        done: Callable[[list[Any], str | None], None],
     ) -> None:
         self._loop = loop
         self._disk = disk

@@ -14,7 +14,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 from ottla.ports.disk import Buffer, DiskError, File
@@ -86,7 +86,9 @@ class SystemDisk:
             try:
                 os.ftruncate(fd, position)
             except OSError as second:
-                raise DiskError(f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}") from error
+                raise DiskError(
+                    f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}"
+                ) from error
             raise _disk_error(file.path, error) from error
         return end
 
@@ -99,7 +101,7 @@ class SystemDisk:
             data = os.pread(fd, size, position)
             if len(data) < size and data:
                 parts = [data]
-                while (more := os.pread(fd, size - len(data), position + len(data))):
+                while more := os.pread(fd, size - len(data), position + len(data)):
                     parts.append(more)
                     data = b"".join(parts)
                     if len(data) == size:
@@ -181,10 +183,8 @@ class SystemDisk:
 
     def remove(self, path: str) -> None:
         with failures(path):
-            try:
+            with suppress(FileNotFoundError):
                 os.unlink(path)
-            except FileNotFoundError:
-                pass
 
     def remove_dir(self, path: str) -> None:
         with failures(path):

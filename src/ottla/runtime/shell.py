@@ -97,7 +97,9 @@ class Shell:
             host = address[0]
             limit = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
             if len(self._transports) >= config.max_connections or self._by_host[host] >= limit:
-                self._tell_once(f"too many connections (from {host}): max.connections, max.connections.per.ip")
+                self._tell_once(
+                    f"too many connections (from {host}): max.connections, max.connections.per.ip"
+                )
                 sock.close()
                 continue
             self._open(sock, host, address[1])

@@ -36,7 +36,9 @@ class Transport:
         "fd", "host", "out", "paused", "reading", "shell", "writing",
     )  # fmt: skip
 
-    def __init__(self, shell: Shell, sock: socket.socket, connection: Connection, host: str, now_ms: int) -> None:
+    def __init__(
+        self, shell: Shell, sock: socket.socket, connection: Connection, host: str, now_ms: int
+    ) -> None:
         self.shell = shell
         self._sock = sock
         self.fd = sock.fileno()
@@ -155,7 +157,9 @@ class Transport:
             self.resume()
 
     def _joinable(self, part: Any) -> bool:
-        return part.__class__ in (bytes, bytearray, memoryview) or part[2] <= _READ_BYTES_MAX or not HAS_SENDFILE
+        return (
+            part.__class__ in (bytes, bytearray, memoryview) or part[2] <= _READ_BYTES_MAX or not HAS_SENDFILE
+        )
 
     def _send_joined(self) -> bool:
         """Send the bytes and small slices at the head of the line; False if the socket is full."""

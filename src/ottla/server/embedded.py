@@ -10,7 +10,7 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from ottla.config.broker import BrokerConfig
@@ -24,24 +24,25 @@ class Broker:
         self,
         data_dir: str | None = None,
         *,
-        listen: str = "127.0.0.1:0",
+        host: str = "127.0.0.1",
+        port: int = 0,
         config: Mapping[str, str] | None = None,
-        say: object = None,
+        say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._temporary = tempfile.mkdtemp(prefix="ottla-") if data_dir is None else None
         directory = data_dir if data_dir is not None else self._temporary
         assert directory is not None
-        properties = {"listeners": f"PLAINTEXT://{listen}", "log.dirs": directory, **(config or {})}
+        properties = {"listeners": f"PLAINTEXT://{host}:{port}", "log.dirs": directory, **(config or {})}
         self._loop = asyncio.new_event_loop()
-        self._node = Node(BrokerConfig.from_properties(properties), say=_quiet if say is None else print)
+        self._node = Node(BrokerConfig.from_properties(properties), say=say)
         self._ready = threading.Event()
-        self._problem: BaseException | None = None
+        self._problems: list[BaseException] = []
         self._thread = threading.Thread(target=self._serve, name="ottla-broker", daemon=True)
         self._thread.start()
         self._ready.wait()
-        if self._problem is not None:
+        if self._problems:
             self.close()
-            raise CannotStart(str(self._problem)) from self._problem
+            raise CannotStart(str(self._problems[0])) from self._problems[0]
 
     @property
     def address(self) -> str:
@@ -73,7 +74,7 @@ class Broker:
         try:
             self._node.start(self._loop)
         except BaseException as error:
-            self._problem = error
+            self._problems.append(error)
             self._ready.set()
             self._loop.close()
             return
@@ -83,7 +84,3 @@ class Broker:
             self._node.stop()
         finally:
             self._loop.close()
-
-
-def _quiet(_text: str) -> None:
-    return

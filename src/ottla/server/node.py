@@ -35,7 +35,8 @@ class CannotStart(Exception):
 
 
 def tell_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
 
 
 class Node:
@@ -146,7 +147,9 @@ class Node:
             self._disk.release()
 
 
-def run(config: BrokerConfig, on_ready: Callable[[Node], None], *, say: Callable[[str], None] = tell_stderr) -> int:
+def run(
+    config: BrokerConfig, on_ready: Callable[[Node], None], *, say: Callable[[str], None] = tell_stderr
+) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code. Raises CannotStart."""
     loop = asyncio.new_event_loop()
     node = Node(config, say=say)

@@ -29,7 +29,9 @@ def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
         row: dict[str, Any] = {"name": topic.name, "error_code": 0}
         try:
             if times[topic.name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times")
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times"
+                )
             given = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
             made = widen(
                 broker.proposed, broker.config, broker.entropy,

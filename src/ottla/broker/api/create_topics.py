@@ -33,7 +33,9 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
             continue
         try:
             if times[topic.name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times")
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times"
+                )
             configs = _configs(topic)
             made = create(
                 image, broker.config, broker.entropy,

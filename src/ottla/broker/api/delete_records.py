@@ -25,7 +25,9 @@ def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Res
         for partition in topic.partitions:
             row = {"partition_index": partition.partition_index, "low_watermark": -1, "error_code": 0}
             try:
-                row["low_watermark"] = _delete(broker, topic.name, partition.partition_index, partition.offset)
+                row["low_watermark"] = _delete(
+                    broker, topic.name, partition.partition_index, partition.offset
+                )
             except Refusal as refusal:
                 row["error_code"] = refusal.code
             except DiskError:

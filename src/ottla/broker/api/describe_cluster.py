@@ -24,7 +24,9 @@ def describe_cluster(broker: Broker, call: Call, request: Any, now_ms: int) -> R
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
         return {
-            "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if known
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             "error_message": "only broker endpoints can be described here",
             "cluster_id": broker.image.cluster_id,
             "brokers": (),
@@ -37,7 +39,13 @@ def describe_cluster(broker: Broker, call: Call, request: Any, now_ms: int) -> R
         "cluster_id": image.cluster_id,
         "controller_id": broker.config.node_id,
         "brokers": [
-            {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack, "is_fenced": False}
+            {
+                "broker_id": node.node_id,
+                "host": node.host,
+                "port": node.port,
+                "rack": node.rack,
+                "is_fenced": False,
+            }
             for node in image.brokers.values()
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else -(2**31),

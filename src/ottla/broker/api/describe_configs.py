@@ -29,7 +29,9 @@ def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> R
             "error_code": 0, "resource_type": resource.resource_type, "resource_name": resource.resource_name,
         }  # fmt: skip
         try:
-            entries = _entries(broker, resource.resource_type, resource.resource_name, resource.configuration_keys or None)
+            entries = _entries(
+                broker, resource.resource_type, resource.resource_name, resource.configuration_keys or None
+            )
             row["configs"] = [
                 _config(entry, synonyms=request.include_synonyms, documentation=request.include_documentation)
                 for entry in entries
@@ -52,7 +54,9 @@ def _entries(broker: Broker, resource_type: int, name: str, names: Collection[st
         if name == "":
             return describe_broker_default(broker.image.configs.get((BROKER_RESOURCE, ""), {}), names)
         if name != str(broker.config.node_id):
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself")
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself"
+            )
         return describe_broker(broker.config, names)
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")
 
@@ -68,7 +72,8 @@ def _config(entry: Entry, *, synonyms: bool, documentation: bool) -> dict[str, A
         "config_type": entry.type_code,
         "documentation": entry.documentation if documentation else None,
         "synonyms": [
-            {"name": synonym.name, "value": synonym.value, "source": synonym.source} for synonym in entry.synonyms
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source}
+            for synonym in entry.synonyms
         ]
         if synonyms
         else (),

@@ -53,10 +53,14 @@ def _changed(
         return apply_ops(current, ops, broker.config)
     if kind == BROKER_RESOURCE:
         if name not in ("", str(broker.config.node_id)):
-            raise Refusal(ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself")
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself"
+            )
         changed = apply_broker_ops(current, ops)
         # Together with the broker's other settings it must make sense too.
-        other = broker.proposed.configs.get((BROKER_RESOURCE, "" if name else str(broker.config.node_id)), NO_CONFIG)
+        other = broker.proposed.configs.get(
+            (BROKER_RESOURCE, "" if name else str(broker.config.node_id)), NO_CONFIG
+        )
         own, everyone = (changed, other) if name else (other, changed)
         broker.config.with_dynamic(own, everyone)
         return changed

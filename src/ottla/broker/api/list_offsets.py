@@ -76,4 +76,9 @@ def _find(leader: Leader, timestamp: int) -> dict[str, Any]:
     found = log.find_newest() if timestamp == _NEWEST else log.find_time(timestamp)
     if found is None or found[0] >= leader.high_watermark:
         return {"error_code": 0}
-    return {"error_code": 0, "offset": found[0], "timestamp": found[1], "leader_epoch": log.epochs.epoch_of(found[0])}
+    return {
+        "error_code": 0,
+        "offset": found[0],
+        "timestamp": found[1],
+        "leader_epoch": log.epochs.epoch_of(found[0]),
+    }

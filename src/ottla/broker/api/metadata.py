@@ -74,7 +74,9 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
         "controller_id": broker.config.node_id,
         "topics": topics,
         "cluster_authorized_operations": (
-            CLUSTER_OPERATIONS if getattr(request, "include_cluster_authorized_operations", False) else _NOT_ASKED
+            CLUSTER_OPERATIONS
+            if getattr(request, "include_cluster_authorized_operations", False)
+            else _NOT_ASKED
         ),
     }
 

@@ -72,7 +72,7 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     version = call.entry.version
     by_id = version >= 13
     waiting: WaitingProduce | None = None
-    topics = []
+    topics: list[dict[str, Any]] = []
     response: Response = {"responses": topics}
     for topic in request.topic_data:
         hosted: HostedTopic | None
@@ -88,11 +88,18 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                     raise _unknown_topic(by_id)
                 leader = hosted.leaders.get(index)
                 if leader is None:
-                    raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here")
+                    raise Refusal(
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here"
+                    )
                 log = leader.log
                 appended = _append(log, partition.records, leader.leader_epoch, version, acks, now_ms)
             except Refusal as refusal:
-                row = {"index": index, "error_code": refusal.code, "base_offset": -1, "error_message": refusal.message}
+                row = {
+                    "index": index,
+                    "error_code": refusal.code,
+                    "base_offset": -1,
+                    "error_message": refusal.message,
+                }
                 rows.append(row)
                 continue
             except DiskError as error:
@@ -115,7 +122,12 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                 waiting.open_rows[id(row)] = row
                 leader.waiting.append((last_offset + 1, waiting, row))
         if by_id:
-            topics.append({"topic_id": hosted.topic_id if hosted else _bytes(topic.topic_id), "partition_responses": rows})
+            topics.append(
+                {
+                    "topic_id": hosted.topic_id if hosted else _bytes(topic.topic_id),
+                    "partition_responses": rows,
+                }
+            )
         else:
             topics.append({"name": topic.name, "partition_responses": rows})
     if acks == 0:
@@ -130,7 +142,9 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     return WAIT
 
 
-def _append(log: PartitionLog, records: bytes | None, leader_epoch: int, version: int, acks: int, now_ms: int) -> Any:
+def _append(
+    log: PartitionLog, records: bytes | None, leader_epoch: int, version: int, acks: int, now_ms: int
+) -> Any:
     if acks not in (-1, 0, 1):
         raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {acks}")
     if not records:
@@ -141,13 +155,17 @@ def _append(log: PartitionLog, records: bytes | None, leader_epoch: int, version
             raise Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
         codec = attributes & CODEC_MASK
         if codec > ZSTD or (codec == ZSTD and version < 7):
-            raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is not known to Produce version {version}")
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+                f"codec {codec} is not known to Produce version {version}",
+            )
     return log.append(records, leader_epoch, now_ms)
 
 
 def _unknown_topic(by_id: bool) -> Refusal:
     return Refusal(
-        ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "this broker has no such topic"
+        ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "this broker has no such topic",
     )
 
 

@@ -61,7 +61,16 @@ def serves(key: int, *, request_bytes_max: int | None = _REQUEST_BYTES_MAX) -> C
 class Entry:
     """An API in one version, ready for use."""
 
-    __slots__ = ("encode", "flexible_header", "flexible_response", "handler", "key", "read", "request_bytes_max", "version")
+    __slots__ = (
+        "encode",
+        "flexible_header",
+        "flexible_response",
+        "handler",
+        "key",
+        "read",
+        "request_bytes_max",
+        "version",
+    )
 
     def __init__(self, api: Api, version: int) -> None:
         self.key = api.key
