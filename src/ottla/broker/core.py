@@ -260,7 +260,9 @@ class Broker:
     def appended(self, leader: Leader, log: PartitionLog, now_ms: int) -> None:
         """Records were written to a partition: let its watermark move, now or after a sync."""
         if leader.since_flush_ms < 0:
-            leader.since_flush_ms = now_ms
+            self.upkeep.written(leader, now_ms)
+        if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
+            self.upkeep.flush(leader)
         if leader.durable:
             self.sync(leader, log)
             return
@@ -270,8 +272,6 @@ class Broker:
             self._moved.append(leader)
         if log.next_offset - log.flushed_offset >= leader.config.flush_messages:
             self.sync(leader, log)
-        if log.active.size > self.config.log_recovery_point_interval_bytes:
-            self.upkeep.grown(leader, log)
 
     def sync(self, leader: Leader, log: PartitionLog) -> None:
         """Ask for everything written to be made durable; `synced` follows."""
@@ -300,8 +300,6 @@ class Broker:
             moved[leader] = None
         for leader in moved:
             self.advance(leader)
-            if leader.log.next_offset - leader.log.recovery_point > 0:
-                self.upkeep.grown(leader, leader.log)
 
     def advance(self, leader: Leader) -> None:
         """Let the watermark move and answer the produces that waited for it."""
@@ -341,6 +339,8 @@ class Broker:
     def settle(self, now_ms: int) -> bool:
         """Wake what this turn's appends and syncs were waited for; True if some is left for the next turn."""
         moved = self._moved
+        if not (moved or self.fetch_sessions.woken or self._to_create):
+            return False
         while moved:
             leader = moved.popleft()
             leader.moved = False
@@ -358,6 +358,7 @@ class Broker:
 
     @property
     def next_deadline_ms(self) -> int | None:
+        """When `tick` is wanted. May only have become sooner than it was if `timers.sooner` is set."""
         return self.timers.next_ms
 
     def run(self, job: Callable[[Disk], Any], done: Callable[[Any, str | None], None]) -> None:
@@ -438,7 +439,7 @@ class Broker:
         leader.adopt(log)
         if log.unsynced:
             # What recovery read again must be made durable once more before it counts.
-            leader.since_flush_ms = self.now_ms
+            self.upkeep.written(leader, self.now_ms)
             self.sync(leader, log)
 
     def _create_logs(self) -> None:

@@ -21,11 +21,13 @@ class Timed(Protocol):
 
 
 class Timers:
-    __slots__ = ("_buckets", "_heap")
+    __slots__ = ("_buckets", "_heap", "sooner")
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[Timed, None]] = {}
         self._heap: list[int] = []
+        #: A deadline was added before all others: whoever keeps the alarm must look at `next_ms` again and clear this.
+        self.sooner = False
 
     def add(self, timed: Timed, deadline_ms: int) -> None:
         # Rounded up: a deadline may come a bucket late, never early.
@@ -34,6 +36,8 @@ class Timers:
         if bucket is None:
             bucket = self._buckets[number] = {}
             heappush(self._heap, number)
+            if self._heap[0] == number:
+                self.sooner = True
         bucket[timed] = None
         timed.bucket = number
 

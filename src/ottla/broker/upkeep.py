@@ -64,6 +64,8 @@ class Upkeep:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._flushing: set[Leader] = set()
+        #: Logs with records that no flush covers, the one that has waited longest first.
+        self._unflushed: dict[Leader, None] = {}
         self._checkpoint_wanted = False
         self._checkpointing = False
 
@@ -77,28 +79,24 @@ class Upkeep:
 
     # --- flushing -------------------------------------------------------------------------------------------
 
-    def grown(self, leader: Leader, log: PartitionLog) -> None:
-        """A log was written: flush it if enough came since its recovery point."""
-        if leader in self._flushing:
-            return
-        position = log.active.locate(log.recovery_point) if log.recovery_point > log.active.base_offset else 0
-        if log.active.size - position > self._broker.config.log_recovery_point_interval_bytes:
-            self._flush(leader)
+    def written(self, leader: Leader, now_ms: int) -> None:
+        """A log has records that no flush covers yet."""
+        leader.since_flush_ms = now_ms
+        self._unflushed[leader] = None
 
     def flush_due(self, now_ms: int) -> None:
-        broker = self._broker
-        for leader in broker.hosting.leaders():
-            since = leader.since_flush_ms
-            if since < 0 or leader in self._flushing:
-                continue
+        for leader in list(self._unflushed):
             if len(self._flushing) >= _FLUSHES_MAX:
                 return
-            waited = now_ms - since
             late = min(_FLUSH_LATE_MS, leader.config.flush_ms)
-            if waited >= late or _unflushed_bytes(leader.log) >= _FLUSH_SOON_BYTES:
-                self._flush(leader)
+            if now_ms - leader.since_flush_ms >= late or leader.log.unflushed_bytes >= _FLUSH_SOON_BYTES:
+                self.flush(leader)
 
-    def _flush(self, leader: Leader) -> None:
+    def flush(self, leader: Leader) -> None:
+        """Make a log durable in the background, unless that is under way."""
+        if leader in self._flushing:
+            return
+        self._unflushed.pop(leader, None)
         log = leader.log
         try:
             flush = log.begin_flush()
@@ -113,6 +111,9 @@ class Upkeep:
 
         def done(_result: Any, error: str | None) -> None:
             self._flushing.discard(leader)
+            if leader.gone:
+                # Its directory was taken away under the flush; whatever that met does not matter.
+                return
             if error is not None:
                 self._broker.sync_failed(error)
                 return
@@ -198,6 +199,7 @@ class Upkeep:
     def delete_partition(self, leader: Leader) -> None:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""
         broker = self._broker
+        self._unflushed.pop(leader, None)
         log = leader.log
         log.close()
         path = broker.directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
@@ -212,12 +214,6 @@ class Upkeep:
                 broker.say(f"old files could not be removed: {error}")
 
         broker.timers.add(Later(lambda: broker.run(job, done)), broker.now_ms + delay_ms)
-
-
-def _unflushed_bytes(log: PartitionLog) -> int:
-    if log.recovery_point < log.active.base_offset:
-        return log.active.size
-    return log.active.size - log.active.locate(log.recovery_point)
 
 
 def _perform(disk: Disk, log: PartitionLog, flush: Flush, parent: str | None) -> None:

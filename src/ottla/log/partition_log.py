@@ -71,7 +71,7 @@ class Flush(NamedTuple):
 class PartitionLog:
     __slots__ = (
         "active", "bases", "config", "directory", "disk", "epochs", "failed", "flushed_offset", "fresh",
-        "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "unsynced",
+        "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "unflushed_bytes", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +95,8 @@ class PartitionLog:
         self.recovery_point = self.next_offset
         #: Every record before it is durable.
         self.flushed_offset = self.next_offset
+        #: How much was appended since the last background flush began.
+        self.unflushed_bytes = 0
         #: Segments with records that are not durable yet, oldest first.
         self.unsynced: list[Segment] = []
         #: Small files written but not durable; whoever syncs next syncs and closes them.
@@ -240,6 +242,7 @@ class PartitionLog:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         if not self.unsynced or self.unsynced[-1] is not active:
             self.unsynced.append(active)
+        self.unflushed_bytes += size
         self.next_offset = last_offset + 1
 
     def disk_failed(self, error: DiskError) -> None:
@@ -315,6 +318,7 @@ class PartitionLog:
 
     def begin_flush(self) -> Flush | None:
         """Gather what must be synced so that recovery may begin at the present end; None if nothing is new."""
+        self.unflushed_bytes = 0
         if self.recovery_point == self.next_offset or self.failed:
             return None
         first = bisect_right(self.bases, self.recovery_point) - 1

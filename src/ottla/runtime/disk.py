@@ -136,7 +136,11 @@ class SystemDisk:
 
     def sync_dir(self, path: str) -> None:
         with failures(path):
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                # Deleted while the sync was on its way: there is nothing left to keep.
+                return
             try:
                 sync_all(fd)
             finally:

@@ -19,6 +19,34 @@ MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0) if not PORTABLE else 0
 HAS_SENDFILE: Final = _LINUX and hasattr(os, "sendfile")
 
 
+#: Reads only what is in memory; 0 where the kernel cannot say.
+RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0) if _LINUX else 0
+
+
+def in_memory(fd: int, position: int, size: int) -> bool:
+    """Whether a read of this range would not wait for the device, judged by its first and last byte."""
+    if not RWF_NOWAIT:
+        return True
+    byte = bytearray(1)
+    try:
+        os.preadv(fd, [byte], position, RWF_NOWAIT)
+        os.preadv(fd, [byte], position + size - 1, RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # this file system cannot say: read as if it were
+    return True
+
+
+def load(fd: int, position: int, size: int) -> None:
+    """Bring a range into memory. Takes as long as the device takes."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
+    end = position + size
+    while position < end and (data := os.pread(fd, min(1 << 18, end - position), position)):
+        position += len(data)
+
+
 def _join_and_write(fd: int, parts: Sequence[Any], position: int) -> int:
     return os.pwrite(fd, b"".join(parts), position)
 

@@ -57,7 +57,7 @@ class Shell:
         self._listeners: list[socket.socket] = []
         self._accepted_this_second = 0
         self._syncer = Syncer(loop, disk, broker.config.num_sync_threads, self._synced)
-        self._jobs = Jobs(loop, broker.config.num_sync_threads, "ottla-job")
+        self.jobs = Jobs(loop, broker.config.num_sync_threads, "ottla-job")
         self._journal = Jobs(loop, 1, "ottla-journal")
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
@@ -157,11 +157,20 @@ class Shell:
             self._settling = True
             self.loop.call_soon(self._settle_more)
         outbox = broker.outbox
+        if len(outbox) == 1 and outbox[0][0] == SEND:
+            # One answer to one request: what most turns come to.
+            _, connection, parts = outbox.pop()
+            connection.transport.send_now(parts)
         while outbox:
             broker.outbox = []
             self._perform(outbox)
             outbox = broker.outbox
-        deadline = broker.next_deadline_ms
+        if broker.timers.sooner:
+            self._set_alarm(now_ms)
+
+    def _set_alarm(self, now_ms: int) -> None:
+        self.broker.timers.sooner = False
+        deadline = self.broker.next_deadline_ms
         if deadline is not None and (self._timer is None or deadline < self._timer_ms):
             if self._timer is not None:
                 self._timer.cancel()
@@ -213,6 +222,7 @@ class Shell:
         now_ms = self.clock.now_ms()
         self.broker.tick(now_ms)
         self.turn(now_ms)
+        self._set_alarm(now_ms)
 
     def _synced(self, targets: list[Any], error: str | None) -> None:
         now_ms = self.clock.now_ms()
@@ -228,7 +238,7 @@ class Shell:
             done(result, error)
             self.turn(self.broker.now_ms)
 
-        self._jobs.run(lambda: job(self.disk), finished)
+        self.jobs.run(lambda: job(self.disk), finished)
 
     def _propose(self) -> None:
         """Write all waiting proposals as one journal entry, off the loop."""
@@ -292,5 +302,5 @@ class Shell:
         if self._timer is not None:
             self._timer.cancel()
         self._syncer.stop()
-        self._jobs.stop()
+        self.jobs.stop()
         self._journal.stop()

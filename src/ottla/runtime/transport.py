@@ -12,20 +12,24 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.connection import Connection
 from ottla.ports.disk import DiskError
-from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE
+from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE, in_memory, load
 
 if TYPE_CHECKING:
     from ottla.runtime.shell import Shell
 
+_length: Final = struct.Struct(">i").unpack_from
 #: Up to this size a slice is read and joined; above, sendfile is cheaper.
 _READ_BYTES_MAX: Final = 64 * 1024
 #: How much is joined for one send.
 _SEND_BYTES: Final = 512 * 1024
+#: How much of a file one sendfile is asked for.
+_PIECE_BYTES: Final = 1 << 20
 #: A frame in pieces gets at most this much memory before its bytes arrive.
 _FIRST_BYTES: Final = 1 << 20
 
@@ -33,7 +37,7 @@ _FIRST_BYTES: Final = 1 << 20
 class Transport:
     __slots__ = (
         "_broken", "_file", "_frame", "_frame_size", "_have", "_prefix", "_sock", "active_ms", "closing", "connection",
-        "fd", "host", "out", "paused", "reading", "shell", "writing",
+        "fd", "host", "loading", "out", "paused", "reading", "shell", "writing",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +55,8 @@ class Transport:
         self.writing = False
         #: The core asked not to read on.
         self.paused = False
+        #: A piece of a file is being read in a thread.
+        self.loading = False
         #: Close once everything is sent.
         self.closing = False
         self._broken = False
@@ -106,7 +112,7 @@ class Transport:
         limit = shell.request_bytes_max
         at = 0
         while size - at >= 4:
-            length = int.from_bytes(view[at : at + 4], "big", signed=True)
+            length = _length(view, at)[0]
             if not 0 < length <= limit:
                 shell.refuse(self, f"a request of {length} bytes, between 1 and {limit} are allowed")
                 return
@@ -136,8 +142,30 @@ class Transport:
                 self.shell.disk.pin(part[0])
             out.append(part)
 
+    def send_now(self, parts: list[Any]) -> None:
+        """Send one response and nothing else."""
+        if self.closing:
+            return
+        if len(parts) == 1 and not self.out and parts[0].__class__ is bytes:
+            data = parts[0]
+            try:
+                sent = self._sock.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.close()
+                return
+            if sent == len(data):
+                return
+            self.out.append(memoryview(data)[sent:])
+            self._wait_writable()
+            return
+        self.send(parts)
+        if not self.writing:
+            self.flush()
+
     def flush(self) -> None:
-        if self._broken:
+        if self._broken or self.loading:
             return
         out = self.out
         try:
@@ -199,8 +227,11 @@ class Transport:
     def _send_file(self) -> bool:
         """Send from the file slice at the head of the line; False if the socket is full."""
         file, position, size = self.out[0]
+        piece = min(size, _PIECE_BYTES)
+        if not in_memory(file.fd, position, piece):
+            return self._load(file, position, piece)
         try:
-            sent = os.sendfile(self.fd, file.fd, position, size)
+            sent = os.sendfile(self.fd, file.fd, position, piece)
         except BlockingIOError:
             return False
         if sent == 0:
@@ -213,11 +244,29 @@ class Transport:
             self.shell.disk.unpin(file)
         return True
 
+    def _load(self, file: Any, position: int, size: int) -> bool:
+        """A cold piece is read in a thread, so that only this client waits for the device. Always False."""
+        self.loading = True
+        self.shell.disk.pin(file)
+        fd = file.fd
+
+        def loaded(_result: Any, _error: str | None) -> None:
+            self.loading = False
+            self.shell.disk.unpin(file)
+            self.flush()
+
+        self.shell.jobs.run(lambda: load(fd, position, size), loaded)
+        return False
+
     def _wait_writable(self) -> None:
-        if not self.writing:
+        self.stop_reading()
+        if self.loading:
+            if self.writing:
+                self.writing = False
+                self.shell.loop.remove_writer(self.fd)
+        elif not self.writing:
             self.writing = True
             self.shell.loop.add_writer(self.fd, self.flush)
-        self.stop_reading()
 
     # --- life ---------------------------------------------------------------------------------------------------
 

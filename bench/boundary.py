@@ -1,0 +1,109 @@
+"""One produce and one fetch through the core alone: no socket, no event loop, a real disk.
+
+    python -m bench.boundary
+
+What the boundary between deciding and doing costs shows here first: the whole of `Broker.receive` for a one-message
+produce, and for a fetch of it, in microseconds of this process's CPU.
+"""
+
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+
+from bench.raw import produce_frame
+from ottla.broker.core import Broker
+from ottla.config.broker import BrokerConfig
+from ottla.ports.effects import SEND
+from ottla.runtime.disk import SystemDisk
+from ottla.runtime.entropy import SystemEntropy
+from ottla.wire.encode import request_encoder
+
+TOPIC = "boundary"
+PRODUCES = 50_000
+FETCHES = 20_000
+CREATE_TOPICS, FETCH = 19, 1
+
+
+def request(api_key: int, version: int, body: bytes) -> memoryview:
+    return memoryview(struct.pack(">hhih", api_key, version, 1, -1) + b"\0" + body)
+
+
+def started(directory: str, policy: str) -> Broker:
+    config = BrokerConfig.from_properties({"log.dirs": directory, "log.flush.policy": policy})
+    broker = Broker(config, SystemDisk(), SystemEntropy())
+    broker.committed(broker.start([], 0), 0)
+    broker.proposed = broker.image
+    topics = [{"name": TOPIC, "num_partitions": 1, "replication_factor": 1}]
+    body = request_encoder(CREATE_TOPICS, 7)({"topics": topics, "timeout": 1000})
+    broker.receive(broker.connected("bench"), request(CREATE_TOPICS, 7, body), now_ms())
+    effect = broker.outbox[-1]
+    broker.committed(effect[1], now_ms())
+    effect[2](None)
+    while broker.settle(now_ms()):
+        pass
+    broker.outbox.clear()
+    return broker
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def per_call_us(call: Callable[[], None], times: int) -> float:
+    best = float("inf")
+    for _ in range(5):
+        before = time.process_time_ns()
+        for _ in range(times // 5):
+            call()
+        best = min(best, (time.process_time_ns() - before) / (times // 5) / 1000)
+    return best
+
+
+def measure(policy: str) -> dict[str, float]:
+    directory = tempfile.mkdtemp(prefix="ottla-boundary-")
+    try:
+        broker = started(directory, policy)
+        connection = broker.connected("bench")
+        frame = memoryview(produce_frame(TOPIC, b"x" * 100))[4:]
+
+        def produce() -> None:
+            broker.receive(connection, frame, now_ms())
+            broker.settle(0)
+            broker.outbox.clear()
+            connection.waiting.clear()
+
+        figures = {"produce": per_call_us(produce, PRODUCES)}
+        if policy == "page-cache":
+            partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+            body = request_encoder(FETCH, 12)(
+                {
+                    "topics": [{"topic": TOPIC, "partitions": [partition]}],
+                    "max_wait": 100,
+                    "min_bytes": 1,
+                    "max_bytes": 1 << 20,
+                    "session_epoch": -1,
+                }
+            )
+            fetch_frame = request(FETCH, 12, body)
+
+            def fetch() -> None:
+                broker.receive(connection, fetch_frame, now_ms())
+                assert broker.outbox[-1][0] == SEND
+                broker.outbox.clear()
+
+            figures["fetch"] = per_call_us(fetch, FETCHES)
+        return figures
+    finally:
+        shutil.rmtree(directory)
+
+
+def main() -> None:
+    for policy in ("page-cache", "durable"):
+        for name, us in measure(policy).items():
+            print(f"{policy:11} {name:8} {us:6.1f} µs of CPU through the core")
+
+
+if __name__ == "__main__":
+    main()

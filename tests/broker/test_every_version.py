@@ -1,0 +1,144 @@
+"""Every API in every version that is advertised: a request of that version gets an answer that decodes and succeeds."""
+
+from typing import Any
+
+import pytest
+
+from ottla.broker.api.table import APIS
+
+EVERY = [
+    pytest.param(api.key, version, id=f"{api.handler.__name__}-v{version}")
+    for api in sorted(APIS.values(), key=lambda api: api.key)
+    for version in range(api.oldest, api.newest + 1)
+]
+
+
+def requests(topic_id: bytes, batch: bytes) -> dict[int, dict[str, Any]]:
+    """A request of each API with the fields of all its versions, about the topic `t`."""
+    partition = {
+        "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "partition_index": 0, "offset": 1,
+        "timestamp": -1, "index": 0, "records": batch, "current_leader_epoch": -1,
+    }  # fmt: skip
+    topic = {"topic": "t", "name": "t", "topic_id": topic_id, "partitions": [partition], "partition_data": [partition]}
+    resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+    return {
+        0: {"acks": -1, "timeout": 1000, "topic_data": [topic]},
+        1: {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [topic]},
+        2: {"replica_id": -1, "topics": [topic]},
+        3: {"topics": [{"name": "t"}]},
+        10: {"key": "g", "coordinator_keys": ["g"]},
+        18: {"client_software_name": "test", "client_software_version": "1"},
+        19: {"topics": [{"name": "new", "num_partitions": 2, "replication_factor": 1}]},
+        20: {"topic_names": ["t"], "topics": [{"name": "t"}], "timeout": 1000},
+        21: {"topics": [topic], "timeout": 1000},
+        22: {"transaction_timeout": 1000},
+        32: {"resources": [resource], "include_synonyms": True, "include_documentation": True},
+        37: {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout": 1000},
+        44: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
+        60: {},
+    }  # fmt: skip
+
+
+def error_codes(entity: Any) -> list[int]:
+    """All error codes anywhere in an answer."""
+    if isinstance(entity, tuple):
+        return [code for item in entity for code in error_codes(item)]
+    if not hasattr(entity, "__dataclass_fields__"):
+        return []
+    found = []
+    for name in entity.__dataclass_fields__:
+        value = getattr(entity, name)
+        found += [value.value] if name == "error_code" else error_codes(value)
+    return found
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_every_version_is_answered(key: int, version: int, client: Any, batch: Any) -> None:
+    topic_id = client.create("t", 2)
+    client.produce("t", batch(b"one", b"two"))
+    answer = client.ask(key, version, **requests(topic_id, batch(b"x"))[key])
+    coordinators_come_later = 15
+    expected = coordinators_come_later if key == 10 else 0
+    assert set(error_codes(answer)) <= {expected}
+    check = globals()[f"check_{APIS[key].handler.__name__}"]
+    check(answer, version, client)
+
+
+def check_produce(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partition_responses for topic in answer.responses]
+    assert (row.index, row.base_offset) == (0, 2)
+    assert version < 5 or row.log_start_offset == 0
+
+
+def check_fetch(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.responses]
+    assert (row.partition_index, row.high_watermark, row.last_stable_offset) == (0, 2, 2)
+    assert len(row.records) > 61
+
+
+def check_list_offsets(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.topics]
+    assert row.offset == 2
+
+
+def check_metadata(answer: Any, version: int, client: Any) -> None:
+    [broker] = answer.brokers
+    assert (broker.node_id, broker.host, broker.port) == (1, "127.0.0.1", 9092)
+    [topic] = answer.topics
+    assert topic.name == "t"
+    assert [p.partition_index for p in topic.partitions] == [0, 1]
+    assert {(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes)) for p in topic.partitions} == {(1, (1,), (1,))}
+
+
+def check_find_coordinator(answer: Any, version: int, client: Any) -> None:
+    rows = answer.coordinators if version >= 4 else [answer]
+    assert [row.node_id for row in rows] == [-1]
+    assert version < 1 or "not served" in rows[0].error_message
+
+
+def check_api_versions(answer: Any, version: int, client: Any) -> None:
+    advertised = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+    assert advertised == {api.key: (api.oldest, api.newest) for api in APIS.values()}
+
+
+def check_create_topics(answer: Any, version: int, client: Any) -> None:
+    assert [topic.name for topic in answer.topics] == ["new"]
+    assert version < 5 or answer.topics[0].num_partitions == 2
+    assert version < 7 or answer.topics[0].topic_id is not None
+    assert len(client.driver.broker.image.topics["new"].partitions) == 2
+
+
+def check_delete_topics(answer: Any, version: int, client: Any) -> None:
+    assert [topic.name for topic in answer.responses] == ["t"]
+    assert "t" not in client.driver.broker.image.topics
+
+
+def check_delete_records(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.topics]
+    assert row.low_watermark == 1
+
+
+def check_init_producer_id(answer: Any, version: int, client: Any) -> None:
+    assert answer.producer_id >= 0 and answer.producer_epoch == 0
+
+
+def check_describe_configs(answer: Any, version: int, client: Any) -> None:
+    [result] = answer.results
+    settings = {config.name: config for config in result.configs}
+    assert settings["cleanup.policy"].value == "delete"
+    assert [synonym.name for synonym in settings["cleanup.policy"].synonyms]
+    assert version < 3 or settings["cleanup.policy"].documentation
+
+
+def check_create_partitions(answer: Any, version: int, client: Any) -> None:
+    assert [result.name for result in answer.results] == ["t"]
+    assert len(client.driver.broker.image.topics["t"].partitions) == 4
+
+
+def check_incremental_alter_configs(answer: Any, version: int, client: Any) -> None:
+    assert client.driver.broker.image.topic_config("t") == {"retention.ms": "1000"}
+
+
+def check_describe_cluster(answer: Any, version: int, client: Any) -> None:
+    assert [(row.broker_id, row.host, row.port) for row in answer.brokers] == [(1, "127.0.0.1", 9092)]
+    assert answer.cluster_id
