@@ -13,12 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from ottla.broker.connection import Connection
-from ottla.broker.core import Broker
 from ottla.controller.records import Record
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
+from ottla.runtime.core import Core, Session
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.runtime.transport import Transport
@@ -34,7 +33,7 @@ _SWEEP_SECONDS: Final = 5.0
 class Shell:
     def __init__(
         self,
-        broker: Broker,
+        broker: Core,
         disk: SystemDisk,
         clock: Clock,
         store: EmbeddedStore,
@@ -127,7 +126,7 @@ class Shell:
         self._tell_once(f"{transport.connection.peer} closed: {reason}")
         transport.finish()
 
-    def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
+    def receive(self, connection: Session, frame: memoryview, now_ms: int) -> None:
         try:
             self.broker.receive(connection, frame, now_ms)
         except Exception:

@@ -16,8 +16,8 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.connection import Connection
 from ottla.ports.disk import DiskError
+from ottla.runtime.core import Session
 from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE, in_memory, load
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Transport:
     )  # fmt: skip
 
     def __init__(
-        self, shell: Shell, sock: socket.socket, connection: Connection, host: str, now_ms: int
+        self, shell: Shell, sock: socket.socket, connection: Session, host: str, now_ms: int
     ) -> None:
         self.shell = shell
         self._sock = sock
