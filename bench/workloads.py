@@ -23,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench.measure import Stretch, quantile
+from bench.measure import Span, Stretch, quantile
 from bench.process import Process
 from bench.raw import RawProducer
 
@@ -32,6 +32,7 @@ Figures = dict[str, float]
 BULK_MESSAGE_BYTES = 1024
 SMALL_MESSAGE_BYTES = 100
 IN_FLIGHT = 5
+CONSUME_PASSES = 4
 MB = 1_000_000
 # Fewer than librdkafka's own limit of 100,000, so that its queue never refuses a message.
 QUEUED_MESSAGES_MAX = 50_000
@@ -149,8 +150,18 @@ def produce_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
 
 
 def consume_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
-    """librdkafka, one partition from its beginning. Its defaults but one: a full queue pauses fetching for a whole
-    second, which would measure that second."""
+    """librdkafka, one partition from its beginning, several times over, each with a connection of its own: on loopback
+    the kernel books a sender's work now to the broker, now to the client, and one pass is too short to even it out."""
+    spans = [_consume(broker, topic, volumes.bulk_messages) for _ in range(CONSUME_PASSES)]
+    megabytes = volumes.bulk_messages * BULK_MESSAGE_BYTES * CONSUME_PASSES / MB
+    return {
+        "consume_mb_s": megabytes / sum(span.wall_ns for span in spans) * 1e9,
+        "consume_cpu_us_mb": sum(span.cpu_ns for span in spans) / 1e3 / megabytes,
+    }
+
+
+def _consume(broker: Process, topic: str, count: int) -> Span:
+    # Defaults but one: a full queue pauses fetching for a whole second, which would measure that second.
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -164,9 +175,9 @@ def consume_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
         consumer.list_topics(topic, timeout=30)
         with Stretch(broker.pid) as stretch:
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
-            while consumed < volumes.bulk_messages:
+            while consumed < count:
                 # No more than are left: it waits for as many as it is asked for.
-                messages = consumer.consume(min(10_000, volumes.bulk_messages - consumed), timeout=1.0)
+                messages = consumer.consume(min(10_000, count - consumed), timeout=1.0)
                 for message in messages:
                     error = message.error()
                     if error is not None:
@@ -174,18 +185,12 @@ def consume_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
                     size += len(message)
                 consumed += len(messages)
                 if not messages and time.perf_counter_ns() - stretch.begin_ns > 120e9:
-                    raise WorkloadFailed(
-                        f"{broker.name}: {consumed} of {volumes.bulk_messages} messages after 120 s"
-                    )
+                    raise WorkloadFailed(f"{broker.name}: {consumed} of {count} messages came within 120 s")
     finally:
         consumer.close()
-    if size != volumes.bulk_messages * BULK_MESSAGE_BYTES:
-        raise WorkloadFailed(f"{broker.name}: {size} bytes came back of {volumes.bulk_messages} messages")
-    span, megabytes = stretch.span, size / MB
-    return {
-        "consume_mb_s": megabytes / span.wall_ns * 1e9,
-        "consume_cpu_us_mb": span.cpu_ns / 1e3 / megabytes,
-    }
+    if size != count * BULK_MESSAGE_BYTES:
+        raise WorkloadFailed(f"{broker.name}: {size} bytes came back of {count} messages")
+    return stretch.span
 
 
 def requests_librdkafka(broker: Process, topic: str, volumes: Volumes) -> Figures:

@@ -155,7 +155,7 @@ class Client:
         self._wire = ClientConnection("test")
         self._asked: list[tuple[int, int]] = []
 
-    def send(self, key: int, version: int | None = None, *, is_answered: bool = True, **fields: Any) -> None:
+    def send(self, key: int, version: int | None = None, /, *, is_answered: bool = True, **fields: Any) -> None:
         versions = version_range(key)
         assert versions is not None
         version = versions[1] if version is None else version
@@ -172,7 +172,7 @@ class Client:
         memory[:] = bytes(len(memory))
         self.driver.turn()
 
-    def ask(self, key: int, version: int | None = None, **fields: Any) -> Any:
+    def ask(self, key: int, version: int | None = None, /, **fields: Any) -> Any:
         """Send a request whose answer comes at once."""
         before = len(self.answers)
         self.send(key, version, **fields)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ottla.broker.api.table import Entry
+    from ottla.broker.fetching import Fetching
 
 
 class Connection:
-    __slots__ = ("client_id", "closed", "paused", "peer", "software", "transport", "waiting")
+    __slots__ = ("client_id", "closed", "fetching", "paused", "peer", "software", "transport", "waiting")
 
     def __init__(self, peer: str) -> None:
         #: Where it comes from, for people.
@@ -25,6 +26,8 @@ class Connection:
         self.transport: Any = None
         self.waiting: deque[Call] = deque()
         self.closed = False
+        #: Its fetch session, which ends with it.
+        self.fetching: Fetching | None = None
         #: Whether the shell was asked to stop reading.
         self.paused = False
         self.client_id: str | None = None
@@ -35,13 +38,15 @@ class Connection:
 class Call:
     """One request: where its answer goes and how it is encoded. `parts` is set once the answer is there."""
 
-    __slots__ = ("abandon", "connection", "correlation_id", "entry", "parts")
+    __slots__ = ("abandon", "connection", "correlation_id", "entry", "parts", "queued")
 
     def __init__(self, connection: Connection, entry: Entry, correlation_id: int) -> None:
         self.connection = connection
         self.entry = entry
         self.correlation_id = correlation_id
         self.parts: list[Any] | None = None
+        #: Whether it stands in the connection's line.
+        self.queued = False
         #: Called if the connection goes before the answer: whoever waits stops waiting.
         self.abandon: Callable[[], None] | None = None
 

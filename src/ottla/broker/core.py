@@ -159,6 +159,9 @@ class Broker:
                 call.abandon()
                 call.abandon = None
         connection.waiting.clear()
+        if connection.fetching is not None:
+            self.fetch_sessions.remove(connection.fetching)
+            connection.fetching = None
 
     def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
         """One request without its length prefix. The frame is valid during this call only."""
@@ -194,10 +197,7 @@ class Broker:
             self.close(connection, f"internal error: {error!r}")
             raise
         if response is WAIT:
-            connection.waiting.append(call)
-            if len(connection.waiting) >= REQUESTS_WAITING_PER_CONNECTION_MAX and not connection.paused:
-                connection.paused = True
-                self.outbox.append((PAUSE, connection))
+            self._queue(call)
         elif response is not SILENT:
             self.answer(call, response)
         return None
@@ -231,8 +231,17 @@ class Broker:
             if connection.paused and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2:
                 connection.paused = False
                 self.outbox.append((RESUME, connection))
-        elif waiting[-1] is not call and call not in waiting:
-            waiting.append(call)
+        elif not call.queued:
+            self._queue(call)
+
+    def _queue(self, call: Call) -> None:
+        """Put a call in its connection's line; a line that grows too long stops the reading."""
+        connection = call.connection
+        call.queued = True
+        connection.waiting.append(call)
+        if len(connection.waiting) >= REQUESTS_WAITING_PER_CONNECTION_MAX and not connection.paused:
+            connection.paused = True
+            self.outbox.append((PAUSE, connection))
 
     def close(self, connection: Connection, reason: str) -> None:
         self.outbox.append((CLOSE, connection, reason))

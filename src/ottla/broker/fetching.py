@@ -16,7 +16,7 @@ from ottla.log.partition_log import Slice
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
+    from ottla.broker.connection import Call, Connection
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic
     from ottla.replication.leader import Leader
@@ -68,11 +68,13 @@ class Interest:
 
 class Fetching:
     __slots__ = (
-        "bucket", "bytes_max", "bytes_min", "call", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching",
+        "bucket", "bytes_max", "bytes_min", "call", "connection", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessions) -> None:
         self.sessions = sessions
+        #: Whose session it is.
+        self.connection: Connection | None = None
         #: 0 without a session.
         self.id = 0
         self.epoch = 0
@@ -154,18 +156,19 @@ class FetchSessions:
         self.woken: dict[Fetching, None] = {}
         self._next_id = 1
 
-    def create(self, fetching: Fetching, now_ms: int) -> None:
+    def create(self, fetching: Fetching, now_ms: int) -> bool:
         """Give a full fetch a session, unless there are too many that are in use."""
         slots = self._broker.config.max_incremental_fetch_session_cache_slots
         if len(fetching.interests) > _SESSION_PARTITIONS_MAX or (
             len(self.by_id) >= slots and not self._evict(now_ms)
         ):
-            return
+            return False
         while self._next_id in self.by_id:
             self._next_id += 1
         fetching.id = self._next_id
         self._next_id = self._next_id % 0x7FFFFFFE + 1
         self.by_id[fetching.id] = fetching
+        return True
 
     def _evict(self, now_ms: int) -> bool:
         """Drop the session unused for longest, if that is two minutes; dicts keep it first (see `touch`)."""
@@ -185,6 +188,9 @@ class FetchSessions:
     def remove(self, fetching: Fetching) -> None:
         self.by_id.pop(fetching.id, None)
         fetching.unwatch()
+        if fetching.connection is not None:
+            fetching.connection.fetching = None
+            fetching.connection = None
 
     def wait(self, fetching: Fetching, call: Call, deadline_ms: int) -> None:
         fetching.call = call

@@ -192,6 +192,9 @@ def open_log(
     )
     log.log_start_offset = min(log.log_start_offset, log.next_offset)
     log.recovery_point = min(max(recovery_point, segments[0].base_offset), log.next_offset)
+    # A crash may have come before the names were durable, however empty the files behind them are.
+    log.fresh = not clean
+    log.active.names_synced = clean
     _mark_unsynced(log)
     _load_epochs(log)
     scanned += _load_producers(log, names)

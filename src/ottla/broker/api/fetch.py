@@ -53,8 +53,9 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         fetching = Fetching(sessions)
         _add(broker, fetching, request.topics, by_id)
         if epoch == 0 and call.entry.version >= 7:
-            sessions.create(fetching, now_ms)
             fetching.used_ms = now_ms
+            if sessions.create(fetching, now_ms):
+                _belongs(call, fetching)
     else:
         known = sessions.by_id.get(request.session_id)
         if known is None:
@@ -63,6 +64,7 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             return _refuse(broker, call, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         fetching = known
         sessions.touch(fetching, now_ms)
+        _belongs(call, fetching)
         if request.topics:
             _add(broker, fetching, request.topics, by_id)
         for topic in request.forgotten_topics_data:
@@ -116,6 +118,15 @@ def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
             # Last in line: partitions that were served come after those still waiting for their turn.
             dirty.pop(interest, None)
             dirty[interest] = None
+
+
+def _belongs(call: Call, fetching: Fetching) -> None:
+    """A session lives as long as the connection that used it last: nobody watches for a client that is gone."""
+    if fetching.connection is not call.connection:
+        if fetching.connection is not None:
+            fetching.connection.fetching = None
+        fetching.connection = call.connection
+    call.connection.fetching = fetching
 
 
 def _refuse(broker: Broker, call: Call, error: ErrorCode) -> Response:
