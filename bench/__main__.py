@@ -189,11 +189,14 @@ def main() -> int:
     except KeyboardInterrupt:
         say("interrupted; stopping the brokers")
         return 130
-    except (BrokerFailed, WorkloadFailed, UnexpectedAnswer, confluent_kafka.KafkaException) as error:
+    except BrokerFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (WorkloadFailed, UnexpectedAnswer, OSError, confluent_kafka.KafkaException) as error:
         print(f"error: {error}", file=sys.stderr)
         for contender in contenders:
             if contender.process is not None and not contender.process.alive():
-                print(contender.process.log_tail(), file=sys.stderr)
+                print(f"{contender.name} is dead. {contender.process.log_tail()}", file=sys.stderr)
         return 1
     finally:
         bench.stop()

@@ -11,13 +11,22 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from bench import measure, table
 from bench.process import Process, free_port
-from bench.workloads import ROUND, Figures, Volumes, fresh_topic
+from bench.workloads import (
+    Figures,
+    Volumes,
+    consume_bulk,
+    fresh_topic,
+    produce_bulk,
+    raw_in_turn,
+    requests_librdkafka,
+)
 
 IDLE_S = 3.0
 # Warm is a broker that got cheaper by less than this share in a round, in none of these figures.
@@ -141,15 +150,17 @@ class Bench:
         for contender in self._contenders:
             self._warm_up(contender, mode, volumes)
         for number in range(1, self._plan.rounds + 1):
+            label = f"{mode} round {number}/{self._plan.rounds}"
+            found = self._round(self._contenders, mode, volumes, label)
             for contender in self._contenders:
-                label = f"{mode} round {number}/{self._plan.rounds}"
-                self._add(mode, contender, self._round(contender, mode, volumes, label))
+                self._add(mode, contender, found[contender.name])
 
     def _warm_up(self, contender: Contender, mode: str, volumes: Volumes) -> None:
         best: Figures = {}
         rounds = 0
         while rounds < self._plan.warm_rounds_max:
-            figures = self._round(contender, mode, volumes, f"{mode} warm-up {rounds + 1}")
+            label = f"{mode} warm-up {rounds + 1}"
+            figures = self._round([contender], mode, volumes, label)[contender.name]
             rounds += 1
             falling = any(figures[name] < best.get(name, 0) * (1 - WARM_SHARE) for name in WARM_FIGURES)
             best = {name: min(figures[name], best.get(name, figures[name])) for name in WARM_FIGURES}
@@ -157,19 +168,33 @@ class Bench:
                 break
         self.warm_rounds.setdefault(mode, {})[contender.name] = rounds
 
-    def _round(self, contender: Contender, mode: str, volumes: Volumes, label: str) -> Figures:
-        figures: Figures = {}
-        for kind, workloads in ROUND.items():
-            self._topics += 1
-            topic = f"bench-{kind}-{self._topics:04}"
-            with fresh_topic(contender.running, topic, contender.directory, contender.topic_config(mode)):
-                for workload in workloads:
-                    found = workload(contender.running, topic, volumes)
-                    figures |= found
-                    self._progress(
-                        label, contender, ", ".join(f"{key} {value:.4g}" for key, value in found.items())
-                    )
+    def _round(
+        self, contenders: list[Contender], mode: str, volumes: Volumes, label: str
+    ) -> dict[str, Figures]:
+        """All workloads once: the bulk ones broker by broker, those on raw sockets in short turns."""
+        figures: dict[str, Figures] = {contender.name: {} for contender in contenders}
+
+        def keep(contender: Contender, found: Figures) -> None:
+            figures[contender.name] |= found
+            self._progress(label, contender, ", ".join(f"{key} {value:.4g}" for key, value in found.items()))
+
+        for contender in contenders:
+            with self._topic(contender, mode, "bulk") as topic:
+                keep(contender, produce_bulk(contender.running, topic, volumes))
+                keep(contender, consume_bulk(contender.running, topic, volumes))
+        with ExitStack() as stack:
+            topics = [stack.enter_context(self._topic(contender, mode, "small")) for contender in contenders]
+            for contender, topic in zip(contenders, topics, strict=True):
+                keep(contender, requests_librdkafka(contender.running, topic, volumes))
+            pairs = [(contender.running, topic) for contender, topic in zip(contenders, topics, strict=True)]
+            for contender, found in zip(contenders, raw_in_turn(pairs, volumes), strict=True):
+                keep(contender, found)
         return figures
+
+    def _topic(self, contender: Contender, mode: str, kind: str) -> AbstractContextManager[str]:
+        self._topics += 1
+        name = f"bench-{kind}-{self._topics:04}"
+        return fresh_topic(contender.running, name, contender.directory, contender.topic_config(mode))
 
     def _progress(self, label: str, contender: Contender, text: str) -> None:
         say(f"{time.monotonic() - self._begin:4.0f} s  {label:24} {contender.name:6} {text}")

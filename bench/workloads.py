@@ -6,8 +6,8 @@ by name (`bench.table` knows their units and goals). Nothing here knows which br
 
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,7 @@ BULK_MESSAGE_BYTES = 1024
 SMALL_MESSAGE_BYTES = 100
 IN_FLIGHT = 5
 CONSUME_PASSES = 4
+TURNS = 20
 MB = 1_000_000
 # Fewer than librdkafka's own limit of 100,000, so that its queue never refuses a message.
 QUEUED_MESSAGES_MAX = 50_000
@@ -203,29 +204,46 @@ def requests_librdkafka(broker: Process, topic: str, volumes: Volumes) -> Figure
     }
 
 
-def requests_raw(broker: Process, topic: str, volumes: Volumes) -> Figures:
-    """Prepared frames on a raw socket, one message a request, five in flight."""
-    before = end_offset(broker, topic)
-    with RawProducer(broker.port, topic, SMALL_MESSAGE_BYTES) as producer, Stretch(broker.pid) as stretch:
-        producer.pipeline(volumes.requests, IN_FLIGHT)
-    _expect(broker, topic, before + volumes.requests)
+def raw_in_turn(pairs: Sequence[tuple[Process, str]], volumes: Volumes) -> list[Figures]:
+    """One message a request on raw sockets, first five in flight, then one at a time: figures by broker, as given.
+
+    The brokers take turns many times over. What a wake-up costs depends on whether the cores sleep, which changes with
+    whatever else the machine does, and doubles a round trip: it should change for all alike."""
+    before = [end_offset(broker, topic) for broker, topic in pairs]
+    spans: list[list[Span]] = [[] for _ in pairs]
+    trip_spans: list[list[Span]] = [[] for _ in pairs]
+    times: list[list[int]] = [[] for _ in pairs]
+    requests, trips = volumes.requests // TURNS, volumes.round_trips // TURNS
+    with ExitStack() as stack:
+        producers = [
+            stack.enter_context(RawProducer(broker.port, topic, SMALL_MESSAGE_BYTES))
+            for broker, topic in pairs
+        ]
+        for _ in range(TURNS):
+            for index, (broker, _topic) in enumerate(pairs):
+                with Stretch(broker.pid) as stretch:
+                    producers[index].pipeline(requests, IN_FLIGHT)
+                spans[index].append(stretch.span)
+        for _ in range(TURNS):
+            for index, (broker, _topic) in enumerate(pairs):
+                with Stretch(broker.pid) as stretch:
+                    times[index] += producers[index].round_trips_ns(trips)
+                trip_spans[index].append(stretch.span)
+    for (broker, topic), count in zip(pairs, before, strict=True):
+        _expect(broker, topic, count + (requests + trips) * TURNS)
+    return [
+        _raw_figures(*found, requests=requests * TURNS)
+        for found in zip(spans, trip_spans, times, strict=True)
+    ]
+
+
+def _raw_figures(spans: list[Span], trip_spans: list[Span], times: list[int], *, requests: int) -> Figures:
+    ordered = sorted(times)
     return {
-        "raw_requests_s": volumes.requests / stretch.span.wall_ns * 1e9,
-        "raw_request_cpu_us": stretch.span.cpu_ns / 1e3 / volumes.requests,
+        "raw_requests_s": requests / sum(span.wall_ns for span in spans) * 1e9,
+        "raw_request_cpu_us": sum(span.cpu_ns for span in spans) / 1e3 / requests,
+        "round_trip_p50_ms": quantile(ordered, 0.5) / 1e6,
+        "round_trip_p99_ms": quantile(ordered, 0.99) / 1e6,
+        "round_trip_p999_ms": quantile(ordered, 0.999) / 1e6,
+        "round_trip_cpu_us": sum(span.cpu_ns for span in trip_spans) / 1e3 / len(ordered),
     }
-
-
-def round_trips(broker: Process, topic: str, volumes: Volumes) -> Figures:
-    """Prepared frames on a raw socket, one at a time."""
-    with RawProducer(broker.port, topic, SMALL_MESSAGE_BYTES) as producer, Stretch(broker.pid) as stretch:
-        times = sorted(producer.round_trips_ns(volumes.round_trips))
-    return {
-        "round_trip_p50_ms": quantile(times, 0.5) / 1e6,
-        "round_trip_p99_ms": quantile(times, 0.99) / 1e6,
-        "round_trip_p999_ms": quantile(times, 0.999) / 1e6,
-        "round_trip_cpu_us": stretch.span.cpu_ns / 1e3 / volumes.round_trips,
-    }
-
-
-# The workloads of one round, by the topic that they share.
-ROUND = {"bulk": (produce_bulk, consume_bulk), "small": (requests_librdkafka, requests_raw, round_trips)}

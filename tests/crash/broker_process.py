@@ -23,6 +23,8 @@ from ottla.wire.frames import ClientConnection
 #: Longer than anything healthy takes, shorter than the limit of a test.
 PATIENCE_S = 60.0
 
+KILL_AT = Path(__file__).with_name("kill_at.py")
+
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 18, 19, 20
 LATEST = -1
 
@@ -48,13 +50,13 @@ class BrokerProcess:
     def __exit__(self, *exception: object) -> None:
         self.kill()
 
-    def spawn(self) -> Self:
-        """Start the process and return at once."""
+    def spawn(self, *, kill_at: int = 0) -> Self:
+        """Start the process and return at once. `kill_at` N: it dies just before it changes a file for the Nth time."""
         assert self._process is None or self._process.poll() is not None
-        command = [
-            str(Path(sys.executable).parent / "ottla"), "up", "--listen", self.address,
-            "--data-dir", str(self.data_dir), "--no-console",
-        ]  # fmt: skip
+        command = [str(Path(sys.executable).parent / "ottla")]
+        if kill_at:
+            command = [sys.executable, str(KILL_AT), str(kill_at), str(self.data_dir)]
+        command += ["up", "--listen", self.address, "--data-dir", str(self.data_dir), "--no-console"]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         self.said, self._is_silent = [], False

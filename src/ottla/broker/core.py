@@ -192,14 +192,14 @@ class Broker:
         call = Call(connection, entry, correlation_id)
         try:
             response = entry.handler(self, call, request, now_ms)
+            if response is WAIT:
+                self._queue(call)
+            elif response is not SILENT:
+                self.answer(call, response)
         except Exception as error:
             self.say(f"internal error in API {key} version {version} from {connection.peer}: {error!r}")
             self.close(connection, f"internal error: {error!r}")
             raise
-        if response is WAIT:
-            self._queue(call)
-        elif response is not SILENT:
-            self.answer(call, response)
         return None
 
     def client_id(self, frame: memoryview) -> str | None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.log.partition_log import Slice
+from ottla.log.reading import Slice
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call, Connection
     from ottla.broker.core import Broker
-    from ottla.broker.hosting import HostedTopic
+    from ottla.broker.hosting import HostedTopic, Hosting
     from ottla.replication.leader import Leader
 
 #: Interests a session may hold; beyond it a client is served without a session.
@@ -40,14 +40,16 @@ class Interest:
     """One partition as one fetch wants it, and what the session last said of it."""
 
     __slots__ = (
-        "bytes_max", "fetching", "last_fetched_epoch", "leader", "leader_epoch", "name", "number", "offset",
+        "bytes_max", "fetching", "key", "last_fetched_epoch", "leader", "leader_epoch", "name", "number", "offset",
         "told_start", "told_watermark", "topic_id",
     )  # fmt: skip
 
     def __init__(
-        self, fetching: Fetching, name: str, topic_id: bytes, number: int, leader: Leader | None
+        self, fetching: Fetching, key: Any, name: str, topic_id: bytes, number: int, leader: Leader | None
     ) -> None:
         self.fetching = fetching
+        #: What the client calls the topic: a name, or an id as a number.
+        self.key = key
         self.name = name
         self.topic_id = topic_id
         self.number = number
@@ -58,6 +60,21 @@ class Interest:
         self.last_fetched_epoch = -1
         self.told_watermark = -1
         self.told_start = -1
+
+    def find_again(self, hosting: Hosting) -> int:
+        """Look for a partition that was not there, or is gone: a session outlives topics. The error if there is none."""
+        by_id = isinstance(self.key, int)
+        hosted = hosting.by_id.get(self.key) if by_id else hosting.by_name.get(self.key)
+        leader = hosted.leaders.get(self.number) if hosted is not None else None
+        if leader is not self.leader:
+            if self.leader is not None:
+                self.leader.watchers.pop(self, None)
+            self.leader = leader
+            if leader is not None and self.fetching.watching:
+                leader.watchers[self] = None
+        if leader is not None:
+            return 0
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id and hosted is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def moved(self) -> None:
         fetching = self.fetching
@@ -129,18 +146,18 @@ class Fetching:
                 left -= row.data.size
             elif row.error:
                 failed = True
-            elif row.diverging is None:
+            elif (
+                incremental
+                and row.diverging is None
+                and row.high_watermark == interest.told_watermark
+                and row.log_start_offset == interest.told_start
+            ):
                 clean.append(interest)
-                if (
-                    incremental
-                    and row.high_watermark == interest.told_watermark
-                    and row.log_start_offset == interest.told_start
-                ):
-                    continue
+                continue
             rows.append(row)
-        for interest in clean if incremental else ():
-            # Nothing more to see until its partition moves. Data that did not fit keeps it dirty; a full answer names
-            # every partition, so there all stay until it has left.
+        for interest in clean:
+            # Nothing more to see until its partition moves. Data that did not fit, and news that have not left yet, keep
+            # it dirty.
             if interest.leader is None or interest.offset >= interest.leader.high_watermark:
                 del self.dirty[interest]
         return rows, total, failed
@@ -151,6 +168,7 @@ class FetchSessions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self.hosting = broker.hosting
         self.by_id: dict[int, Fetching] = {}
         #: Fetches whose partitions moved, in order.
         self.woken: dict[Fetching, None] = {}
@@ -242,8 +260,10 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     """What there is for one interest now."""
     leader = interest.leader
     if leader is None or leader.gone:
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID if not interest.name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return Row(interest, unknown, -1, -1, None)
+        error = interest.find_again(interest.fetching.sessions.hosting)
+        leader = interest.leader
+        if leader is None:
+            return Row(interest, error, -1, -1, None)
     if interest.leader_epoch >= 0 and interest.leader_epoch != leader.leader_epoch:
         # R2: the caller and this broker disagree about who leads.
         older = interest.leader_epoch < leader.leader_epoch

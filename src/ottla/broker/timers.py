@@ -63,6 +63,9 @@ class Timers:
         """Let everything expire whose time has come."""
         heap = self._heap
         while heap and heap[0] << _BUCKET_BITS <= now_ms:
-            for timed in self._buckets.pop(heappop(heap)):
-                timed.bucket = -1
-                timed.expire(now_ms)
+            number = heappop(heap)
+            for timed in self._buckets.pop(number):
+                # One that rang before may have cancelled it.
+                if timed.bucket == number:
+                    timed.bucket = -1
+                    timed.expire(now_ms)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from ottla.cli.outcome import NOT_FOUND, CommandError, end_on_signals, print_json, say, usage_error
+from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, usage_error
 from ottla.cli.text import Format, shown, time_ms, time_text
 
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ottla.client.fetched import ConsumerRecord
     from ottla.client.metadata import TopicPartition
 
-POLL_MS = 500
+#: How long a stop may have to wait.
+POLL_MS = 200
 
 
 def register(parent: typer.Typer) -> None:
@@ -76,17 +77,18 @@ def consume(
     """
     if sum((from_beginning, offset is not None, start is not None)) > 1:
         raise usage_error("give only one of --from-beginning, --offset and --time")
-    end_on_signals()
+    stop = Stop()
     from ottla.client.blocking import Consumer
 
     shape = Shape(keys, headers, timestamps, offsets, form, separator, as_json)
     count = 0
     with Consumer(bootstrap, auto_offset_reset="earliest", client_id="ottla-cli") as consumer:
         try:
-            _place(consumer, topic, partition, from_beginning, offset, start)
-            ends = consumer.end_offsets(consumer.assignment()) if until_end else None
+            with stop.waiting():
+                _place(consumer, topic, partition, from_beginning, offset, start)
+                ends = consumer.end_offsets(consumer.assignment()) if until_end else None
             quiet_since = time.monotonic()
-            while not (ends is not None and _at_end(consumer, ends)):
+            while not stop.asked and not (ends is not None and _at_end(consumer, ends)):
                 wanted = None if max_messages is None else max_messages - count
                 for records in consumer.poll(_wait_ms(timeout, quiet_since), wanted).values():
                     for record in records:
@@ -100,8 +102,10 @@ def consume(
                     say(f"no message for {timeout:g} s")
                     break
         except KeyboardInterrupt:
-            sys.stdout.flush()
-            say("stopped")
+            stop.asked = True
+    sys.stdout.flush()
+    if stop.asked:
+        say("stopped")
     if not as_json:
         say(f"{count} message(s) from {topic}")
 

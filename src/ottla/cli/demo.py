@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.options import AsJson
-from ottla.cli.outcome import FAILED, end_on_signals, print_json, say
+from ottla.cli.outcome import FAILED, Stop, print_json, say
 from ottla.cli.progress import ProgressLine, percentile
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def demo(
       ottla demo
       ottla demo --seconds 10 --rate 5000 --json
     """
-    end_on_signals()
+    stop = Stop()
     if seconds is None and not sys.stderr.isatty():
         seconds = SECONDS_WITHOUT_TERMINAL
     listen_port = free_port(port)
@@ -72,11 +72,11 @@ def demo(
 
     with (
         tempfile.TemporaryDirectory(prefix="ottla-demo-") as folder,
-        ottla.Broker(port=listen_port, data_dir=folder) as broker,
+        ottla.Broker(folder, port=listen_port) as broker,
     ):
         say(f"a broker listens on {broker.address}; from another terminal try")
         say(f"  ottla consume {TOPIC} --bootstrap {broker.address} --offsets --format hex")
-        summary = run(broker.address, seconds, rate)
+        summary = run(broker.address, seconds, rate, stop)
     if as_json:
         print_json(summary)
     else:
@@ -153,7 +153,7 @@ class Traffic:
         return sum(self.produced) - sum(self.consumed)
 
 
-def run(address: str, seconds: float | None, rate: int) -> dict[str, Any]:
+def run(address: str, seconds: float | None, rate: int, stop: Stop) -> dict[str, Any]:
     """Produce and consume until the time is up or Ctrl-C; gives the summary."""
     from ottla.client.blocking import Admin, Consumer, Producer
 
@@ -167,12 +167,14 @@ def run(address: str, seconds: float | None, rate: int) -> dict[str, Any]:
         sender = threading.Thread(target=traffic.produce, args=(producer,), name="demo-producer")
         sender.start()
         try:
-            while not traffic.stop.is_set() and (seconds is None or time.monotonic() - started < seconds):
+            while not (stop.asked or traffic.stop.is_set()):
+                if seconds is not None and time.monotonic() - started >= seconds:
+                    break
                 traffic.consume(consumer)
                 if line.due():
                     line.show(_progress(traffic, time.monotonic() - started))
-        except KeyboardInterrupt:
-            line.note("stopping")
+            if stop.asked:
+                line.note("stopping")
         finally:
             traffic.stop.set()
             sender.join()

@@ -10,7 +10,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -108,6 +109,36 @@ def describe_failure(error: BaseException) -> tuple[str, int] | None:
         if isinstance(error, Refusal):
             return str(error), USAGE
     return None
+
+
+class Stop:
+    """Ctrl-C and SIGTERM as a flag that a loop looks at, so that nothing is torn in the middle.
+
+    Only inside `waiting()`, where the command waits for something that may never come, does a signal raise
+    KeyboardInterrupt. So does a second one, for those who will not wait.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._waiting = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._signalled)
+
+    def _signalled(self, _number: int, _frame: FrameType | None) -> None:
+        again, self.asked = self.asked, True
+        if self._waiting or again:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        self._waiting = True
+        try:
+            # A signal that came just before must not be slept over.
+            if self.asked:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self._waiting = False
 
 
 def end_on_signals() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from ottla.cli.outcome import CommandError, end_on_signals, pairs, print_json, say, usage_error
+from ottla.cli.outcome import CommandError, Stop, pairs, print_json, say, usage_error
 from ottla.cli.text import Format, time_ms, typed
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def produce(
     """
     if value is not None and key_separator is not None:
         raise usage_error("--key-separator is for lines of input; with --value give --key")
-    end_on_signals()
+    stop = Stop()
     template = Message(
         None if key is None else typed(key, form),
         None,
@@ -101,9 +101,9 @@ def produce(
     if value is not None:
         messages: Iterator[Message] = iter([_from_line(value, template, None, null, form)])
     elif lines == "json":
-        messages = (_from_json(line, template, form) for line in _lines())
+        messages = (_from_json(line, template, form) for line in _lines(stop))
     else:
-        messages = (_from_line(line, template, key_separator, null, form) for line in _lines())
+        messages = (_from_line(line, template, key_separator, null, form) for line in _lines(stop))
     if value is None and sys.stdin.isatty():
         say(f"type messages for {topic}, one a line; Ctrl-D ends")
     sent = _send_all(topic, messages, bootstrap, acks, compression, as_json)
@@ -111,8 +111,12 @@ def produce(
         say(f"{sent} message(s) to {topic}")
 
 
-def _lines() -> Iterator[str]:
-    for line in sys.stdin.buffer:
+def _lines(stop: Stop) -> Iterator[str]:
+    while True:
+        with stop.waiting():
+            line = sys.stdin.buffer.readline()
+        if not line:
+            return
         yield line.rstrip(b"\r\n").decode("utf-8", "surrogateescape")
 
 

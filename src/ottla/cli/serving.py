@@ -7,16 +7,16 @@ anything unusual go to the typer commands in `up.py` and `broker.py`, which end 
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ottla
 from ottla.cli.outcome import NOT_FOUND, CommandError, pairs, say, usage_error
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
+    from ottla.server.node import Node
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "ottla-data"
@@ -83,7 +83,7 @@ def up(listen: str, data_dir: str, settings: Sequence[str]) -> None:
         "log.dirs": os.path.abspath(data_dir),
         **pairs(settings, "--set"),
     }
-    serve(properties, "choose another port with --listen")
+    serve(properties)
 
 
 def broker(config: str, settings: Sequence[str]) -> None:
@@ -99,32 +99,27 @@ def broker(config: str, settings: Sequence[str]) -> None:
     except UnicodeDecodeError as error:
         raise CommandError(f"{config} is not a text file: {error}") from error
     properties = parse_toml(text) if config.endswith(".toml") else parse_properties(text)
-    serve({**properties, **pairs(settings, "--set")}, "change `listeners`")
+    serve({**properties, **pairs(settings, "--set")})
 
 
-def serve(properties: dict[str, str], when_taken: str) -> None:
+def serve(properties: dict[str, str]) -> None:
     """Run a broker with these settings until a signal ends it, then exit with its code."""
     from ottla.config.broker import BrokerConfig
 
     config = BrokerConfig.from_properties(properties)
     for name in config.ignored:
         say(f"note: {name} has no effect in this version")
-    from ottla.server.node import run
+    from ottla.server.node import CannotStart, run
 
     try:
-        code = run(config, lambda node: announce(node, config))
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            taken = ", ".join(listener.address for listener in config.listeners)
-            raise CommandError(
-                f"{taken} is taken: another broker may be running; stop it or {when_taken}"
-            ) from error
-        raise
+        code = run(config, lambda node: announce(node, config), say=say)
+    except CannotStart as error:
+        raise CommandError(str(error)) from error
     say("stopped cleanly" if code == 0 else f"stopped with code {code}")
     raise SystemExit(code)
 
 
-def announce(node: Any, config: BrokerConfig) -> None:
+def announce(node: Node, config: BrokerConfig) -> None:
     """Tell where the broker is and how to stop it."""
     say(f"ottla {ottla.__version__} listens on {node.address}")
     say(f"data in {', '.join(config.log_dirs)}")

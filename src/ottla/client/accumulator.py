@@ -98,7 +98,7 @@ class SendFuture:
         batch = self._batch
         if not batch.done:
             condition = batch.accumulator.condition
-            with condition:
+            with batch.accumulator.lock:
                 if not condition.wait_for(lambda: batch.done, timeout):
                     raise TimeoutError(f"the record for {batch.tp} is not acknowledged after {timeout:g} s")
         return batch.error
@@ -142,7 +142,10 @@ class Accumulator:
     def __init__(
         self, *, batch_bytes: int, linger_ms: float, buffer_bytes: int, delivery_timeout_ms: float
     ) -> None:
-        self.condition = threading.Condition(threading.Lock())
+        # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
+        # would leave the lock taken for ever.
+        self.lock = threading.Lock()
+        self.condition = threading.Condition(self.lock)
         self.buffered_bytes = 0
         self._batch_bytes = batch_bytes
         self._linger_ms = linger_ms
@@ -159,7 +162,7 @@ class Accumulator:
         self, tp: TopicPartition, record: Record, size_bytes: int, now_ms: float
     ) -> tuple[SendFuture, bool] | None:
         """Add a record; also whether the sender should look now. None when there is no room."""
-        with self.condition:
+        with self.lock:
             if self._closed:
                 raise ClientClosed("this producer is closed", advice="Make a new one")
             if self.buffered_bytes + size_bytes > self._buffer_bytes and self.buffered_bytes:
@@ -185,7 +188,7 @@ class Accumulator:
 
     def has_open_batch(self, tp: TopicPartition) -> bool:
         """Whether the next record for the partition would join a batch that has room."""
-        with self.condition:
+        with self.lock:
             queue = self._queues.get(tp)
             if not queue:
                 return False
@@ -193,7 +196,7 @@ class Accumulator:
             return batch.encoded is None and batch.size_bytes < self._batch_bytes
 
     def wait_for_room(self, size_bytes: int, timeout_s: float) -> None:
-        with self.condition:
+        with self.lock:
             if not self.condition.wait_for(
                 lambda: (
                     self._closed
@@ -205,7 +208,7 @@ class Accumulator:
                 raise buffer_full(timeout_s)
 
     def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
-        with self.condition:
+        with self.lock:
             if not batch.done:
                 batch.callbacks.append(callback)
                 return
@@ -213,20 +216,20 @@ class Accumulator:
 
     def outstanding(self) -> list[Batch]:
         """Every batch that is not acknowledged yet."""
-        with self.condition:
+        with self.lock:
             return [batch for queue in self._queues.values() for batch in queue] + list(self._on_way.values())
 
     def begin_flush(self) -> None:
-        with self.condition:
+        with self.lock:
             self._flushing += 1
 
     def end_flush(self) -> None:
-        with self.condition:
+        with self.lock:
             self._flushing -= 1
 
     def close(self) -> None:
         """Refuse new records; what is queued leaves without lingering."""
-        with self.condition:
+        with self.lock:
             self._closed = True
             self._flushing += 1
             self.condition.notify_all()
@@ -238,7 +241,7 @@ class Accumulator:
         ready: dict[int, list[Batch]] = {}
         leaderless: list[Batch] = []
         wait_ms: float | None = None
-        with self.condition:
+        with self.lock:
             for tp, queue in list(self._queues.items()):
                 if tp in self._on_way:
                     continue
@@ -269,20 +272,20 @@ class Accumulator:
     def expired(self, now_ms: float) -> list[Batch]:
         """Take the queued batches that are past their delivery time; the caller fails them with `finish`."""
         found: list[Batch] = []
-        with self.condition:
+        with self.lock:
             for queue in self._queues.values():
                 while queue and queue[0].created_ms + self._delivery_timeout_ms <= now_ms:
                     found.append(queue.popleft())
         return found
 
     def next_expiry_ms(self) -> float | None:
-        with self.condition:
+        with self.lock:
             oldest = min((queue[0].created_ms for queue in self._queues.values() if queue), default=None)
         return None if oldest is None else oldest + self._delivery_timeout_ms
 
     def retry(self, batch: Batch, error: KafkaError, now_ms: float, backoff_ms: float) -> None:
         """Put a batch back to the front of its partition; it leaves again after the back-off."""
-        with self.condition:
+        with self.lock:
             self._on_way.pop(batch.tp, None)
             batch.attempts += 1
             batch.last_error = error
@@ -291,7 +294,7 @@ class Accumulator:
 
     def fail_queued(self, batch: Batch, error: KafkaError) -> None:
         """Fail a batch that is still in its queue."""
-        with self.condition:
+        with self.lock:
             queue = self._queues.get(batch.tp)
             if queue is None or batch not in queue:
                 return
@@ -302,7 +305,7 @@ class Accumulator:
         self, batch: Batch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1
     ) -> None:
         """The batch is acknowledged, or has failed for good."""
-        with self.condition:
+        with self.lock:
             if self._on_way.get(batch.tp) is batch:
                 del self._on_way[batch.tp]
             self.buffered_bytes -= batch.size_bytes - HEADER_BYTES
@@ -318,7 +321,7 @@ class Accumulator:
 
     @property
     def empty(self) -> bool:
-        with self.condition:
+        with self.lock:
             return not self._on_way and not any(self._queues.values())
 
 

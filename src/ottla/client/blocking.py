@@ -249,7 +249,7 @@ class Consumer(_Blocking):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return {}
-            with buffer.condition:
+            with buffer.lock:
                 buffer.condition.wait_for(lambda: buffer.ready or self._closed, left_s)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:

@@ -74,7 +74,7 @@ class AsyncConsumer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.cluster.close()
-        with self.buffer.condition:
+        with self.buffer.lock:
             self.buffer.condition.notify_all()
 
     # What callers ask
@@ -354,7 +354,7 @@ class AsyncConsumer:
                 partition.log_start_offset = int(part.log_start_offset)
             self.buffer.put(partition, generation, part.records)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
-            with self.buffer.condition:
+            with self.buffer.lock:
                 if partition.generation != generation:
                     return
                 if partition.batches or partition.cursor < len(partition.records):
@@ -415,7 +415,7 @@ class AsyncConsumer:
             return
         finally:
             self._looking_up.difference_update(partition.tp for partition, _ in asked)
-        with self.buffer.condition:
+        with self.buffer.lock:
             for partition, generation in asked:
                 if partition.generation == generation and partition.tp in found:
                     partition.position = partition.fetch_offset = max(found[partition.tp].offset, 0)

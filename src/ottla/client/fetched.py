@@ -83,7 +83,10 @@ class FetchBuffer:
     """The assigned partitions and what was fetched for them."""
 
     def __init__(self, *, partition_bytes_max: int) -> None:
-        self.condition = threading.Condition(threading.Lock())
+        # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
+        # would leave the lock taken for ever.
+        self.lock = threading.Lock()
+        self.condition = threading.Condition(self.lock)
         self.partitions: dict[TopicPartition, Partition] = {}
         self._partition_bytes_max = partition_bytes_max
         self._turn: deque[TopicPartition] = deque()
@@ -92,14 +95,14 @@ class FetchBuffer:
 
     def assign(self, wanted: Iterable[TopicPartition], reset: int | None) -> None:
         """Replace the assignment; partitions that stay keep their position and buffer."""
-        with self.condition:
+        with self.lock:
             before = self.partitions
             self.partitions = {tp: before.get(tp) or Partition(tp, reset) for tp in wanted}
             self._turn = deque(self.partitions)
 
     def place(self, tp: TopicPartition, *, offset: int | None = None, reset: int | None = None) -> None:
         """Go on at an offset, or where `reset` (a timestamp of ListOffsets) leads."""
-        with self.condition:
+        with self.lock:
             partition = self._assigned(tp)
             partition.clear()
             partition.position = offset
@@ -107,12 +110,12 @@ class FetchBuffer:
             partition.reset = reset
 
     def pause(self, tps: Iterable[TopicPartition], paused: bool) -> None:
-        with self.condition:
+        with self.lock:
             for tp in tps:
                 self._assigned(tp).paused = paused
 
     def position(self, tp: TopicPartition) -> int | None:
-        with self.condition:
+        with self.lock:
             return self._assigned(tp).position
 
     def _assigned(self, tp: TopicPartition) -> Partition:
@@ -124,7 +127,7 @@ class FetchBuffer:
     def take(self, records_max: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Up to so many records, partition after partition, each once in turn first. Raises a partition's error once."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        with self.condition:
+        with self.lock:
             for _ in range(len(self._turn)):
                 tp = self._turn[0]
                 partition = self.partitions[tp]
@@ -202,7 +205,7 @@ class FetchBuffer:
 
     def put(self, partition: Partition, generation: int, data: bytes | None) -> bool:
         """Keep the whole batches of a fetch; whether anything new came. Bytes of an older generation are dropped."""
-        with self.condition:
+        with self.lock:
             if (
                 partition.generation != generation
                 or self.partitions.get(partition.tp) is not partition
@@ -232,7 +235,7 @@ class FetchBuffer:
             return bool(batches)
 
     def fail(self, partition: Partition, generation: int, error: KafkaError) -> None:
-        with self.condition:
+        with self.lock:
             if partition.generation == generation:
                 partition.error = error
                 self.condition.notify_all()

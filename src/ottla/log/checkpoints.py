@@ -49,8 +49,11 @@ def parse_epochs(data: bytes | None) -> list[tuple[int, int]] | None:
 
 
 def _rows(data: bytes | None, *, columns: int) -> list[list[str]] | None:
+    if data is None or not data.endswith(b"\n"):
+        # Without its last newline the last number may be cut, and would still look like one.
+        return None
     try:
-        lines = (data or b"").decode().splitlines()
+        lines = data.decode().splitlines()
         if len(lines) < 2 or lines[0].strip() != "0":
             return None
         rows = [line.split() for line in lines[2:] if line.strip()]

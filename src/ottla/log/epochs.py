@@ -6,7 +6,14 @@ histories part; a log asks `end_of(epoch)` to answer another replica, and `assig
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import pairwise
+from typing import Final
+
 from ottla.log.checkpoints import parse_epochs, render_epochs
+
+#: What "unknown" is in the protocol, for an epoch and for an offset.
+_UNDEFINED: Final = -1
 
 
 class LeaderEpochs:
@@ -17,15 +24,18 @@ class LeaderEpochs:
 
     @classmethod
     def parse(cls, data: bytes | None) -> LeaderEpochs | None:
+        """None if the file is missing, torn, or says what cannot be: epochs and offsets both only grow."""
         pairs = parse_epochs(data)
-        return None if pairs is None or pairs != sorted(pairs) else cls(pairs)
+        if pairs is None or any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(pairs)):
+            return None
+        return cls(pairs)
 
     def render(self) -> bytes:
         return render_epochs(self.pairs)
 
     @property
     def latest(self) -> int:
-        return self.pairs[-1][0] if self.pairs else -1
+        return self.pairs[-1][0] if self.pairs else _UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note that `epoch` begins at this offset; True if that was news."""
@@ -38,24 +48,20 @@ class LeaderEpochs:
         return True
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch ≤ the one asked for, its end offset), or (-1, -1) if there is none."""
+        """(largest known epoch ≤ the one asked for, its end offset), or (-1, -1) if only a newer broker can know.
+
+        For an epoch before all that are known here, the answer is that epoch itself, ending where the first begins.
+        """
+        if epoch < 0 or epoch > self.latest:
+            return _UNDEFINED, _UNDEFINED
         if epoch == self.latest:
             return epoch, log_end_offset
-        floor, end = -1, -1
-        for known, start in self.pairs:
-            if known > epoch:
-                return (floor, start) if floor >= 0 else (-1, -1)
-            floor, end = known, log_end_offset
-        # Above everything we know: undefined, the caller must ask somebody newer.
-        return (-1, -1) if epoch > self.latest else (floor, end)
+        at = bisect_right(self.pairs, epoch, key=_epoch)
+        return (self.pairs[at - 1][0] if at else epoch), self.pairs[at][1]
 
     def epoch_of(self, offset: int) -> int:
-        found = -1
-        for epoch, start in self.pairs:
-            if start > offset:
-                break
-            found = epoch
-        return found
+        at = bisect_right(self.pairs, offset, key=_start)
+        return self.pairs[at - 1][0] if at else _UNDEFINED
 
     def truncate_end(self, offset: int) -> bool:
         kept = [pair for pair in self.pairs if pair[1] < offset]
@@ -70,3 +76,11 @@ class LeaderEpochs:
         epoch = self.epoch_of(offset)
         self.pairs = [(epoch, offset), *(pair for pair in self.pairs if pair[1] > offset)]
         return True
+
+
+def _epoch(pair: tuple[int, int]) -> int:
+    return pair[0]
+
+
+def _start(pair: tuple[int, int]) -> int:
+    return pair[1]

@@ -1,44 +1,57 @@
-"""The sparse indexes of a segment.
+"""The sparse indexes of a segment (B2).
 
-    .index       entries of 8 bytes, sorted:   relative offset i32 | position i32
-    .timeindex   entries of 12 bytes, sorted:  timestamp i64 | relative offset i32
+    .index       entries of 8 bytes:   last offset of a batch, relative to the base, i32 | position of that batch i32
+    .timeindex   entries of 12 bytes:  largest timestamp so far i64 | relative offset of the batch that had it first i32
 
-Both are a sorted file of (key, value): a look-up is a binary search by `pread`, never a scan. New entries gather in
-memory and go to the file in blocks; those that a crash loses are written again by recovery, which reads the log past
+Keys and values both grow along the file, so a look-up is a binary search by `pread`, never a scan. New entries gather
+in memory and go to the file in blocks; those that a crash loses are written again by recovery, which reads the log past
 the recovery point anyway (entries below it were flushed and synced before it moved).
 """
 
 from __future__ import annotations
 
 import struct
+from typing import Final, NamedTuple, TypeAlias
 
-from ottla.ports.disk import Disk, File
+from ottla.ports.disk import Disk, DiskError, File
 
 #: Entries kept in memory before they go to the file.
-_PENDING_BYTES_MAX = 4096
+_PENDING_BYTES_MAX: Final = 4096
 #: Once the search is down to this many bytes they are read at once.
-_BLOCK_BYTES = 4096
+_BLOCK_BYTES: Final = 4096
+
+OFFSET_ENTRY: Final = struct.Struct(">ii")
+TIME_ENTRY: Final = struct.Struct(">qi")
+
+Entry: TypeAlias = tuple[int, int]
+
+_KEY: Final = 0
+_VALUE: Final = 1
+
+
+class Place(NamedTuple):
+    """Where a bound falls: how many entries do not exceed it, the last of those, and the first that does."""
+
+    rank: int
+    floor: Entry | None
+    above: Entry | None
 
 
 class SparseIndex:
-    """A sorted file of (key, value) pairs. `floor` finds the last entry whose key is not above the one asked for."""
+    """A sorted file of (key, value) pairs."""
 
-    __slots__ = ("_disk", "_entry", "_file", "_pending", "bytes_max", "last_key", "path", "written")
+    __slots__ = ("_disk", "_entry", "_pending", "bytes_max", "file", "last_key", "written")
 
     def __init__(self, disk: Disk, path: str, entry: struct.Struct, bytes_max: int, *, create: bool) -> None:
         self._disk = disk
         self._entry = entry
-        self.path = path
-        self.bytes_max = bytes_max
-        self._file: File = disk.open(path, create=create)
         self._pending = bytearray()
+        #: At this size the segment is closed; always whole entries.
+        self.bytes_max = bytes_max // entry.size * entry.size
+        self.file: File = disk.open(path, create=create)
         #: Bytes in the file: whole entries only.
         self.written = 0
         self.last_key: int | None = None
-
-    @property
-    def file(self) -> File:
-        return self._file
 
     @property
     def count(self) -> int:
@@ -50,92 +63,135 @@ class SparseIndex:
 
     def load(self) -> bool:
         """Take the file as it is; False if it cannot be a sorted list of whole entries and must be rebuilt."""
-        size = self._disk.size(self._file)
+        size = self._disk.size(self.file)
+        width = self._entry.size
         self._pending.clear()
-        self.written = size - size % self._entry.size
+        self.written = size - size % width
         self.last_key = None
         if self.written:
-            first, last = self._at(0)[0], self._at(self.written - self._entry.size)[0]
-            if first > last or last < 0:
+            first, last = self._at(0), self._at(self.written - width)
+            # Kafka's own files of a segment in use are filled up with zeros: they end below where they began.
+            if min(*first, *last) < 0 or (self.written > width and (first[0] >= last[0] or first[1] >= last[1])):
                 return False
-            self.last_key = last
+            self.last_key = last[0]
         return self.written == size
+
+    def salvage(self) -> None:
+        """Keep what a power cut left whole: the entries up to the first that does not go on from the one before."""
+        data = self._disk.read(self.file, 0, self._disk.size(self.file) // self._entry.size * self._entry.size)
+        count, last = 0, (-1, -1)
+        for key, value in self._entry.iter_unpack(data):
+            if key <= last[0] or value <= last[1]:
+                break
+            last = key, value
+            count += 1
+        self._pending.clear()
+        self.written = count * self._entry.size
+        self._disk.truncate(self.file, self.written)
+        self.last_key = last[0] if count else None
 
     def append(self, key: int, value: int) -> None:
         self._pending += self._entry.pack(key, value)
         self.last_key = key
         if len(self._pending) >= _PENDING_BYTES_MAX:
-            self.flush()
+            try:
+                self.flush()
+            except DiskError:
+                # The batch that this entry is for stands in the log already and must not be refused (R13). The
+                # entry waits in memory; the next flush of the log tries again and reports what it finds.
+                return
 
     def flush(self) -> None:
         """Hand pending entries to the file (not yet durable)."""
         if self._pending:
-            self.written = self._disk.write(self._file, self.written, (bytes(self._pending),))
+            self.written = self._disk.write(self.file, self.written, (bytes(self._pending),))
             self._pending.clear()
 
-    def floor(self, key: int) -> tuple[int, int] | None:
+    def floor(self, key: int) -> Entry | None:
         """The last entry with a key not above `key`, or None if all are above."""
-        pending = self._pending
-        if pending and self._entry.unpack_from(pending)[0] <= key:
-            return self._search(pending, key)
-        width = self._entry.size
-        low, high = 0, self.written
-        while high - low > _BLOCK_BYTES:
-            middle = low + (high - low) // width // 2 * width
-            if self._at(middle)[0] <= key:
-                low = middle
-            else:
-                high = middle
-        return self._search(self._disk.read(self._file, low, high - low), key)
+        return self._place(key, _KEY).floor
 
-    def last(self) -> tuple[int, int] | None:
+    def place(self, key: int) -> Place:
+        return self._place(key, _KEY)
+
+    def last(self) -> Entry | None:
         if self._pending:
             return self._unpack(self._pending, len(self._pending) - self._entry.size)
         return self._at(self.written - self._entry.size) if self.written else None
 
-    def truncate(self, key: int) -> None:
+    def truncate_keys(self, key: int) -> None:
         """Drop all entries whose key is `key` or above."""
+        self.truncate(self._place(key - 1, _KEY).rank)
+
+    def truncate_values(self, value: int) -> None:
+        """Drop all entries whose value is `value` or above."""
+        self.truncate(self._place(value - 1, _VALUE).rank)
+
+    def truncate(self, count: int) -> None:
+        """Keep the first `count` entries."""
         self.flush()
+        if self.written == count * self._entry.size:
+            return
+        self._disk.truncate(self.file, count * self._entry.size)
+        self.written = count * self._entry.size
+        self.last_key = self._at(self.written - self._entry.size)[0] if count else None
+
+    def reset(self) -> None:
+        """Drop everything, and what the file holds beyond whole entries."""
+        self._pending.clear()
+        self._disk.truncate(self.file, 0)
+        self.written = 0
+        self.last_key = None
+
+    def close(self) -> None:
+        self._disk.close(self.file)
+
+    def _place(self, bound: int, column: int) -> Place:
         width = self._entry.size
-        low, high = 0, self.written // width
-        while low < high:
+        written = self.written // width
+        pending = self._pending
+        if pending and self._unpack(pending, 0)[column] <= bound:
+            rank = self._rank(pending, bound, column)
+            return Place(
+                written + rank,
+                self._unpack(pending, (rank - 1) * width),
+                self._unpack(pending, rank * width) if rank * width < len(pending) else None,
+            )
+        low, high = 0, written
+        while (high - low) * width > _BLOCK_BYTES:
             middle = (low + high) // 2
-            if self._at(middle * width)[0] < key:
+            if self._at(middle * width)[column] <= bound:
                 low = middle + 1
             else:
                 high = middle
-        self.truncate_entries(low)
+        # One entry more at either end, so that both neighbours are in the block.
+        start, end = max(low - 1, 0), min(high + 1, written)
+        block = self._disk.read(self.file, start * width, (end - start) * width) if end > start else b""
+        rank = self._rank(block, bound, column)
+        above: Entry | None = None
+        if rank * width < len(block):
+            above = self._unpack(block, rank * width)
+        elif pending:
+            above = self._unpack(pending, 0)
+        return Place(start + rank, self._unpack(block, (rank - 1) * width) if rank else None, above)
 
-    def truncate_entries(self, count: int) -> None:
-        self.flush()
-        self.written = count * self._entry.size
-        self._disk.truncate(self._file, self.written)
-        self.last_key = self._at(self.written - self._entry.size)[0] if count else None
-
-    def close(self) -> None:
-        self._disk.close(self._file)
-
-    def _at(self, position: int) -> tuple[int, int]:
-        return self._unpack(self._disk.read(self._file, position, self._entry.size), 0)
-
-    def _unpack(self, data: bytes | bytearray, position: int) -> tuple[int, int]:
-        key, value = self._entry.unpack_from(data, position)
-        return key, value
-
-    def _search(self, data: bytes | bytearray, key: int) -> tuple[int, int] | None:
-        width = self._entry.size
+    def _rank(self, data: bytes | bytearray, bound: int, column: int) -> int:
+        unpack, width = self._entry.unpack_from, self._entry.size
         low, high = 0, len(data) // width
         while low < high:
             middle = (low + high) // 2
-            if self._entry.unpack_from(data, middle * width)[0] <= key:
+            if unpack(data, middle * width)[column] <= bound:
                 low = middle + 1
             else:
                 high = middle
-        return self._unpack(data, (low - 1) * width) if low else None
+        return low
 
+    def _at(self, position: int) -> Entry:
+        return self._unpack(self._disk.read(self.file, position, self._entry.size), 0)
 
-OFFSET_ENTRY = struct.Struct(">ii")
-TIME_ENTRY = struct.Struct(">qi")
+    def _unpack(self, data: bytes | bytearray, position: int) -> Entry:
+        key, value = self._entry.unpack_from(data, position)
+        return key, value
 
 
 def offset_index(disk: Disk, path: str, bytes_max: int, *, create: bool) -> SparseIndex:
@@ -143,4 +199,5 @@ def offset_index(disk: Disk, path: str, bytes_max: int, *, create: bool) -> Spar
 
 
 def time_index(disk: Disk, path: str, bytes_max: int, *, create: bool) -> SparseIndex:
-    return SparseIndex(disk, path, TIME_ENTRY, bytes_max, create=create)
+    # One entry is kept free for the last timestamp of a segment that is closed because this index is full.
+    return SparseIndex(disk, path, TIME_ENTRY, max(bytes_max - TIME_ENTRY.size, 0), create=create)

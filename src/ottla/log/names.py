@@ -27,10 +27,10 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 
-_PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
+_PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
-_SEGMENT: Final = re.compile(r"(\d{20})\.log")
-_SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot")
+_SEGMENT: Final = re.compile(r"([0-9]{20})\.log")
+_SNAPSHOT: Final = re.compile(r"([0-9]{20})\.snapshot")
 
 
 def partition_dir(topic: str, partition: int) -> str:

@@ -2,7 +2,8 @@
 
 Owns offsets: it gives each batch its base offset, and knows where the log starts, ends, and how far it is durable.
 Invariants: `bases` is the sorted list of the segments' base offsets (B2); segments are contiguous and never empty of
-meaning: `log_start_offset` ≤ `flushed_offset` ≤ `next_offset`; a failed write changes nothing.
+meaning: `recovery_point` ≤ `flushed_offset` ≤ `next_offset`, `log_start_offset` ≤ `next_offset`; a failed write changes
+nothing.
 
 Appending looks at the batch's header only; records are decoded where a topic's policy demands it (compaction keys,
 another codec, look-up by time).
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from copy import copy
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -20,23 +22,29 @@ from ottla.config.topic import TopicConfig
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.names import EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name, snapshot_offset
 from ottla.log.producers import Producers
+from ottla.log.reading import Slice, find_newest, find_time, slice_of
+from ottla.log.replay import load_producers
 from ottla.log.segment import Segment
-from ottla.log.validation import check_policies
+from ottla.log.validation import (
+    CLIENT_ATTRIBUTES,
+    bad_header,
+    check_policies,
+    too_large,
+    too_new,
+    wrong_length,
+)
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import DECOMPRESSED_BYTES_MAX, RELATIVE_OFFSET_MAX
+from ottla.model.limits import RELATIVE_OFFSET_MAX
 from ottla.ports.disk import Buffer, Disk, DiskError, File
 from ottla.records.batch import (
-    CONTROL_BIT,
     CRC_START,
     HEADER,
     HEADER_BYTES,
-    KNOWN_BITS,
     LENGTH_OVERHEAD,
     MAGIC,
     PREFIX,
     PREFIX_BYTES,
 )
-from ottla.records.record import find_timestamp
 
 _NO_TIMESTAMP: Final = -1
 
@@ -46,14 +54,6 @@ class Appended(NamedTuple):
     last_offset: int
     append_time_ms: int
     duplicate: bool
-
-
-class Slice(NamedTuple):
-    """A run of whole batches, the last perhaps cut, in one segment's file."""
-
-    file: File
-    position: int
-    size: int
 
 
 class Flush(NamedTuple):
@@ -70,7 +70,8 @@ class Flush(NamedTuple):
 
 class PartitionLog:
     __slots__ = (
-        "active", "bases", "config", "directory", "disk", "epochs", "failed", "flushed_offset", "fresh",
+        "active", "bases", "config", "directory", "disk", "epochs", "failed",
+        "flushed_offset", "fresh",
         "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "unflushed_bytes", "unsynced",
     )  # fmt: skip
 
@@ -95,7 +96,7 @@ class PartitionLog:
         self.recovery_point = self.next_offset
         #: Every record before it is durable.
         self.flushed_offset = self.next_offset
-        #: How much was appended since the last background flush began.
+        #: Written since the last flush began: what a start after a crash would read again.
         self.unflushed_bytes = 0
         #: Segments with records that are not durable yet, oldest first.
         self.unsynced: list[Segment] = []
@@ -166,16 +167,13 @@ class PartitionLog:
                 f"batches of magic {magic} are not accepted, only {MAGIC}",
             )
         if length != size - LENGTH_OVERHEAD:
-            raise _wrong_length(batch, length, size)
+            raise wrong_length(length, size)
         if size > config.max_message_bytes:
-            raise Refusal(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch has {size} bytes, max.message.bytes is {config.max_message_bytes}",
-            )
+            raise too_large(size, config)
         if crc32c(memoryview(batch)[CRC_START:]) != crc:
             raise Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match its content")
-        if count != delta + 1 or count < 1 or attributes & ~KNOWN_BITS or attributes & CONTROL_BIT:
-            raise _bad_header(count, delta, attributes)
+        if count != delta + 1 or count < 1 or attributes not in CLIENT_ATTRIBUTES:
+            raise bad_header(count, delta, attributes)
         if producer_id >= 0:
             if producer_epoch < 0 or sequence < 0:
                 raise Refusal(
@@ -189,12 +187,14 @@ class PartitionLog:
         data: Buffer = batch
         if config.plain:
             if max_time > now_ms + config.message_timestamp_after_max_ms:
-                raise _bad_time(max_time, now_ms, config)
+                raise too_new(max_time, now_ms, config)
         else:
             data, append_time = check_policies(batch, attributes, base_time, max_time, now_ms, config)
             if append_time >= 0:
                 max_time = append_time
             size = len(data)
+            if size > config.max_message_bytes:
+                raise too_large(size, config)
 
         base_offset = self.next_offset
         last_offset = base_offset + delta
@@ -204,6 +204,7 @@ class PartitionLog:
         if (
             active.size + size > config.segment_bytes
             or max_time - active.first_timestamp > config.segment_ms
+            or max_time < 0
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
             or active.index.full
             or active.times.full
@@ -212,7 +213,7 @@ class PartitionLog:
         self._write(
             active,
             (PREFIX.pack(base_offset, size - LENGTH_OVERHEAD, leader_epoch), memoryview(data)[PREFIX_BYTES:]),
-            size, base_offset, last_offset, max_time,
+            size, last_offset, max_time,
         )  # fmt: skip
         if producer_id >= 0:
             self.producers.appended(
@@ -225,18 +226,13 @@ class PartitionLog:
         active: Segment,
         parts: tuple[Buffer, ...],
         size: int,
-        base_offset: int,
         last_offset: int,
         max_time: int,
     ) -> None:
         if self.failed:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "this log directory is offline after a disk error")
         try:
-            active.append(
-                parts, size,
-                base_offset=base_offset, last_offset=last_offset, max_timestamp=max_time,
-                index_interval_bytes=self.config.index_interval_bytes,
-            )  # fmt: skip
+            active.append(parts, size, last_offset, max_time, self.config.index_interval_bytes)
         except DiskError as error:
             self.disk_failed(error)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -271,9 +267,13 @@ class PartitionLog:
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log's end. The old one stays in `unsynced` until it is durable."""
+        before = self.active
+        if before.base_offset == self.next_offset:
+            return before
         try:
-            self.active.finish()
-            self.write_snapshot(self.next_offset, self.producers.render())
+            before.finish()
+            # For whoever opens or cuts the log at this offset. Torn it is ignored, so it need not be waited for.
+            self._write_loose(self.snapshot_path(self.next_offset), self.producers.render())
             segment = Segment(
                 self.disk, self.directory, self.next_offset,
                 index_bytes_max=self.config.segment_index_bytes, created_ms=now_ms, create=True,
@@ -281,8 +281,6 @@ class PartitionLog:
         except DiskError as error:
             self.disk_failed(error)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        if not self.unsynced or self.unsynced[-1] is not self.active:
-            self.unsynced.append(self.active)
         self.segments.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
@@ -290,17 +288,31 @@ class PartitionLog:
 
     def begin_epoch(self, epoch: int) -> None:
         """R1: an epoch's start is written down before its first record."""
+        pairs = list(self.epochs.pairs)
         if self.epochs.assign(epoch, self.next_offset):
-            self.write_epochs()
+            try:
+                self.write_epochs()
+            except Refusal:
+                self.epochs.pairs = pairs
+                raise
 
     def write_epochs(self) -> None:
         try:
-            file = self.disk.open(f"{self.directory}/{EPOCHS}", create=True)
-            self.disk.truncate(file, self.disk.write(file, 0, (self.epochs.render(),)))
-            self.loose.append(file)
+            self.save_epochs()
         except DiskError as error:
             self.disk_failed(error)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def save_epochs(self) -> None:
+        self._write_loose(f"{self.directory}/{EPOCHS}", self.epochs.render())
+
+    def _write_loose(self, path: str, data: bytes) -> None:
+        """Write a small file, to be made durable by whoever syncs next."""
+        file = next((file for file in self.loose if file.path == path), None)
+        if file is None:
+            file = self.disk.open(path, create=True)
+            self.loose.append(file)
+        self.disk.truncate(file, self.disk.write(file, 0, (data,)))
 
     # --- durability -----------------------------------------------------------------------------------------
 
@@ -321,12 +333,9 @@ class PartitionLog:
         self.unflushed_bytes = 0
         if self.recovery_point == self.next_offset or self.failed:
             return None
-        first = bisect_right(self.bases, self.recovery_point) - 1
-        segments = tuple(self.segments[max(first, 0) :])
+        segments = tuple(self.segments[self.segment_for(self.recovery_point) :])
         for segment in segments:
-            segment.note_time()
-            segment.index.flush()
-            segment.times.flush()
+            segment.flush_indexes()
         loose, self.loose = tuple(self.loose), []
         return Flush(
             files=(*loose, *(file for segment in segments for file in segment.files)),
@@ -339,13 +348,14 @@ class PartitionLog:
 
     def flushed(self, flush: Flush) -> None:
         """A flush is done: its end is the recovery point, unless the log was cut meanwhile."""
-        end = min(flush.end_offset, self.next_offset)
         for file in flush.loose:
             self.disk.close(file)
         self.fresh = False
         for segment in flush.segments:
-            self.synced(segment, min(end, segment.next_offset))
-        self.recovery_point = max(self.recovery_point, end)
+            self.synced(segment, min(flush.end_offset, segment.next_offset))
+        last = flush.segments[-1]
+        if last in self.segments:
+            self.recovery_point = max(self.recovery_point, flush.end_offset)
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
         self.disk.replace_file(self.snapshot_path(offset), data)
@@ -379,36 +389,23 @@ class PartitionLog:
             return None
         active = self.active
         if offset >= active.base_offset:
-            return _slice(active, offset, end_offset, bytes_max, whole_first)
-        for segment in self.segments[self.segment_for(offset) :]:
+            return slice_of(active, offset, end_offset, bytes_max, whole_first)
+        for at in range(self.segment_for(offset), len(self.segments)):
+            segment = self.segments[at]
             if segment.base_offset >= end_offset:
                 return None
-            found = _slice(segment, offset, end_offset, bytes_max, whole_first)
+            found = slice_of(segment, offset, end_offset, bytes_max, whole_first)
             if found is not None:
                 return found
         return None
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than this; None if all are."""
-        for segment in self.segments:
-            if segment.max_timestamp < timestamp:
-                continue
-            for base, position, delta, _size, max_timestamp in segment.headers(
-                segment.position_for_time(timestamp)
-            ):
-                if max_timestamp < timestamp or base + delta < self.log_start_offset:
-                    continue
-                found = find_timestamp(segment.batch_at(position), timestamp, DECOMPRESSED_BYTES_MAX)
-                if found is not None and found[0] >= self.log_start_offset:
-                    return found
-        return None
+        return find_time(self.segments, timestamp, self.log_start_offset)
 
     def find_newest(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp; None for an empty log."""
-        if self.next_offset == self.log_start_offset:
-            return None
-        newest = max(self.segments, key=lambda segment: segment.max_timestamp)
-        return self.find_time(newest.max_timestamp) if newest.max_timestamp >= 0 else None
+        return find_newest(self.segments, self.log_start_offset)
 
     @property
     def size(self) -> int:
@@ -418,7 +415,7 @@ class PartitionLog:
 
     def delete_before(self, offset: int) -> bool:
         """Move the log's start up to `offset`; True if it moved. Segments wholly before it can then be dropped."""
-        if offset <= self.log_start_offset:
+        if not self.log_start_offset < offset <= self.next_offset:
             return False
         self.log_start_offset = offset
         if self.epochs.truncate_start(offset):
@@ -432,75 +429,62 @@ class PartitionLog:
         del self.segments[:count]
         del self.bases[:count]
         self.unsynced = [segment for segment in self.unsynced if segment not in dropped]
-        self.delete_before(self.segments[0].base_offset)
+        # What is gone need not be made durable any more.
+        start = self.segments[0].base_offset
+        self.flushed_offset = max(self.flushed_offset, start)
+        self.recovery_point = max(self.recovery_point, start)
+        self.delete_before(start)
         return dropped
 
-    def truncate(self, offset: int) -> list[Segment]:
-        """Cut off everything from `offset` on; returns the segments that went whole, for the caller to remove."""
+    def truncate(self, offset: int, now_ms: int) -> list[Segment]:
+        """Cut off everything from `offset` on; returns the segments that went whole, for the caller to remove.
+
+        A batch goes whole: the log ends where the one that holds `offset` began. The caller writes down the recovery
+        point before anything is appended. Below the log's first segment nothing is left, and the log begins there anew.
+        """
         if offset >= self.next_offset:
             return []
-        dropped = [
-            segment for segment in self.segments if segment.base_offset >= offset and segment.base_offset > 0
+        if offset < self.bases[0]:
+            return self._begin_at(offset, now_ms)
+        keep = self.segment_for(offset) + 1
+        dropped = self.segments[keep:]
+        del self.segments[keep:]
+        del self.bases[keep:]
+        # A new object for the same files: syncs and flushes that were on their way speak of bytes that are no more,
+        # and must not count for those that will stand in their place.
+        before = self.segments[-1]
+        active = self.active = self.segments[-1] = copy(before)
+        active.truncate(offset)
+        self.unsynced = [
+            active if segment is before else segment for segment in self.unsynced if segment not in dropped
         ]
-        if len(dropped) == len(self.segments):
-            dropped = dropped[1:]
-        if dropped:
-            del self.segments[-len(dropped) :]
-            del self.bases[-len(dropped) :]
-        self.active = self.segments[-1]
-        self.active.truncate(offset)
-        self.next_offset = offset
-        self.flushed_offset = min(self.flushed_offset, offset)
-        self.recovery_point = min(self.recovery_point, offset)
-        self.unsynced = [segment for segment in self.unsynced if segment not in dropped]
-        if self.epochs.truncate_end(offset):
-            self.write_epochs()
+        self._ended(active.next_offset, now_ms)
         return dropped
 
+    def _begin_at(self, offset: int, now_ms: int) -> list[Segment]:
+        segment = Segment(
+            self.disk, self.directory, offset,
+            index_bytes_max=self.config.segment_index_bytes, created_ms=now_ms, create=True,
+        )  # fmt: skip
+        dropped, self.segments, self.bases = self.segments, [segment], [offset]
+        self.active = segment
+        self.unsynced = []
+        self.log_start_offset = offset
+        self._ended(offset, now_ms)
+        return dropped
+
+    def _ended(self, offset: int, now_ms: int) -> None:
+        """The log was cut: everything that speaks of offsets follows."""
+        self.next_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        if self.epochs.truncate_end(offset):
+            self.write_epochs()
+        load_producers(self, now_ms)
+
     def close(self) -> None:
+        for file in self.loose:
+            self.disk.close(file)
         for segment in self.segments:
             segment.close()
-
-
-def _slice(segment: Segment, offset: int, end_offset: int, bytes_max: int, whole_first: bool) -> Slice | None:
-    position = segment.locate(offset)
-    end = segment.size if end_offset >= segment.next_offset else segment.locate(end_offset)
-    size = end - position
-    if size <= 0:
-        return None
-    if size > bytes_max:
-        size = bytes_max
-        if whole_first:
-            head = segment.disk.read(segment.file, position, LENGTH_OVERHEAD)
-            size = max(size, int.from_bytes(head[8:12], "big") + LENGTH_OVERHEAD)
-        elif size <= 0:
-            return None
-    return Slice(segment.file, position, size)
-
-
-def _wrong_length(batch: bytes, length: int, size: int) -> Refusal:
-    if HEADER_BYTES - LENGTH_OVERHEAD <= length < size - LENGTH_OVERHEAD:
-        return Refusal(
-            ErrorCode.INVALID_RECORD, "a produce request may hold one batch a partition, this one holds more"
-        )
-    return Refusal(
-        ErrorCode.CORRUPT_MESSAGE, f"the batch says {length + LENGTH_OVERHEAD} bytes and has {size}"
-    )
-
-
-def _bad_header(count: int, delta: int, attributes: int) -> Refusal:
-    if attributes & CONTROL_BIT:
-        return Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
-    if attributes & ~KNOWN_BITS:
-        return Refusal(ErrorCode.INVALID_RECORD, f"unknown batch attributes {attributes:#06x}")
-    return Refusal(
-        ErrorCode.INVALID_RECORD, f"the batch counts {count} records but its last offset delta is {delta}"
-    )
-
-
-def _bad_time(timestamp: int, now_ms: int, config: TopicConfig) -> Refusal:
-    return Refusal(
-        ErrorCode.INVALID_TIMESTAMP,
-        f"timestamp {timestamp} is {timestamp - now_ms} ms ahead of the broker's clock, "
-        f"message.timestamp.after.max.ms allows {config.message_timestamp_after_max_ms}",
-    )

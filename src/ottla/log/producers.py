@@ -4,8 +4,8 @@
                  producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 |
                  timestamp i64 | coordinator epoch i32 | first offset of the ongoing transaction i64 (-1: none)
 
-The format is Kafka's and holds one batch a producer; the other four come back from the batch headers before the
-snapshot's offset, which loading reads again (`log/recovery.py`).
+The format is Kafka's. A producer has one entry a batch, oldest first, so that all five survive a restart; a reader that
+expects one entry a producer keeps the last, which is the newest.
 """
 
 from __future__ import annotations
@@ -101,27 +101,6 @@ class Producers:
             del batches[0]
         producer.timestamp = timestamp
 
-    def refill(
-        self, producer_id: int, epoch: int, sequence: int, count: int, base_offset: int, timestamp: int
-    ) -> None:
-        """Put an older batch, read from the log before the snapshot, back in front of the one the snapshot kept."""
-        producer = self.by_id.get(producer_id)
-        if producer is None or producer.epoch != epoch or not producer.batches:
-            return
-        last_kept = producer.batches[-1]
-        if base_offset < last_kept[2]:
-            batch = (
-                sequence,
-                (sequence + count - 1) & _SEQUENCE_MASK,
-                base_offset,
-                base_offset + count - 1,
-                timestamp,
-            )
-            producer.batches.insert(len(producer.batches) - 1, batch)
-            del producer.batches[:-PRODUCER_BATCHES_REMEMBERED]
-        elif base_offset == last_kept[2] and sequence != last_kept[0]:
-            producer.batches[-1] = (sequence, last_kept[1], base_offset, last_kept[3], last_kept[4])
-
     def expire(self, before_ms: int) -> None:
         for producer_id in [
             producer_id
@@ -131,18 +110,30 @@ class Producers:
             del self.by_id[producer_id]
 
     def render(self) -> bytes:
-        body = bytearray(struct.pack(">i", len(self.by_id)))
+        pack = _ENTRY.pack
+        rows: list[bytes] = []
         for producer_id, producer in self.by_id.items():
-            if producer.batches:
-                first, last, base_offset, last_offset, timestamp = producer.batches[-1]
-                delta = last_offset - base_offset
-            else:
-                last, last_offset, delta, timestamp = -1, -1, 0, producer.timestamp
-            body += _ENTRY.pack(
-                producer_id, producer.epoch, last, last_offset, delta, timestamp,
-                producer.coordinator_epoch, producer.transaction_start,
-            )  # fmt: skip
-        return struct.pack(">hI", 1, crc32c(body)) + bytes(body)
+            epoch, coordinator_epoch = producer.epoch, producer.coordinator_epoch
+            if not producer.batches:
+                rows.append(
+                    pack(
+                        producer_id, epoch, -1, -1, 0, producer.timestamp, coordinator_epoch, producer.transaction_start
+                    )
+                )  # fmt: skip
+                continue
+            newest = producer.batches[-1]
+            for batch in producer.batches:
+                _first, last, base_offset, last_offset, timestamp = batch
+                # The transaction belongs to the producer as it is now: only its newest entry may say so.
+                transaction_start = producer.transaction_start if batch is newest else -1
+                rows.append(
+                    pack(
+                        producer_id, epoch, last, last_offset, last_offset - base_offset, timestamp,
+                        coordinator_epoch, transaction_start,
+                    )
+                )  # fmt: skip
+        body = struct.pack(">i", len(rows)) + b"".join(rows)
+        return struct.pack(">hI", 1, crc32c(body)) + body
 
     @classmethod
     def parse(cls, data: bytes | None) -> Producers | None:
@@ -150,7 +141,7 @@ class Producers:
         if data is None or len(data) < _HEAD.size:
             return None
         version, crc, count = _HEAD.unpack_from(data)
-        if version != 1 or len(data) != _HEAD.size + count * _ENTRY.size or crc32c(data[6:]) != crc:
+        if version != 1 or count < 0 or len(data) != _HEAD.size + count * _ENTRY.size or crc32c(data[6:]) != crc:
             return None
         producers = cls()
         for position in range(_HEAD.size, len(data), _ENTRY.size):
@@ -164,13 +155,19 @@ class Producers:
                 coordinator_epoch,
                 transaction_start,
             ) = _ENTRY.unpack_from(data, position)
-            producer = producers.by_id[producer_id] = Producer(epoch)
+            producer = producers.by_id.get(producer_id)
+            if producer is None:
+                producer = producers.by_id[producer_id] = Producer(epoch)
+            elif producer.epoch != epoch:
+                producer.epoch = epoch
+                producer.batches.clear()
             producer.timestamp = timestamp
             producer.coordinator_epoch = coordinator_epoch
             producer.transaction_start = transaction_start
             if last >= 0:
                 first = (last - delta) & _SEQUENCE_MASK
                 producer.batches.append((first, last, last_offset - delta, last_offset, timestamp))
+                del producer.batches[:-PRODUCER_BATCHES_REMEMBERED]
         return producers
 
 

@@ -2,39 +2,39 @@
 
 Everything before the recovery point was synced with its indexes and a producer snapshot, so it is taken as it stands.
 What comes after it is read once: each batch's CRC is checked, the first bad or torn one ends the log, and the index
-entries, leader epochs and producer states of the good ones are made anew. So the time to start depends on what was
-written since the last background flush, not on the size of the log.
+entries, leader epochs and producer states of the good ones are made anew in the same pass. So the time to start depends on
+what was written since the last background flush, not on the size of the log.
+
+An index is believed as far as its last entry before the recovery point fits the batch it points at; else it is made anew
+from the log. After a clean stop the recovery point is the end of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
-
-from crc32c import crc32c
 
 from ottla.config.topic import TopicConfig
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.names import (
-    DELETED,
-    EPOCHS,
-    INDEX,
-    LOG,
-    SNAPSHOT,
-    TIME_INDEX,
-    offset_name,
-    segment_base,
-    snapshot_offset,
-)
+from ottla.log.names import DELETED, EPOCHS, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name, segment_base
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers
+from ottla.log.replay import (
+    BASE,
+    DELTA,
+    EPOCH,
+    MAX_TIMESTAMP,
+    PRODUCER,
+    find_epochs,
+    load_producers,
+    replay_producer,
+    scan,
+    snapshot_offsets,
+)
 from ottla.log.segment import Segment
+from ottla.model.limits import OFFSET_MAX
 from ottla.ports.disk import Disk
-from ottla.records.batch import CONTROL_BIT, CRC_START, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
 
-_SCAN_BYTES: Final = 1 << 20
-#: How far before a snapshot batch headers are read again, to remember more than a producer's last batch.
-_REFILL_BYTES: Final = 1 << 18
+_LEFT_OVER: Final = (DELETED, ".tmp", ".cleaned")
 
 
 class Recovered(NamedTuple):
@@ -42,95 +42,27 @@ class Recovered(NamedTuple):
     #: Bytes that were read again, and bytes of a torn or damaged tail that were cut off.
     scanned_bytes: int
     cut_bytes: int
+    #: Whether something that had been durable is missing or unreadable (R12): not the work of a crash, but of the disk.
+    damaged: bool
 
 
-class Batch(NamedTuple):
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
-    leader_epoch: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    sequence: int
-    count: int
-    attributes: int
+class _Tail:
+    """What is learnt from the batches past the recovery point while they are read."""
 
+    __slots__ = ("cut_bytes", "damaged", "epochs", "now_ms", "producers", "scanned_bytes", "trust_before")
 
-def scan(segment: Segment, position: int, *, check: bool = True) -> Iterator[Batch]:
-    """Each whole batch from a position on, in order; stops at the first that is torn, damaged or out of order."""
-    disk, size = segment.disk, segment.size
-    previous = segment.base_offset - 1
-    while position < size:
-        data = disk.read(segment.file, position, min(_SCAN_BYTES, size - position))
-        at, limit = 0, len(data)
-        view = memoryview(data)
-        while limit - at >= HEADER_BYTES:
-            (
-                base,
-                length,
-                epoch,
-                magic,
-                crc,
-                attributes,
-                delta,
-                _time,
-                max_time,
-                producer_id,
-                producer_epoch,
-                sequence,
-                count,
-            ) = HEADER.unpack_from(data, at)
-            whole = length + LENGTH_OVERHEAD
-            if magic != MAGIC or whole < HEADER_BYTES or base <= previous or delta < 0:
-                return
-            if at + whole > limit:
-                break
-            if check and crc32c(view[at + CRC_START : at + whole]) != crc:
-                return
-            previous = base + delta
-            yield Batch(
-                position + at,
-                whole,
-                base,
-                previous,
-                epoch,
-                max_time,
-                producer_id,
-                producer_epoch,
-                sequence,
-                count,
-                attributes,
-            )
-            at += whole
-        if at == 0:
-            # A batch larger than one read, or a torn end.
-            if limit < HEADER_BYTES:
-                return
-            whole = HEADER.unpack_from(data)[1] + LENGTH_OVERHEAD
-            if whole <= limit or position + whole > size:
-                return
-            data = disk.read(segment.file, position, whole)
-            head = HEADER.unpack_from(data)
-            if len(data) < whole or (check and crc32c(memoryview(data)[CRC_START:]) != head[4]):
-                return
-            previous = head[0] + head[6]
-            yield Batch(
-                position,
-                whole,
-                head[0],
-                previous,
-                head[2],
-                head[8],
-                head[9],
-                head[10],
-                head[11],
-                head[12],
-                head[5],
-            )
-            at = whole
-        position += at
+    def __init__(
+        self, trust_before: int, epochs: LeaderEpochs, producers: Producers | None, now_ms: int
+    ) -> None:
+        #: The recovery point.
+        self.trust_before = trust_before
+        self.epochs = epochs
+        #: As of the recovery point, and then onwards; None if there is no snapshot of just there.
+        self.producers = producers
+        self.now_ms = now_ms
+        self.scanned_bytes = 0
+        self.cut_bytes = 0
+        self.damaged = False
 
 
 def open_log(
@@ -145,203 +77,218 @@ def open_log(
 ) -> Recovered | None:
     """The log in a partition's directory, or None if there is no segment in it."""
     names = disk.list(directory)
-    for name in names:
-        if name.endswith((DELETED, ".tmp", ".swap", ".cleaned")):
-            disk.remove(f"{directory}/{name}")
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
-    for name in names:
-        stem, dot, suffix = name.rpartition(".")
-        if dot + suffix in (INDEX, TIME_INDEX) and f"{stem}{LOG}" not in names:
-            disk.remove(f"{directory}/{name}")
+    _tidy(disk, directory, names)
     if not bases:
         return None
-
     segments = [
         Segment(
             disk, directory, base, index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=False
         )
         for base in bases
     ]
-    scanned = cut = 0
+    trust_before = OFFSET_MAX if clean else recovery_point
+    epochs_file = disk.read_file(f"{directory}/{EPOCHS}")
+    epochs = LeaderEpochs.parse(epochs_file)
+    tail = _Tail(
+        trust_before, epochs or LeaderEpochs(), _producers_at(disk, directory, trust_before, bases[0]), now_ms
+    )
     for at, segment in enumerate(segments):
-        segment.size = disk.size(segment.file)
-        following = segments[at + 1].base_offset if at + 1 < len(segments) else None
-        indexed = segment.index.load() and segment.times.load()
-        if following is not None and following <= recovery_point and indexed:
-            # Wholly before the recovery point: nothing to read but its last timestamp.
-            segment.next_offset = following
-            last = segment.times.last()
-            if last is not None:
-                segment.max_timestamp, segment.max_timestamp_offset = last[0], segment.base_offset + last[1]
-        else:
-            good = _rebuild(
-                segment, config, trust_before=recovery_point if indexed else segment.base_offset, clean=clean
+        following = bases[at + 1] if at + 1 < len(bases) else None
+        _open_segment(segment, config, tail, following)
+        if following is not None and _breaks_off(segment, following, config, tail):
+            # R12: what comes after a lost batch was never acknowledged as following it.
+            for lost in segments[at + 1 :]:
+                tail.cut_bytes += disk.size(lost.file)
+                _remove(lost)
+            del segments[at + 1 :]
+            break
+    for segment in segments[:-1]:
+        segment.finish()
+    segments[-1].flush_indexes()
+
+    if log_start_offset > segments[-1].next_offset:
+        # The records that were deleted are gone, and those after them too. Their offsets must not come again.
+        for segment in segments:
+            tail.cut_bytes += segment.size
+            _remove(segment)
+        segments = [
+            Segment(
+                disk, directory, log_start_offset,
+                index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=True,
             )
-            scanned += good[0]
-            cut += good[1]
-            if good[1] or (following is not None and segment.next_offset > following):
-                # R12: what comes after a damaged batch was never acknowledged as following it.
-                for lost in segments[at + 1 :]:
-                    cut += disk.size(lost.file)
-                    _remove(disk, lost)
-                del segments[at + 1 :]
-                break
-        segment.synced_offset = segment.next_offset
+        ]  # fmt: skip
+        tail.producers = None
     log = PartitionLog(
         disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset)
     )
-    log.log_start_offset = min(log.log_start_offset, log.next_offset)
-    log.recovery_point = min(max(recovery_point, segments[0].base_offset), log.next_offset)
-    # A crash may have come before the names were durable, however empty the files behind them are.
-    log.fresh = not clean
-    log.active.names_synced = clean
+    log.recovery_point = min(max(trust_before, segments[0].base_offset), log.next_offset)
     _mark_unsynced(log)
-    _load_epochs(log)
-    scanned += _load_producers(log, names)
-    return Recovered(log, scanned, cut)
-
-
-def _rebuild(segment: Segment, config: TopicConfig, *, trust_before: int, clean: bool) -> tuple[int, int]:
-    """Read a segment from the recovery point on, cut its bad tail and make its index entries anew."""
-    segment.next_offset = max(trust_before, segment.base_offset + 1) if segment.size else segment.base_offset
-    start = 0
-    if trust_before > segment.base_offset and segment.size:
-        entry = segment.index.floor(trust_before - 1 - segment.base_offset)
-        start = entry[1] if entry else 0
-        segment.index.truncate(trust_before - segment.base_offset)
+    _adopt_epochs(log, tail.epochs if epochs is not None else None, epochs_file)
+    if tail.producers is not None and log.next_offset >= trust_before:
+        log.producers = tail.producers
+        _remove_newer_snapshots(log)
     else:
-        segment.index.truncate_entries(0)
-        segment.times.truncate_entries(0)
-    while (last := segment.times.last()) is not None and last[1] + segment.base_offset >= trust_before:
-        segment.times.truncate_entries(segment.times.count - 1)
-    last = segment.times.last()
-    if last is not None:
-        segment.max_timestamp, segment.max_timestamp_offset = last[0], last[1] + segment.base_offset
-    if start > segment.size:
-        start = 0
-    end = start
-    next_offset = segment.base_offset
-    for batch in scan(segment, start, check=not clean):
-        end = batch.position + batch.size
-        next_offset = batch.last_offset + 1
-        if batch.last_offset < trust_before and start > 0:
-            # Already in the index; only the tail and the newest timestamp want to know of it.
-            segment.note(
-                batch.base_offset, batch.last_offset, batch.max_timestamp, batch.position, 0, 1 << 62
-            )
-        else:
-            segment.note(
-                batch.base_offset, batch.last_offset, batch.max_timestamp, batch.position, batch.size,
-                config.index_interval_bytes,
-            )  # fmt: skip
-    if end == start and start > 0:
-        next_offset = segment.base_offset
-        # The index pointed at nothing readable: believe the log alone.
-        segment.index.truncate_entries(0)
-        segment.times.truncate_entries(0)
-        segment.max_timestamp = -1
-        return _rebuild(segment, config, trust_before=segment.base_offset, clean=clean)
-    torn = segment.size - end
-    if torn:
-        segment.disk.truncate(segment.file, end)
-        segment.size = end
-    segment.next_offset = next_offset
-    if segment.first_timestamp < 0 and segment.size:
-        for _base, _position, _delta, _size, timestamp in segment.headers(0):
-            segment.first_timestamp = timestamp
-            break
-    return end - start, torn
+        tail.scanned_bytes += load_producers(log, now_ms)
+    lost = log.next_offset < (recovery_point if not clean else 0)
+    return Recovered(
+        log, tail.scanned_bytes, tail.cut_bytes, tail.damaged or lost or (clean and tail.cut_bytes > 0)
+    )
+
+
+def _tidy(disk: Disk, directory: str, names: list[str]) -> None:
+    """Remove what an earlier run left half done, and indexes without their log."""
+    there = set(names)
+    for name in names:
+        stem, dot, suffix = name.rpartition(".")
+        orphan = dot + suffix in (INDEX, TIME_INDEX) and stem + LOG not in there
+        if orphan or name.endswith(_LEFT_OVER):
+            disk.remove(f"{directory}/{name}")
+
+
+# --- one segment ------------------------------------------------------------------------------------------------------
+
+
+def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following: int | None) -> None:
+    """Find a segment's end: from its last believable index entry on, batch by batch."""
+    size = segment.disk.size(segment.file)
+    trust_before = tail.trust_before if following is None else min(tail.trust_before, following)
+    start = _believe_indexes(segment, size, trust_before)
+    segment.size = start
+    segment.next_offset = segment.base_offset
+    newest = segment.times.last()
+    if newest is not None:
+        segment.max_timestamp, segment.max_timestamp_offset = newest[0], segment.base_offset + newest[1]
+    segment.since_index_bytes = 0
+
+    # The loop that a start after a crash spends its time in.
+    epochs, producers, now_ms = tail.epochs, tail.producers, tail.now_ms
+    interval = config.index_interval_bytes
+    latest = epochs.latest
+    note = segment.note
+    for position, whole, header in scan(segment, start, size, check_from=trust_before):
+        last_offset = header[BASE] + header[DELTA]
+        note(last_offset, header[MAX_TIMESTAMP], position, whole, interval)
+        if last_offset >= trust_before:
+            if header[EPOCH] > latest:
+                epochs.assign(header[EPOCH], header[BASE])
+                latest = epochs.latest
+            if producers is not None and header[PRODUCER] >= 0:
+                replay_producer(producers, header, now_ms)
+    tail.scanned_bytes += segment.size - start
+    if segment.first_timestamp < 0 and segment.size and (first := segment.head_at(0)) is not None:
+        segment.first_timestamp = first.max_timestamp
+
+    torn = size - segment.size
+    if following is not None and following <= tail.trust_before:
+        # Wholly durable. If it cannot be read to its end, cutting it would only make things worse.
+        segment.next_offset = following
+        segment.size = size
+        tail.damaged = tail.damaged or torn > 0
+    elif torn:
+        segment.disk.truncate(segment.file, segment.size)
+        tail.cut_bytes += torn
+    segment.synced_offset = segment.next_offset
+
+
+def _breaks_off(segment: Segment, following: int, config: TopicConfig, tail: _Tail) -> bool:
+    """Whether the next segment does not go on where this one ends."""
+    if following <= tail.trust_before:
+        return False
+    # Compaction may take a segment's last batches away; any other gap is a loss.
+    return segment.next_offset > following or (segment.next_offset < following and not config.compact)
+
+
+def _believe_indexes(segment: Segment, size: int, trust_before: int) -> int:
+    """Cut both indexes down to what can be believed; returns the position of the batch of the last offset entry."""
+    bound = min(trust_before - segment.base_offset, 1 << 31)
+    for whole in (segment.index.load() and segment.times.load(), False):
+        if not whole:
+            # A power cut leaves zeros or older bytes where entries were not durable: those before them still stand.
+            segment.index.salvage()
+            segment.times.salvage()
+        if bound > 0:
+            segment.index.truncate_keys(bound)
+            segment.times.truncate_values(bound)
+            start = _fitting_start(segment, size)
+            if start is not None:
+                return start
+    segment.index.reset()
+    segment.times.reset()
+    return 0
+
+
+def _fitting_start(segment: Segment, size: int) -> int | None:
+    """Where the last offset entry points, if both indexes say what the log says there; 0 without entries."""
+    entry, newest = segment.index.last(), segment.times.last()
+    if entry is None:
+        # The whole segment is read anyway, and so are its timestamps.
+        segment.times.reset()
+        return 0
+    key, position = entry
+    segment.size = size
+    segment.next_offset = segment.base_offset + max(key, newest[1] if newest else 0) + 1
+    head = segment.head_at(position) if 0 < position < size else None
+    if head is None or head.last_offset != segment.base_offset + key:
+        return None
+    if newest is None:
+        return position if head.max_timestamp < 0 else None
+    timestamp, relative = newest
+    if timestamp < head.max_timestamp:
+        return None
+    at = segment.head_at(segment.locate(segment.base_offset + relative))
+    if at is None or (at.last_offset, at.max_timestamp) != (segment.base_offset + relative, timestamp):
+        return None
+    return position
+
+
+# --- the log as a whole -----------------------------------------------------------------------------------------------
+
+
+def _producers_at(disk: Disk, directory: str, recovery_point: int, first_base: int) -> Producers | None:
+    """The producers as of the recovery point, if that is known without reading batches."""
+    offset = max(recovery_point, first_base)
+    producers = Producers.parse(disk.read_file(f"{directory}/{offset_name(offset)}{SNAPSHOT}"))
+    if producers is None and recovery_point <= first_base:
+        # All of the log is read: nothing that it still holds is missed.
+        return Producers()
+    return producers
+
+
+def _remove_newer_snapshots(log: PartitionLog) -> None:
+    """Snapshots of what was cut off must not be found once the log has grown past them again."""
+    for offset in snapshot_offsets(log.disk.list(log.directory)):
+        if offset > log.next_offset:
+            log.disk.remove(log.snapshot_path(offset))
 
 
 def _mark_unsynced(log: PartitionLog) -> None:
     """What was read again is in the page cache only, as far as we know: it counts as flushed after the next sync."""
+    first = log.segment_for(log.recovery_point)
+    log.unflushed_bytes = sum(segment.size for segment in log.segments[first:]) - log.segments[first].locate(
+        log.recovery_point
+    )
     for segment in log.segments:
         if segment.next_offset > log.recovery_point:
-            segment.synced_offset = max(segment.base_offset, min(log.recovery_point, segment.next_offset))
+            segment.synced_offset = max(segment.base_offset, log.recovery_point)
             segment.names_synced = False
             log.unsynced.append(segment)
     if log.unsynced:
         log.flushed_offset = log.recovery_point
 
 
-def _load_epochs(log: PartitionLog) -> None:
-    epochs = LeaderEpochs.parse(log.disk.read_file(f"{log.directory}/{EPOCHS}"))
+def _adopt_epochs(log: PartitionLog, epochs: LeaderEpochs | None, file: bytes | None) -> None:
     if epochs is None:
-        epochs = LeaderEpochs()
-        for segment in log.segments:
-            for batch in scan(segment, 0, check=False):
-                epochs.assign(batch.leader_epoch, batch.base_offset)
-    else:
-        epochs.truncate_end(log.next_offset + 1)
-        for segment in log.unsynced:
-            for batch in scan(segment, segment.locate(segment.synced_offset), check=False):
-                epochs.assign(batch.leader_epoch, batch.base_offset)
+        epochs = find_epochs(log)
+    # An epoch that has begun and written nothing yet begins at the end.
+    epochs.truncate_end(log.next_offset + 1)
+    epochs.truncate_start(log.log_start_offset)
     log.epochs = epochs
+    if epochs.render() != (file or LeaderEpochs().render()):
+        log.save_epochs()
 
 
-def _load_producers(log: PartitionLog, names: list[str]) -> int:
-    """The newest usable snapshot, then the batches after it; and those shortly before it, to fill the window (R14)."""
-    offsets = sorted(
-        (offset for name in names if (offset := snapshot_offset(name)) is not None), reverse=True
-    )
-    start = log.log_start_offset
-    for offset in offsets:
-        path = f"{log.directory}/{offset_name(offset)}{SNAPSHOT}"
-        if offset > log.next_offset:
-            log.disk.remove(path)
-            continue
-        producers = Producers.parse(log.disk.read_file(path))
-        if producers is not None:
-            log.producers = producers
-            start = offset
-            break
-    scanned = 0
-    if log.producers.by_id:
-        scanned += _refill(log, start)
-    for segment in log.segments[log.segment_for(start) :]:
-        if segment.next_offset <= start:
-            continue
-        for batch in scan(segment, segment.locate(start), check=False):
-            scanned += batch.size
-            if batch.base_offset >= start and batch.producer_id >= 0 and not batch.attributes & CONTROL_BIT:
-                log.producers.appended(
-                    batch.producer_id, batch.producer_epoch, batch.sequence, batch.count,
-                    batch.base_offset, batch.last_offset, batch.max_timestamp,
-                )  # fmt: skip
-    return scanned
-
-
-def _refill(log: PartitionLog, before: int) -> int:
-    """Give each producer of the snapshot back the batches before its last one, as far as they are near."""
-    segment = log.segments[log.segment_for(max(before - 1, log.log_start_offset))]
-    end = segment.locate(before)
-    # The last index entry at least that far back is a batch boundary.
-    start = 0
-    if end > _REFILL_BYTES:
-        low, high = segment.base_offset, before
-        while high - low > 1:
-            middle = (low + high) // 2
-            if segment.locate(middle) <= end - _REFILL_BYTES:
-                low = middle
-            else:
-                high = middle
-        start = segment.locate(low)
-    for batch in scan(segment, start, check=False):
-        if batch.base_offset >= before:
-            break
-        if batch.producer_id >= 0:
-            log.producers.refill(
-                batch.producer_id,
-                batch.producer_epoch,
-                batch.sequence,
-                batch.count,
-                batch.base_offset,
-                batch.max_timestamp,
-            )
-    return end - start
-
-
-def _remove(disk: Disk, segment: Segment) -> None:
+def _remove(segment: Segment) -> None:
     segment.close()
     for suffix in (LOG, INDEX, TIME_INDEX):
-        disk.remove(f"{segment.directory}/{offset_name(segment.base_offset)}{suffix}")
+        segment.disk.remove(f"{segment.directory}/{offset_name(segment.base_offset)}{suffix}")

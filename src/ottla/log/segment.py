@@ -1,33 +1,49 @@
 """A segment: one `.log` file of batches and its two sparse indexes, named by the first offset it may hold (B1).
 
-The active segment also remembers where its most recent batches begin, so that readers at the tail, which are most
+The active segment also remembers where its most recent batches stand, so that readers at the tail, which are most
 readers, find their place without touching a file. Everything else is found by the index and a walk over at most an
 index interval of batch headers (B2).
+
+Invariant that look-ups by time rest on: whenever a batch gets an entry in the offset index, the largest timestamp up to
+and including that batch is in the time index.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from ottla.log.index import SparseIndex, offset_index, time_index
 from ottla.log.names import INDEX, LOG, TIME_INDEX, offset_name
-from ottla.ports.disk import Buffer, Disk, File
+from ottla.model.limits import RELATIVE_OFFSET_MAX
+from ottla.ports.disk import Buffer, Disk, DiskError, File
 from ottla.records.batch import DELTA_AND_TIMES, HEADER_BYTES, LENGTH_OVERHEAD, OFFSET_AND_LENGTH
 
-_TAIL_BATCHES: Final = 1024
+#: Batches that the tail remembers: at least half of it, at most all (two arrays of eight bytes each).
+_TAIL_BATCHES: Final = 512
 _WALK_BYTES: Final = 8192
 #: Where the last offset delta stands in a batch header; the timestamps follow it.
 _DELTA_AT: Final = 23
+_NO_TIMESTAMP: Final = -1
+
+
+class Head(NamedTuple):
+    """What a walk from batch to batch reads of each."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    size: int
+    max_timestamp: int
 
 
 class Segment:
     __slots__ = (
         "base_offset", "created_ms", "directory", "disk", "file", "first_timestamp", "index", "max_timestamp",
         "max_timestamp_offset", "names_synced", "next_offset", "since_index_bytes", "size", "synced_offset",
-        "tail_offsets", "tail_positions", "times",
+        "tail_ends", "tail_positions", "times",
     )  # fmt: skip
 
     def __init__(
@@ -45,31 +61,47 @@ class Segment:
         self.base_offset = base_offset
         stem = f"{directory}/{offset_name(base_offset)}"
         self.file: File = disk.open(stem + LOG, create=create)
-        # An index of the largest size that holds whole entries, as Kafka rounds it.
-        self.index: SparseIndex = offset_index(disk, stem + INDEX, index_bytes_max // 8 * 8, create=True)
-        self.times: SparseIndex = time_index(disk, stem + TIME_INDEX, index_bytes_max // 12 * 12, create=True)
+        try:
+            # An index may be missing beside a log that is there; it is made anew.
+            self.index: SparseIndex = offset_index(disk, stem + INDEX, index_bytes_max, create=True)
+            try:
+                self.times: SparseIndex = time_index(disk, stem + TIME_INDEX, index_bytes_max, create=True)
+            except DiskError:
+                self.index.close()
+                raise
+            if create:
+                # A file of this name is left over from something that came to nothing.
+                for file in self.files:
+                    if disk.size(file):
+                        disk.truncate(file, 0)
+        except DiskError:
+            disk.close(self.file)
+            raise
         self.size = 0
         #: The offset after the last record.
         self.next_offset = base_offset
-        self.max_timestamp = -1
+        self.max_timestamp = _NO_TIMESTAMP
+        #: The last offset of the first batch that has it.
         self.max_timestamp_offset = base_offset
         #: Of the first batch: what rolling by time is measured from (B4). -1 while unknown.
-        self.first_timestamp = -1
+        self.first_timestamp = _NO_TIMESTAMP
         self.created_ms = created_ms
+        #: Bytes from the batch of the last index entry on.
         self.since_index_bytes = 0
         #: Records before this offset are durable.
         self.synced_offset = base_offset
         #: Whether the directory was synced since the files were made.
         self.names_synced = not create
-        self.tail_offsets = array("q")
+        #: The last offsets of the most recent batches, and where those batches begin.
+        self.tail_ends = array("q")
         self.tail_positions = array("q")
+
+    # --- append ---------------------------------------------------------------------------------------------
 
     def append(
         self,
         parts: tuple[Buffer, ...],
         size: int,
-        *,
-        base_offset: int,
         last_offset: int,
         max_timestamp: int,
         index_interval_bytes: int,
@@ -77,25 +109,19 @@ class Segment:
         position = self.size
         self.disk.write(self.file, position, parts)
         # Only now, when the bytes are there: a failed write leaves the segment as it was.
-        self.size = position + size
-        self.note(base_offset, last_offset, max_timestamp, position, size, index_interval_bytes)
+        self.note(last_offset, max_timestamp, position, size, index_interval_bytes)
 
     def note(
-        self,
-        base_offset: int,
-        last_offset: int,
-        max_timestamp: int,
-        position: int,
-        size: int,
-        index_interval_bytes: int,
+        self, last_offset: int, max_timestamp: int, position: int, size: int, index_interval_bytes: int
     ) -> None:
-        """Account for a batch that stands in the file: tail, timestamps and, once an interval, the indexes."""
+        """Account for a batch that stands in the file: end, tail, timestamps and, once an interval, the indexes."""
+        self.size = position + size
         self.next_offset = last_offset + 1
-        tail = self.tail_offsets
-        tail.append(base_offset)
+        ends = self.tail_ends
+        ends.append(last_offset)
         self.tail_positions.append(position)
-        if len(tail) > _TAIL_BATCHES:
-            del tail[: _TAIL_BATCHES // 2]
+        if len(ends) > _TAIL_BATCHES:
+            del ends[: _TAIL_BATCHES // 2]
             del self.tail_positions[: _TAIL_BATCHES // 2]
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
@@ -105,8 +131,9 @@ class Segment:
         if self.since_index_bytes > index_interval_bytes:
             self.index.append(last_offset - self.base_offset, position)
             self.note_time()
-            self.since_index_bytes = 0
-        self.since_index_bytes += size
+            self.since_index_bytes = size
+        else:
+            self.since_index_bytes += size
 
     def note_time(self) -> None:
         """Add the largest timestamp so far to the time index, if it grew since the last entry."""
@@ -114,31 +141,38 @@ class Segment:
         if self.max_timestamp >= 0 and (last is None or self.max_timestamp > last):
             self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
-    def finish(self) -> None:
-        """The segment has been rolled: its last timestamp must be findable from the index alone."""
+    def flush_indexes(self) -> None:
+        """Hand the indexes to their files, so that the newest timestamp can be found from them alone."""
         self.note_time()
         self.index.flush()
         self.times.flush()
-        self.tail_offsets = array("q")
+
+    def finish(self) -> None:
+        """The segment has been rolled: nothing more is appended."""
+        self.flush_indexes()
+        self.tail_ends = array("q")
         self.tail_positions = array("q")
+
+    # --- read -----------------------------------------------------------------------------------------------
 
     def locate(self, offset: int) -> int:
         """The position of the first batch that holds this offset or a later one; the size if there is none."""
         if offset >= self.next_offset:
             return self.size
-        tail = self.tail_offsets
-        if tail and offset >= tail[0]:
-            at = bisect_right(tail, offset) - 1
-            # The batch that begins at or before the offset holds it, unless the offset fell into a gap behind it.
-            return self.tail_positions[at]
+        positions = self.tail_positions
+        if positions:
+            at = bisect_left(self.tail_ends, offset)
+            # The first batch of the tail may come too late: the offset may stand before it.
+            if at > 0 or positions[0] == 0:
+                return positions[at]
         entry = self.index.floor(offset - self.base_offset)
-        for base, position, delta, _size, _time in self.headers(entry[1] if entry else 0):
-            if base + delta >= offset:
-                return position
+        for head in self.heads(entry[1] if entry else 0):
+            if head.last_offset >= offset:
+                return head.position
         return self.size
 
-    def headers(self, position: int = 0) -> Iterator[tuple[int, int, int, int, int]]:
-        """(base offset, position, last offset delta, size, max timestamp) of each whole batch from a position on."""
+    def heads(self, position: int = 0) -> Iterator[Head]:
+        """Each whole batch from a position on, which must be where one begins."""
         while position < self.size:
             data = self.disk.read(self.file, position, min(_WALK_BYTES, self.size - position))
             at, end = 0, len(data) - HEADER_BYTES
@@ -148,16 +182,29 @@ class Segment:
                 if size < HEADER_BYTES:
                     return
                 delta, _base_timestamp, max_timestamp = DELTA_AND_TIMES.unpack_from(data, at + _DELTA_AT)
-                yield base, position + at, delta, size, max_timestamp
+                yield Head(base, base + delta, position + at, size, max_timestamp)
                 at += size
             if at == 0:
                 return
             position += at
 
-    def position_for_time(self, timestamp: int) -> int:
-        """From where to look for the first record not older than this."""
-        entry = self.times.floor(timestamp)
-        return self.locate(self.base_offset + entry[1]) if entry else 0
+    def head_at(self, position: int) -> Head | None:
+        return next(self.heads(position), None)
+
+    def position_for_time(self, timestamp: int, start_offset: int) -> int:
+        """From where to walk to the first batch, at or after an offset, that has a record not older than this.
+
+        At most an index interval before it, if it is not among those that only `start_offset` hides.
+        """
+        _rank, floor, above = self.times.place(timestamp)
+        if floor is not None and floor[0] == timestamp:
+            position = self.locate(self.base_offset + floor[1])
+        else:
+            # Between two entries of the time index the largest timestamp grew after the last offset entry that the
+            # second one has before it; without a second one, after the last of all.
+            entry = self.index.floor(above[1] - 1 if above is not None else RELATIVE_OFFSET_MAX)
+            position = entry[1] if entry is not None else 0
+        return max(position, self.locate(start_offset)) if start_offset > self.base_offset else position
 
     def batch_at(self, position: int) -> bytes:
         """The whole batch that begins at a position."""
@@ -165,38 +212,47 @@ class Segment:
         size = OFFSET_AND_LENGTH.unpack_from(head)[1] + LENGTH_OVERHEAD
         return self.disk.read(self.file, position, size)
 
+    # --- shorten --------------------------------------------------------------------------------------------
+
     def truncate(self, offset: int) -> None:
         """Cut off the batch that holds this offset and all after it."""
+        if offset >= self.next_offset:
+            return
         position = self.locate(offset)
+        first = self.head_at(position)
+        # A batch goes whole, so the log may end before the offset asked for.
+        end = min(offset, first.base_offset) if first is not None else offset
         self.disk.truncate(self.file, position)
         self.size = position
-        self.index.truncate(offset - self.base_offset)
-        self.since_index_bytes = 0
-        keep = bisect_left(self.tail_offsets, offset)
-        del self.tail_offsets[keep:]
+        self.next_offset = max(end, self.base_offset)
+        self.synced_offset = min(self.synced_offset, self.next_offset)
+        keep = bisect_left(self.tail_positions, position)
+        del self.tail_ends[keep:]
         del self.tail_positions[keep:]
-        self.next_offset = min(self.next_offset, offset)
-        self.synced_offset = min(self.synced_offset, offset)
-        self.reload_times(offset)
+        self.index.truncate_keys(self.next_offset - self.base_offset)
+        self.times.truncate_values(self.next_offset - self.base_offset)
+        self.reload()
 
-    def reload_times(self, offset: int) -> None:
-        """Drop time entries at or past the offset and learn the largest timestamp that is left."""
-        while (entry := self.times.last()) is not None and entry[1] + self.base_offset >= offset:
-            self.times.truncate_entries(self.times.count - 1)
-        entry = self.times.last()
+    def reload(self) -> None:
+        """Learn from the files what appending keeps in memory, the tail excepted."""
+        entry = self.index.last()
+        start = entry[1] if entry is not None else 0
+        self.since_index_bytes = self.size - start
+        newest = self.times.last()
         self.max_timestamp, self.max_timestamp_offset = (
-            (entry[0], entry[1] + self.base_offset) if entry else (-1, self.base_offset)
+            (newest[0], newest[1] + self.base_offset) if newest else (_NO_TIMESTAMP, self.base_offset)
         )
-        start = self.locate(self.max_timestamp_offset) if entry else 0
-        for base, _position, delta, _size, timestamp in self.headers(start):
-            if timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = timestamp, base + delta
+        # What stands before the last offset entry is in the time index, or an older entry outdoes it.
+        for head in self.heads(start):
+            if head.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = head.max_timestamp, head.last_offset
+        first = self.head_at(0)
+        self.first_timestamp = first.max_timestamp if first is not None else _NO_TIMESTAMP
 
     @property
     def files(self) -> tuple[File, File, File]:
         return self.file, self.index.file, self.times.file
 
     def close(self) -> None:
-        self.disk.close(self.file)
-        self.index.close()
-        self.times.close()
+        for file in self.files:
+            self.disk.close(file)

@@ -93,6 +93,11 @@ class Node:
         if self._store.records_on_disk > max(_JOURNAL_RECORDS, 4 * len(live)):
             self._store.rewrite(live)
         self._disk.replace_file(f"{self.data_dir}/{PID_FILE}", f"{os.getpid()}\n".encode())
+        try:
+            # Only now: until the logs are open, clients are refused instead of kept waiting.
+            sock.listen(self.config.socket_listen_backlog_size)
+        except OSError as error:
+            raise self._cannot_listen(error) from error
         self._shell = Shell(self._broker, self._disk, clock, self._store, loop, self.say)
         self._shell.listen(sock)
         # What was built so far lives as long as the broker: the collector need not look at it again.
@@ -115,13 +120,9 @@ class Node:
                 sock.setsockopt(socket.SOL_SOCKET, option, size)
         try:
             sock.bind((listener.host, listener.port))
-            sock.listen(self.config.socket_listen_backlog_size)
         except OSError as error:
             sock.close()
-            raise CannotStart(
-                f"cannot listen on {listener.host}:{listener.port}: {error.strerror}. "
-                "Choose another with --listen HOST:PORT"
-            ) from error
+            raise self._cannot_listen(error) from error
         self.port = sock.getsockname()[1]
         advertised = self.config.advertised_listeners[0]
         self.host = advertised.host or socket.gethostname()
@@ -132,6 +133,13 @@ class Node:
             )
         self.port = port
         return sock
+
+    def _cannot_listen(self, error: OSError) -> CannotStart:
+        listener = self.config.listeners[0]
+        return CannotStart(
+            f"cannot listen on {listener.host}:{listener.port}: {error.strerror}. "
+            "Choose another with --listen HOST:PORT"
+        )
 
     def stop(self) -> None:
         """Flush everything and leave the clean-shutdown mark."""

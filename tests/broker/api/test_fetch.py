@@ -99,8 +99,9 @@ def test_max_bytes_cuts_the_whole_answer(client: Any, batch: Any, fetching: Any)
     for partition in range(3):
         client.produce("t", batch(bytes(500)), partition)
     offsets = {("t", partition): 0 for partition in range(3)}
-    answer = client.ask(1, 12, **fetching(offsets, max_bytes=size + 10))
-    assert [sizes(row.records) for row in answer.responses[0].partitions] == [[size], [10], []]
+    for max_bytes, expected in ((size + 10, [[size], [], []]), (2 * size, [[size], [size], []])):
+        answer = client.ask(1, 12, **fetching(offsets, max_bytes=max_bytes))
+        assert [sizes(row.records) for row in answer.responses[0].partitions] == expected
 
 
 def test_the_brokers_own_limit_holds_too(drive: Any, batch: Any) -> None:

@@ -186,13 +186,16 @@ def test_without_a_session_none_is_made(client: Any, driver: Any, fetching: Any)
     assert driver.broker.fetch_sessions.by_id == {}
 
 
-def test_a_session_outlives_its_connection(session: Session, driver: Any, batch: Any) -> None:
-    """A client that lost its connection while a fetch waited goes on, on another one."""
+def test_a_session_ends_with_the_connection_that_used_it_last(session: Session, driver: Any) -> None:
     reader = driver.connect()
     reader.send(1, 12, **session.fields(max_wait=10_000))
-    reader.disconnect()
-    session.client.produce("t", batch(b"x"), 1)
+    session.client.disconnect()
     assert driver.broker.fetch_sessions.by_id.keys() == {session.id}
+    quiet = driver.leader("t").watchers
+    assert quiet
+    reader.disconnect()
+    assert driver.broker.fetch_sessions.by_id == {}
+    assert quiet == {}
 
 
 def test_the_cache_is_full_until_a_session_is_old(drive: Any, fetching: Any) -> None:

@@ -102,7 +102,7 @@ def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
             interest = interests.get((key, number))
             leader = hosted.leaders.get(number) if hosted is not None else None
             if interest is None:
-                interest = interests[key, number] = Interest(fetching, name, topic_id, number, leader)
+                interest = interests[key, number] = Interest(fetching, key, name, topic_id, number, leader)
                 if fetching.watching and leader is not None:
                     leader.watchers[interest] = None
             elif interest.leader is not leader:

@@ -64,7 +64,9 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
     if request.topics is None or (call.version == 0 and not request.topics):
         topics = [_topic(topic, operations) for topic in image.topics.values()]
     else:
-        topics = [_asked(image, topic, failed, operations) for topic in request.topics]
+        # Before version 12 a topic in the answer has a name, even one that was asked for without.
+        nameless = None if call.version >= 12 else ""
+        topics = [_asked(image, topic, failed, operations, nameless) for topic in request.topics]
     return {
         "brokers": [
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
@@ -81,14 +83,16 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
     }
 
 
-def _asked(image: Image, asked: Any, failed: dict[str, ErrorCode], operations: int) -> dict[str, Any]:
+def _asked(
+    image: Image, asked: Any, failed: dict[str, ErrorCode], operations: int, nameless: str | None
+) -> dict[str, Any]:
     if asked.name is None:
         if asked.topic_id is None:
-            return {"error_code": ErrorCode.INVALID_REQUEST, "name": None, "partitions": ()}
+            return {"error_code": ErrorCode.INVALID_REQUEST, "name": nameless, "partitions": ()}
         topic = image.topics_by_id.get(asked.topic_id.bytes)
         if topic is None:
             return {
-                "error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": None, "topic_id": asked.topic_id.bytes,
+                "error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": nameless, "topic_id": asked.topic_id.bytes,
                 "partitions": (), "topic_authorized_operations": _NOT_ASKED,
             }  # fmt: skip
         return _topic(topic, operations)

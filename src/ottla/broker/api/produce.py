@@ -15,7 +15,7 @@ from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
-from ottla.records.batch import CODEC_MASK, TRANSACTIONAL_BIT
+from ottla.records.batch import CODEC_MASK, MAGIC, TRANSACTIONAL_BIT
 from ottla.records.compression import ZSTD
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic
 
-#: Where the low byte of the attributes stands in a batch.
+#: Where the magic and the low byte of the attributes stand in a batch.
+_MAGIC_AT: Final = 16
 _ATTRIBUTES_LOW_AT: Final = 22
 
 
@@ -150,6 +151,11 @@ def _append(
     if not records:
         raise Refusal(ErrorCode.INVALID_RECORD, "the request holds no batch for this partition")
     if len(records) > _ATTRIBUTES_LOW_AT:
+        if records[_MAGIC_AT] != MAGIC:
+            raise Refusal(
+                ErrorCode.INVALID_RECORD,
+                f"Produce version {version} takes batches of magic {MAGIC}, not {records[_MAGIC_AT]}",
+            )
         attributes = records[_ATTRIBUTES_LOW_AT]
         if attributes & TRANSACTIONAL_BIT:
             raise Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")

@@ -1,0 +1,87 @@
+"""Finding things in segments: the bytes of a range of offsets, and records by their timestamp (A7, B2).
+
+Functions of a log's segments and its start, called by `PartitionLog`. None scans a segment that has an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ottla.log.segment import Head, Segment
+from ottla.model.limits import DECOMPRESSED_BYTES_MAX
+from ottla.ports.disk import File
+from ottla.records.batch import LENGTH_OVERHEAD, OFFSET_AND_LENGTH
+from ottla.records.record import decode_batch, find_timestamp
+
+
+class Slice(NamedTuple):
+    """A run of whole batches, the last perhaps cut, in one segment's file."""
+
+    file: File
+    position: int
+    size: int
+
+
+def slice_of(
+    segment: Segment, offset: int, end_offset: int, bytes_max: int, whole_first: bool
+) -> Slice | None:
+    """The part of a segment that `PartitionLog.slice` asks for."""
+    position = segment.locate(offset)
+    end = segment.size if end_offset >= segment.next_offset else segment.locate(end_offset)
+    size = end - position
+    if size > bytes_max:
+        size = bytes_max
+        if whole_first:
+            head = segment.disk.read(segment.file, position, LENGTH_OVERHEAD)
+            size = max(size, OFFSET_AND_LENGTH.unpack(head)[1] + LENGTH_OVERHEAD)
+    return Slice(segment.file, position, size) if size > 0 else None
+
+
+def find_time(segments: Iterable[Segment], timestamp: int, start_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after `start_offset` that is not older than this."""
+    for segment in segments:
+        if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
+            continue
+        for head in segment.heads(segment.position_for_time(timestamp, start_offset)):
+            if head.max_timestamp < timestamp or head.last_offset < start_offset:
+                continue
+            found = _find_in_batch(segment, head, timestamp, start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def find_newest(segments: Sequence[Segment], start_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after `start_offset` with the largest timestamp."""
+    newest = max((_newest(segment, start_offset) for segment in segments), default=-1)
+    return find_time(segments, newest, start_offset) if newest >= 0 else None
+
+
+def _newest(segment: Segment, start_offset: int) -> int:
+    """The largest timestamp that is left of a segment, -1 if there is none."""
+    if segment.next_offset <= start_offset:
+        return -1
+    if segment.max_timestamp_offset >= start_offset and segment.base_offset >= start_offset:
+        return segment.max_timestamp
+    # The log begins inside this segment, perhaps behind the record that its indexes speak of.
+    newest = -1
+    for head in segment.heads(segment.locate(start_offset)):
+        if head.max_timestamp > newest:
+            if head.base_offset < start_offset:
+                records = decode_batch(segment.batch_at(head.position), size_max=DECOMPRESSED_BYTES_MAX)
+                newest = max(record.timestamp_ms for record in records if record.offset >= start_offset)
+            else:
+                newest = head.max_timestamp
+    return newest
+
+
+def _find_in_batch(segment: Segment, head: Head, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+    batch = segment.batch_at(head.position)
+    if head.base_offset >= start_offset:
+        return find_timestamp(batch, timestamp, DECOMPRESSED_BYTES_MAX)
+    # The log begins inside this batch: its first records do not count any more.
+    for record in decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX):
+        if record.offset >= start_offset and record.timestamp_ms >= timestamp:
+            return record.offset, record.timestamp_ms
+    return None

@@ -1,0 +1,140 @@
+"""Reading batches of a log again, to rebuild what is remembered beside it: producer states and leader epochs.
+
+Called when a log is opened (`log/recovery.py`) and when it is cut (`PartitionLog.truncate`). Only headers are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from crc32c import crc32c
+
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.names import snapshot_offset
+from ottla.log.producers import Producers
+from ottla.log.segment import Segment
+from ottla.records.batch import CONTROL_BIT, CRC_START, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import PartitionLog
+
+_SCAN_BYTES: Final = 1 << 20
+
+#: A batch header as `HEADER` unpacks it, and the fields of it that are used here.
+Header: TypeAlias = tuple[int, ...]
+BASE: Final = 0
+LENGTH: Final = 1
+EPOCH: Final = 2
+MAGIC_FIELD: Final = 3
+CRC: Final = 4
+ATTRIBUTES: Final = 5
+DELTA: Final = 6
+MAX_TIMESTAMP: Final = 8
+PRODUCER: Final = 9
+
+
+def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iterator[tuple[int, int, Header]]:
+    """(position, size, header) of each whole batch up to `size`; stops at the first that is torn or out of order.
+
+    The CRC is checked of batches that reach beyond the offset `check_from`. Plain tuples, because this is what the time
+    to start after a crash is made of.
+    """
+    read, file, unpack = segment.disk.read, segment.file, HEADER.unpack_from
+    previous = segment.base_offset - 1
+    chunk = _SCAN_BYTES
+    while position < size:
+        data = read(file, position, min(chunk, size - position))
+        view = memoryview(data)
+        at, limit = 0, len(data)
+        while limit - at >= HEADER_BYTES:
+            header = unpack(data, at)
+            whole = header[LENGTH] + LENGTH_OVERHEAD
+            base, last = header[BASE], header[BASE] + header[DELTA]
+            if header[MAGIC_FIELD] != MAGIC or whole < HEADER_BYTES or base <= previous or last < base:
+                return
+            if at + whole > limit:
+                break
+            if last >= check_from and crc32c(view[at + CRC_START : at + whole]) != header[CRC]:
+                return
+            previous = last
+            yield position + at, whole, header
+            at += whole
+        position += at
+        if at:
+            chunk = _SCAN_BYTES
+        elif limit >= HEADER_BYTES and limit < whole <= size - position:
+            # A batch larger than one read.
+            chunk = whole
+        else:
+            return
+
+
+def snapshot_offsets(names: list[str]) -> list[int]:
+    """The offsets of the producer snapshots among these names, newest first."""
+    return sorted((offset for name in names if (offset := snapshot_offset(name)) is not None), reverse=True)
+
+
+def load_producers(log: PartitionLog, now_ms: int) -> int:
+    """Rebuild the producers from the newest snapshot that is whole, and the batches after it; returns bytes read.
+
+    Those of the batches count as heard of now: their own timestamps may be years old.
+    """
+    start = log.log_start_offset
+    log.producers = Producers()
+    for offset in snapshot_offsets(log.disk.list(log.directory)):
+        path = log.snapshot_path(offset)
+        if offset > log.next_offset:
+            # Of a history that is no more; it must not be found once the log has grown past it again.
+            log.disk.remove(path)
+            continue
+        producers = Producers.parse(log.disk.read_file(path))
+        if producers is not None:
+            log.producers, start = producers, offset
+            break
+    read = 0
+    for segment in log.segments[log.segment_for(start) :]:
+        position = segment.locate(start)
+        for _position, size, header in scan(segment, position, segment.size, check_from=log.next_offset):
+            read += size
+            if header[BASE] >= start:
+                replay_producer(log.producers, header, now_ms)
+    return read
+
+
+def replay_producer(producers: Producers, header: Header, timestamp: int) -> None:
+    if header[PRODUCER] >= 0 and not header[ATTRIBUTES] & CONTROL_BIT:
+        base, delta = header[BASE], header[DELTA]
+        producer_id, epoch, sequence, _count = header[PRODUCER:]
+        producers.appended(producer_id, epoch, sequence, delta + 1, base, base + delta, timestamp)
+
+
+def find_epochs(log: PartitionLog) -> LeaderEpochs:
+    """The leader epochs as the batches tell them. They grow with the offset, so their starts are searched for."""
+    epochs = LeaderEpochs()
+    for segment in log.segments:
+        first = segment.locate(max(segment.base_offset, log.log_start_offset))
+        if first < segment.size:
+            _find_epochs(segment, epochs, max(segment.base_offset, log.log_start_offset), segment.next_offset - 1)
+    return epochs
+
+
+def _find_epochs(segment: Segment, epochs: LeaderEpochs, low: int, high: int) -> None:
+    first, last = _header(segment, low), _header(segment, high)
+    if first is None:
+        return
+    epochs.assign(first[EPOCH], max(first[BASE], low))
+    if last is None or last[EPOCH] <= epochs.latest or last[BASE] <= first[BASE]:
+        return
+    middle = (low + high) // 2
+    if middle > low:
+        _find_epochs(segment, epochs, low, middle)
+        _find_epochs(segment, epochs, middle, high)
+    else:
+        epochs.assign(last[EPOCH], last[BASE])
+
+
+def _header(segment: Segment, offset: int) -> Header | None:
+    """Of the first batch that holds this offset or a later one."""
+    data = segment.disk.read(segment.file, segment.locate(offset), HEADER_BYTES)
+    return HEADER.unpack_from(data) if len(data) == HEADER_BYTES else None

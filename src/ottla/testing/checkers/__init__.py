@@ -1,0 +1,1 @@
+"""Checkers: what a history of sends and reads must never show."""

@@ -1,0 +1,90 @@
+import random
+
+from ottla.broker.timers import Timers
+
+
+class Alarm:
+    def __init__(self, deadline_ms: int) -> None:
+        self.bucket = -1
+        self.deadline_ms = deadline_ms
+        self.rang_ms: int | None = None
+
+    def expire(self, now_ms: int) -> None:
+        assert self.rang_ms is None
+        self.rang_ms = now_ms
+
+
+def test_nothing_rings_early_and_nothing_more_than_a_bucket_late() -> None:
+    timers = Timers()
+    alarms = [Alarm(deadline) for deadline in random.Random(3).sample(range(1000, 3000), 300)]
+    for alarm in alarms:
+        timers.add(alarm, alarm.deadline_ms)
+    for now_ms in range(1000, 3020):
+        timers.expire(now_ms)
+    for alarm in alarms:
+        assert alarm.rang_ms is not None
+        assert 0 <= alarm.rang_ms - alarm.deadline_ms <= 8
+    assert timers.next_ms is None
+
+
+def test_next_is_when_something_rings() -> None:
+    timers = Timers()
+    assert timers.next_ms is None
+    late, early = Alarm(2000), Alarm(1000)
+    timers.add(late, 2000)
+    timers.add(early, 1000)
+    assert timers.next_ms is not None
+    assert 1000 <= timers.next_ms <= 1008
+    timers.expire(timers.next_ms - 1)
+    assert early.rang_ms is None
+    timers.expire(timers.next_ms)
+    assert early.rang_ms is not None
+    assert late.rang_ms is None
+
+
+def test_what_is_cancelled_does_not_ring_and_leaves_nothing_behind() -> None:
+    timers = Timers()
+    alarms = [Alarm(30_000) for _ in range(100)]
+    for alarm in alarms:
+        timers.add(alarm, alarm.deadline_ms)
+    for alarm in alarms:
+        timers.cancel(alarm)
+        timers.cancel(alarm)
+    assert timers.next_ms is None
+    timers.expire(60_000)
+    assert [alarm.rang_ms for alarm in alarms] == [None] * 100
+
+
+def test_an_alarm_that_is_set_again_while_it_rings() -> None:
+    timers = Timers()
+
+    class Again(Alarm):
+        def expire(self, now_ms: int) -> None:
+            if now_ms < 100:
+                timers.add(self, now_ms + 10)
+            else:
+                self.rang_ms = now_ms
+
+    again = Again(0)
+    timers.add(again, 0)
+    for now_ms in range(0, 200):
+        timers.expire(now_ms)
+    assert again.rang_ms is not None
+
+
+def test_alarms_that_cancel_each_other() -> None:
+    timers = Timers()
+
+    class Jealous(Alarm):
+        other: Alarm
+
+        def expire(self, now_ms: int) -> None:
+            super().expire(now_ms)
+            timers.cancel(self.other)
+
+    first, second = Jealous(100), Jealous(100)
+    first.other, second.other = second, first
+    timers.add(first, 100)
+    timers.add(second, 100)
+    timers.expire(200)
+    assert [first.rang_ms, second.rang_ms].count(None) == 1

@@ -1,0 +1,58 @@
+import dataclasses
+
+import pytest
+
+from ottla.client import settings
+from ottla.client.errors import SettingError
+
+
+@pytest.mark.parametrize(
+    ("typed", "kind"),
+    [
+        (settings.ClientSettings, settings.Client),
+        (settings.ProducerSettings, settings.Producing),
+        (settings.ConsumerSettings, settings.Consuming),
+    ],
+)
+def test_type_checkers_know_the_same_names_as_the_code(typed: type, kind: type) -> None:
+    assert set(typed.__annotations__) | set(settings.ClientSettings.__annotations__) == {
+        field.name
+        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+    }
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    with pytest.raises(SettingError, match="did you mean linger_ms"):
+        settings.settings_of(settings.Producing, {"linger.ms": 5})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"acks": 2},
+        {"compression_type": "rar"},
+        {"linger_ms": -1},
+        {"linger_ms": "5"},
+        {"acks": 1, "enable_idempotence": True},
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(given: dict[str, object]) -> None:
+    with pytest.raises(SettingError, match=next(iter(given)) if len(given) == 1 else "enable_idempotence"):
+        settings.settings_of(settings.Producing, given)
+
+
+def test_idempotence_follows_acks_unless_said() -> None:
+    assert settings.Producing().idempotent
+    assert not settings.Producing(acks=1).idempotent
+    assert not settings.Producing(enable_idempotence=False).idempotent
+
+
+def test_bootstrap_addresses() -> None:
+    assert settings.bootstrap_addresses("a:1, [::1]:2,") == [("a", 1), ("::1", 2)]
+    assert settings.bootstrap_addresses(["b:3"]) == [("b", 3)]
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":9092", "host:0", "host:99999", "host:x"])
+def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(SettingError, match=r"127\.0\.0\.1:9092"):
+        settings.bootstrap_addresses(text)

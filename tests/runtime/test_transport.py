@@ -1,0 +1,235 @@
+"""One client's socket: frames that come in pieces, answers that a slow reader leaves lying, garbage."""
+
+import random
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ottla.server.embedded import Broker
+from tests.peer import API_VERSIONS, FETCH, METADATA, Peer, fetch_fields
+
+SETTINGS = {"log.flush.policy": "page-cache"}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Any]:
+    with Broker(config=SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def peer(broker: Any) -> Iterator[Peer]:
+    with Peer(broker.address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name).replace("[", ".").replace("]", "")
+
+
+# --- in -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 7, 1000])
+def test_frames_that_come_in_pieces(peer: Peer, topic: str, size: int) -> None:
+    peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.create(topic)
+    data = b"".join(peer.frame(METADATA, version, topics=[{"name": topic}]) for version in (1, 9, 12))
+    for at in range(0, len(data), size):
+        peer.socket.sendall(data[at : at + size])
+    assert [peer.receive().topics[0].name for _ in range(3)] == [topic] * 3
+
+
+def test_many_frames_at_once(peer: Peer) -> None:
+    peer.socket.sendall(b"".join(peer.frame(API_VERSIONS, 0) for _ in range(500)))
+    assert all(peer.receive().api_keys for _ in range(500))
+
+
+def test_frames_larger_than_any_buffer(peer: Peer, topic: str) -> None:
+    peer.create(topic, max_message_bytes="20000000")
+    values = [random.Random(size).randbytes(size) for size in (300_000, 1 << 20, 5_000_000, 262_140, 700_000)]
+    for offset, value in enumerate(values):
+        assert peer.produce(topic, value) == offset
+    for offset, value in enumerate(values):
+        assert peer.fetch(topic, offset)[0] == value
+
+
+def test_a_large_frame_does_not_leak_into_the_next(peer: Peer, topic: str) -> None:
+    """Buffers of frames that came in pieces are used again."""
+    peer.create(topic, max_message_bytes="2000000")
+    for number in range(10):
+        peer.produce(topic, bytes([number]) * 600_000)
+        assert peer.fetch(topic, number) == [bytes([number]) * 600_000]
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 104_857_601),
+        b"GET / HTTP/1.1\r\nHost: example\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),
+        struct.pack(">i", 5) + b"short",
+        struct.pack(">ihhih", 10, 3, 12, 1, 100),
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    ],
+)
+def test_garbage_closes_that_connection_alone(broker: Any, peer: Peer, garbage: bytes) -> None:
+    with Peer(broker.address) as bad:
+        bad.socket.sendall(garbage)
+        assert bad.is_closed()
+    assert peer.ask(API_VERSIONS, 0).api_keys
+
+
+def test_a_frame_that_promises_much_and_sends_little_costs_little(peer: Peer, broker: Any) -> None:
+    """A hundred connections that announce 100 MB each must not make the broker take 10 GB."""
+    before = resident_bytes()
+    peers = [Peer(broker.address) for _ in range(100)]
+    for each in peers:
+        each.socket.sendall(struct.pack(">i", 100_000_000) + bytes(100))
+    assert peer.ask(API_VERSIONS, 0).api_keys
+    assert resident_bytes() - before < 400 << 20
+    for each in peers:
+        each.socket.close()
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
+
+
+def test_a_connection_cut_in_the_middle_of_a_frame(broker: Any, peer: Peer) -> None:
+    for size in (2, 6, 20):
+        with Peer(broker.address) as cut:
+            cut.socket.sendall(cut.frame(METADATA, 12, topics=None)[:size])
+    assert peer.ask(API_VERSIONS, 0).api_keys
+
+
+# --- out ------------------------------------------------------------------------------------------------------------
+
+
+def test_answers_come_in_the_order_of_the_requests(broker: Any, peer: Peer, topic: str) -> None:
+    peer.create(topic)
+    with Peer(broker.address) as reader:
+        reader.send(FETCH, 12, **fetch_fields(topic, 0, max_wait=20_000))
+        reader.send(METADATA, 12, topics=[{"name": topic}])
+        # The second request has arrived when an answer on another connection has come back after it.
+        peer.produce(topic, b"x")
+        fetched, metadata = reader.receive(), reader.receive()
+    assert fetched.responses[0].partitions[0].high_watermark == 1
+    assert metadata.topics[0].name == topic
+
+
+@pytest.mark.parametrize("size", [1000, 60_000, 70_000, 3_000_000])
+def test_slices_of_every_size(peer: Peer, topic: str, size: int) -> None:
+    """Small ones are read and joined, large ones go by sendfile."""
+    peer.create(topic, max_message_bytes="4000000")
+    values = [bytes([number]) * size for number in range(5)]
+    for value in values:
+        peer.produce(topic, value)
+    assert peer.fetch(topic, 0) == values
+    assert peer.fetch(topic, 3) == values[3:]
+
+
+def test_a_slow_reader_holds_up_nobody_and_costs_no_memory(broker: Any, peer: Peer, topic: str) -> None:
+    """What it does not read is not even asked of the disk: its requests wait in the kernel, unread."""
+    peer.create(topic, max_message_bytes="4000000")
+    for _ in range(8):
+        peer.produce(topic, bytes(3_000_000))
+    before = resident_bytes()
+    with Peer(broker.address, receive_buffer_bytes=4096) as slow:
+        frames = b"".join(slow.frame(FETCH, 12, **fetch_fields(topic, 0)) for _ in range(300))
+        sender = threading.Thread(target=slow.socket.sendall, args=(frames,), daemon=True)
+        sender.start()
+        for _ in range(50):
+            assert peer.ask(API_VERSIONS, 0).api_keys
+        assert resident_bytes() - before < 64 << 20
+        # It gets everything once it reads.
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        for _ in range(3):
+            row = slow.receive().responses[0].partitions[0]
+            assert len(row.records) > 24_000_000
+        sender.join()
+
+
+def test_a_reader_of_nothing_cannot_make_the_broker_keep_its_answers(broker: Any, peer: Peer, topic: str) -> None:
+    """Tiny requests with large answers, thousands of them in one packet."""
+    peer.create(topic, 2000)
+    size = len(peer_answer(broker, topic))
+    assert size > 50_000
+    before = resident_bytes()
+    with Peer(broker.address, receive_buffer_bytes=4096) as slow:
+        request = slow.frame(METADATA, 1, topics=[{"name": topic}])
+        many = request * 10_000
+        sender = threading.Thread(target=send_quietly, args=(slow.socket, many), daemon=True)
+        sender.start()
+        for _ in range(50):
+            assert peer.ask(API_VERSIONS, 0).api_keys
+        # All the answers would be more than half a gigabyte.
+        assert resident_bytes() - before < 100 << 20
+        slow.socket.shutdown(socket.SHUT_RDWR)
+        sender.join()
+
+
+def send_quietly(sock: socket.socket, data: bytes) -> None:
+    try:
+        sock.sendall(data)
+    except OSError:
+        return
+
+
+def peer_answer(broker: Any, topic: str) -> bytes:
+    with Peer(broker.address) as bare:
+        bare.send(METADATA, 1, topics=[{"name": topic}])
+        size = int.from_bytes(bare.socket.recv(4, socket.MSG_WAITALL), "big")
+        return bare.socket.recv(size, socket.MSG_WAITALL)
+
+
+def test_a_reader_that_goes_in_the_middle_of_an_answer(broker: Any, peer: Peer, topic: str) -> None:
+    peer.create(topic, max_message_bytes="4000000")
+    for _ in range(5):
+        peer.produce(topic, bytes(3_000_000))
+    for _ in range(20):
+        with Peer(broker.address, receive_buffer_bytes=4096) as leaving:
+            leaving.send(FETCH, 12, **fetch_fields(topic, 0))
+            leaving.socket.recv(100)
+    assert len(peer.fetch(topic, 0)) == 5
+
+
+def test_a_deleted_topic_is_sent_to_its_end(broker: Any, peer: Peer, topic: str) -> None:
+    """An answer under way pins its file: deleting the topic does not cut it."""
+    peer.create(topic, max_message_bytes="4000000", file_delete_delay_ms="0")
+    for _ in range(5):
+        peer.produce(topic, b"x" * 3_000_000)
+    with Peer(broker.address, receive_buffer_bytes=4096) as slow:
+        slow.send(FETCH, 12, **fetch_fields(topic, 0))
+        assert slow.socket.recv(4, socket.MSG_PEEK | socket.MSG_WAITALL)
+        assert peer.ask(20, topics=[{"name": topic}]).responses[0].error_code.value == 0
+        records = slow.receive().responses[0].partitions[0].records
+    assert records.count(b"x") >= 15_000_000
+
+
+def test_a_topic_deleted_while_its_answer_stands_in_line(broker: Any, peer: Peer, topic: str) -> None:
+    """The answer was made but could not leave, and its file is gone: that connection ends, nothing else does."""
+    peer.create(topic, file_delete_delay_ms="0")
+    peer.create(f"{topic}-quiet")
+    peer.produce(topic, b"x")
+    with Peer(broker.address) as reader:
+        reader.send(FETCH, 12, **fetch_fields(f"{topic}-quiet", 0, max_wait=20_000))
+        reader.send(FETCH, 12, **fetch_fields(topic, 0))
+        reader.send(METADATA, 12, topics=[])
+        peer.ask(20, topics=[{"name": topic}])
+        peer.produce(f"{topic}-quiet", b"wake up")
+        assert reader.receive().responses[0].partitions[0].high_watermark == 1
+        try:
+            assert reader.receive().responses[0].partitions[0].records
+        except ConnectionResetError:
+            pass
+    assert peer.fetch(f"{topic}-quiet", 0) == [b"wake up"]
