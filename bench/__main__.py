@@ -32,11 +32,12 @@ FULL = Plan(
 QUICK = Plan(
     volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
     rounds=2,
-    warm_rounds_min=1,
-    warm_rounds_max=4,
+    warm_rounds_min=3,
+    warm_rounds_max=5,
     starts=1,
     durable_volumes=Volumes(bulk_messages=50_000, requests=3_000, round_trips=1_500),
 )
+OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
 FIGURES_BEGIN, FIGURES_END = "<!-- figures: written by `make bench` -->", "<!-- end of figures -->"
@@ -125,7 +126,8 @@ def describe(bench: Bench, plan: Plan, where: dict[str, object], file_system_kin
         f"Python {where['python']}, librdkafka {where['librdkafka']}; medians of {plan.rounds} alternating rounds, each "
         f"{volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, 2 × {volumes.requests:,} one-message requests "
         f"(100 B), {volumes.round_trips:,} round trips, acks=all, replication 1; warmed by such "
-        f"rounds, not counted, until CPU figures stopped falling ({warm or 'durable only'} rounds)."
+        f"rounds, not counted, until CPU figures stopped falling ({warm or 'durable only'} rounds); other "
+        f"processes took {bench.others_share:.0%} of the CPUs meanwhile."
     )
 
 
@@ -211,6 +213,8 @@ def main() -> int:
         report += f"\n\n{judged - len(missed)} of {judged} goals met"
         report += f"; missed: {'; '.join(missed)}." if missed else "."
     print(report)
+    if bench.others_share > OTHERS_SHARE_MAX:
+        say(f"other processes took {bench.others_share:.0%} of the CPUs: measure again on an idle machine")
     say(f"done in {time.monotonic() - begin:.0f} s")
     if options.docs:
         write_docs(report)
@@ -219,6 +223,7 @@ def main() -> int:
             "machine": {**where, "file_system": kind},
             "names": names,
             "plan": asdict(plan),
+            "others_share": bench.others_share,
             "warm_rounds": bench.warm_rounds,
             "results": bench.results,
             "clocks": {name: asdict(clocks) for name, clocks in bench.clocks.items()},

@@ -46,6 +46,19 @@ def cpu_ns(pid: int) -> int:
     return total
 
 
+def machine_busy_ns() -> int:
+    """CPU time that all processes and the kernel have used since the machine started, over all cores."""
+    with (PROC / "stat").open() as lines:
+        user, nice, system, _idle, _iowait, irq, softirq, *_ = map(int, lines.readline().split()[1:])
+    return (user + nice + system + irq + softirq) * 1_000_000_000 // TICKS_PER_S
+
+
+def own_busy_ns() -> int:
+    """CPU time of this process and of its children that have ended."""
+    used = os.times()
+    return int((used.user + used.system + used.children_user + used.children_system) * 1e9)
+
+
 @dataclass(frozen=True, slots=True)
 class Clocks:
     """One process's CPU time by three clocks that should agree."""

@@ -6,6 +6,7 @@ with its default policy. The warm-up does the same rounds as the measurement and
 broker's CPU figures stop falling: a JVM goes on compiling for some hundred thousand requests.
 """
 
+import os
 import shutil
 import sys
 import time
@@ -92,6 +93,7 @@ class Bench:
     def __init__(self, contenders: list[Contender], plan: Plan, work_dir: Path) -> None:
         self.results: table.Results = {}
         self.warm_rounds: dict[str, dict[str, int]] = {}
+        self.others_share = 0.0
         self.clocks: dict[str, measure.Clocks] = {}
         self._contenders = contenders
         self._plan = plan
@@ -100,6 +102,7 @@ class Bench:
         self._topics = 0
 
     def run(self, modes: list[str]) -> None:
+        machine_ns, own_ns = measure.machine_busy_ns(), measure.own_busy_ns()
         self._starts(modes[0])
         for mode in modes:
             if mode != modes[0]:
@@ -118,6 +121,13 @@ class Bench:
     def stop(self) -> None:
         for contender in self._contenders:
             contender.stop()
+
+    def _count_others(self, machine_ns: int, own_ns: int) -> None:
+        """What share of the cores went to processes that are not part of the benchmark (write-back included)."""
+        brokers_ns = sum(measure.cpu_ns(contender.running.pid) for contender in self._contenders)
+        ours_ns = measure.own_busy_ns() - own_ns + brokers_ns
+        available_ns = (time.monotonic() - self._begin) * 1e9 * (os.cpu_count() or 1)
+        self.others_share = max(0.0, measure.machine_busy_ns() - machine_ns - ours_ns) / available_ns
 
     def _add(self, mode: str, contender: Contender, figures: Figures) -> None:
         brokers = self.results.setdefault(mode, {})

@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,20 +25,31 @@ class RunningBroker:
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         if " listens on " not in line:
-            self.process.kill()
-            raise AssertionError(f"the broker did not start: {line}{self.process.communicate()[1]}")
+            self.process.terminate()
+            rest = self.process.communicate(timeout=STOP_TIMEOUT_S)[1]
+            raise AssertionError(f"the broker did not start:\n{line}{rest}")
         self.address = line.split()[-1]
         self.port = int(self.address.rpartition(":")[2])
+        self.said: list[str] = [line]
+        # Read on, or a broker with much to say would stop at a full pipe.
+        self._reader = threading.Thread(target=self.said.extend, args=(self.process.stderr,), daemon=True)
+        self._reader.start()
 
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.terminate()
-        self.process.communicate(timeout=STOP_TIMEOUT_S)
-        return self.process.returncode
+        return self._ended()
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=STOP_TIMEOUT_S)
+        self._ended()
+
+    def _ended(self) -> int:
+        code = self.process.wait(STOP_TIMEOUT_S)
+        self._reader.join(STOP_TIMEOUT_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
 
 
 @pytest.fixture(scope="session")

@@ -1,3 +1,7 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import ottla
@@ -40,7 +44,7 @@ def test_refusals_are_typed_and_say_why(ottla_address: str, topic_name: str) -> 
             admin.create_topic("bad/name")
         with pytest.raises(InvalidRequest):
             admin.create_topic(f"{topic_name}-x", 1, 99)
-        with pytest.raises(InvalidRequest, match="cleanup.policy"):
+        with pytest.raises(InvalidRequest, match=r"cleanup\.policy"):
             admin.create_topic(f"{topic_name}-y", 1, 1, {"cleanup.policy": "shred"})
         with pytest.raises(InvalidRequest):
             admin.create_partitions(topic_name, 1)
@@ -70,7 +74,7 @@ def test_configs_are_set_unset_and_tell_their_source(ottla_address: str, topic_n
         after = admin.describe_configs(resource, ["retention.ms", "segment.ms"])
         assert after["retention.ms"].value == before.value
         assert after["segment.ms"].value == "60000"
-        with pytest.raises(InvalidRequest, match="retention.ms"):
+        with pytest.raises(InvalidRequest, match=r"retention\.ms"):
             admin.alter_configs(resource, {"retention.ms": "soon"})
         with pytest.raises(TopicNotFound):
             admin.describe_configs(Resource("topic", "no-such-topic"))
@@ -109,20 +113,18 @@ def test_every_bootstrap_address_is_tried_and_named(ottla_address: str, free_por
     assert "127.0.0.1" in str(caught.value) and "localhost" in str(caught.value)
 
 
-def test_a_wrong_advertised_listener_is_explained(start_broker, free_port: int, topic_name: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_wrong_advertised_listener_is_explained(
+    start_broker: Callable[..., Any], free_port: int, topic_name: str
+) -> None:
     broker = start_broker(0, f"advertised.listeners=PLAINTEXT://127.0.0.1:{free_port}")
-    with pytest.raises(
-        BrokerUnreachable, match=rf"advertises 127\.0\.0\.1:{free_port}.*advertised\.listeners"
-    ):
-        listening = _listening_port(broker.process.pid)
-        with ottla.Admin(f"127.0.0.1:{listening}") as admin:
+    with ottla.Admin(f"127.0.0.1:{_listening_port(broker.process.pid)}") as admin:
+        expected = rf"advertises 127\.0\.0\.1:{free_port}.*advertised\.listeners"
+        with pytest.raises(BrokerUnreachable, match=expected):
             admin.create_topic(topic_name, 1)
 
 
 def _listening_port(pid: int) -> int:
     """The port that a process listens on, which is not the one it advertises."""
-    from pathlib import Path
-
     sockets = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
     for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()

@@ -1,5 +1,6 @@
 import time
 from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -192,15 +193,15 @@ def test_iteration_gives_record_after_record(ottla_address: str, filled: str) ->
         assert [next(records).offset for _ in range(10)] == list(range(10))
 
 
-def test_a_broker_that_restarts_is_found_again(start_broker: Callable[..., object]) -> None:
+def test_a_broker_that_restarts_is_found_again(start_broker: Callable[..., Any]) -> None:
     broker = start_broker()
-    port, address = broker.port, broker.address  # type: ignore[attr-defined]
+    port, address = broker.port, broker.address
     with ottla.Producer(address, retry_backoff_ms=20) as producer:
         producer.send("t", b"0").result(30)
         with ottla.Consumer(address, auto_offset_reset="earliest", retry_backoff_ms=20) as consumer:
             consumer.assign([("t", 0)])
             assert take(consumer, 1)[0].value == b"0"
-            broker.stop()  # type: ignore[attr-defined]
+            broker.stop()
             assert consumer.poll(100) == {}
             start_broker(port)
             producer.send("t", b"1").result(30)

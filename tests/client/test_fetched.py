@@ -1,7 +1,7 @@
 import pytest
 
 from ottla.client.errors import CorruptBatch, KafkaError
-from ottla.client.fetched import FetchBuffer, Partition
+from ottla.client.fetched import ConsumerRecord, FetchBuffer, Partition
 from ottla.client.metadata import TopicPartition
 from ottla.records.record import Record, encode_batch
 
@@ -10,7 +10,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 def batch(base_offset: int, count: int, **options: bool) -> bytes:
     records = [Record(0, 1000 + n, b"k", b"v%d" % (base_offset + n)) for n in range(count)]
-    return encode_batch(records, base_offset=base_offset, **options)  # type: ignore[arg-type]
+    return encode_batch(records, base_offset=base_offset, **options)
 
 
 def buffer(*tps: TopicPartition, offset: int = 0) -> FetchBuffer:
@@ -27,7 +27,7 @@ def put(into: FetchBuffer, tp: TopicPartition, data: bytes) -> Partition:
     return partition
 
 
-def offsets(taken: dict[TopicPartition, list], tp: TopicPartition = A) -> list[int]:  # type: ignore[type-arg]
+def offsets(taken: dict[TopicPartition, list[ConsumerRecord]], tp: TopicPartition = A) -> list[int]:
     return [record.offset for record in taken.get(tp, [])]
 
 

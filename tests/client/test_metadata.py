@@ -81,6 +81,14 @@ def test_a_topic_in_error_is_forgotten_and_its_error_kept() -> None:
     assert "t" in back.topics and "t" not in back.errors
 
 
+def test_a_topic_in_the_making_is_not_known_before_it_has_partitions() -> None:
+    making = Metadata().merged(response(topic("t", topic_id=None, error=5)), complete=False)
+    assert "t" not in making.topics
+    assert making.errors["t"].retriable
+    leaderless = topic("t", partition(0, -1, 0), error=5)
+    assert making.merged(response(leaderless), complete=False).partition_count("t") == 1
+
+
 def test_the_old_metadata_is_left_as_it_was() -> None:
     known = Metadata().merged(response(topic("t", partition(0, 1, 0))), complete=False)
     known.merged(response(topic("t", partition(0, 2, 1))), complete=False)

@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -18,7 +19,7 @@ from ottla.client.producer import AsyncProducer
 from ottla.client.settings import Producing
 
 
-def read_all(address: str, topic: str, partitions: int = 1) -> dict[int, list]:  # type: ignore[type-arg]
+def read_all(address: str, topic: str, partitions: int = 1) -> dict[int, list[Any]]:
     """Everything in the topic, read by another client."""
     consumer = confluent_kafka.Consumer(
         {
@@ -28,18 +29,20 @@ def read_all(address: str, topic: str, partitions: int = 1) -> dict[int, list]: 
             "enable.auto.commit": False,
         }
     )
-    found: dict[int, list] = {number: [] for number in range(partitions)}  # type: ignore[type-arg]
+    found: dict[int, list[Any]] = {number: [] for number in range(partitions)}
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
         ended = 0
         while ended < partitions:
             message = consumer.poll(30)
             assert message is not None, "no answer"
-            if message.error():
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+            error, partition = message.error(), message.partition()
+            if error is not None:
+                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
                 ended += 1
             else:
-                found[message.partition()].append(message)
+                assert partition is not None
+                found[partition].append(message)
     finally:
         consumer.close()
     return found
@@ -92,12 +95,14 @@ def test_keys_go_where_other_clients_send_them(ottla_address: str, topic: str) -
     keys = [b"customer-%d" % n for n in range(50)]
     with ottla.Producer(ottla_address) as producer:
         ours = {key: producer.send(topic, b"v", key).result(30).partition for key in keys}
-    theirs: dict[bytes, int] = {}
+    theirs: dict[bytes | None, int | None] = {}
+
+    def delivered(_error: object, message: confluent_kafka.Message) -> None:
+        theirs[message.key()] = message.partition()
+
     other = confluent_kafka.Producer({"bootstrap.servers": ottla_address, "partitioner": "murmur2_random"})
     for key in keys:
-        other.produce(
-            topic, b"v", key, on_delivery=lambda _error, m: theirs.__setitem__(m.key(), m.partition())
-        )
+        other.produce(topic, b"v", key, on_delivery=delivered)
     other.flush(30)
     assert ours == theirs
     assert set(ours.values()) == {0, 1, 2}
@@ -151,14 +156,16 @@ def test_a_callback_hears_of_the_record(ottla_address: str, topic: str) -> None:
 
 
 def test_a_topic_that_is_not_there_is_made_as_the_broker_allows(
-    start_broker: Callable[..., object], ottla_address: str, topic_name: str
+    start_broker: Callable[..., Any], ottla_address: str, topic_name: str
 ) -> None:
     with ottla.Producer(ottla_address) as producer:
         assert producer.send(topic_name, b"v").result(30).offset == 0
     strict = start_broker(0, "auto.create.topics.enable=false")
-    with ottla.Producer(strict.address, max_block_ms=300) as producer:  # type: ignore[attr-defined]
-        with pytest.raises(TopicNotFound, match="ottla topic create"):
-            producer.send("nowhere", b"v")
+    with (
+        ottla.Producer(strict.address, max_block_ms=300) as producer,
+        pytest.raises(TopicNotFound, match="ottla topic create"),
+    ):
+        producer.send("nowhere", b"v")
 
 
 def test_a_partition_that_is_not_there_is_named(ottla_address: str, topic: str) -> None:
@@ -193,10 +200,10 @@ def test_a_record_that_the_topic_refuses_says_why(ottla_address: str, topic_name
 
 
 def test_a_broker_killed_and_started_again_has_every_record_once_and_in_order(
-    start_broker: Callable[..., object],
+    start_broker: Callable[..., Any],
 ) -> None:
     broker = start_broker()
-    port, address = broker.port, broker.address  # type: ignore[attr-defined]
+    port, address = broker.port, broker.address
     with ottla.Admin(address) as admin:
         admin.create_topic("t", 1)
     with ottla.Producer(address, retry_backoff_ms=20) as producer:
@@ -204,40 +211,44 @@ def test_a_broker_killed_and_started_again_has_every_record_once_and_in_order(
         for number in range(3000):
             futures.append(producer.send("t", b"%d" % number))
             if number in (1000, 2000):
-                broker.kill()  # type: ignore[attr-defined]
+                broker.kill()
                 broker = start_broker(port)
         assert [future.result(60).offset for future in futures] == list(range(3000))
     assert [int(message.value()) for message in read_all(address, "t")[0]] == list(range(3000))
 
 
-def test_a_broker_that_stays_away_ends_in_a_delivery_time_out(start_broker: Callable[..., object]) -> None:
+def test_a_broker_that_stays_away_ends_in_a_delivery_time_out(start_broker: Callable[..., Any]) -> None:
     broker = start_broker()
-    with ottla.Producer(broker.address, delivery_timeout_ms=400, retry_backoff_ms=20) as producer:  # type: ignore[attr-defined]
+    with ottla.Producer(broker.address, delivery_timeout_ms=400, retry_backoff_ms=20) as producer:
         producer.send("t", b"1").result(30)
-        broker.kill()  # type: ignore[attr-defined]
+        broker.kill()
         with pytest.raises(
             DeliveryTimedOut, match=r"t-0 were not acknowledged within 0\.4 s.*connection refused"
         ):
             producer.send("t", b"2").result(30)
 
 
-def test_a_full_buffer_blocks_and_then_says_so(start_broker: Callable[..., object]) -> None:
+def test_a_full_buffer_blocks_and_then_says_so(start_broker: Callable[..., Any]) -> None:
     broker = start_broker()
-    address = broker.address  # type: ignore[attr-defined]
+    address = broker.address
     producer = ottla.Producer(address, buffer_memory=50_000, max_block_ms=200, retry_backoff_ms=20)
     producer.send("t", b"1").result(30)
-    broker.kill()  # type: ignore[attr-defined]
-    with pytest.raises(BufferFull, match="buffer_memory"):
+    broker.kill()
+
+    def fill() -> None:
         for _ in range(100):
             producer.send("t", b"x" * 1000)
+
+    with pytest.raises(BufferFull, match="buffer_memory"):
+        fill()
     producer.close(0)
 
 
-def test_records_left_at_close_fail(start_broker: Callable[..., object]) -> None:
+def test_records_left_at_close_fail(start_broker: Callable[..., Any]) -> None:
     broker = start_broker()
-    producer = ottla.Producer(broker.address)  # type: ignore[attr-defined]
+    producer = ottla.Producer(broker.address)
     producer.send("t", b"1").result(30)
-    broker.kill()  # type: ignore[attr-defined]
+    broker.kill()
     left = producer.send("t", b"2")
     producer.close(0.05)
     with pytest.raises(ClientClosed, match="before t-0"):

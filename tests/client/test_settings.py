@@ -16,8 +16,7 @@ from ottla.client.errors import SettingError
 )
 def test_type_checkers_know_the_same_names_as_the_code(typed: type, kind: type) -> None:
     assert set(typed.__annotations__) | set(settings.ClientSettings.__annotations__) == {
-        field.name
-        for field in dataclasses.fields(kind)  # type: ignore[arg-type]
+        field.name for field in dataclasses.fields(kind)
     }
 
 

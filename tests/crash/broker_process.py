@@ -75,7 +75,11 @@ class BrokerProcess:
     def start(self) -> Self:
         """Start the process and wait until it says that it listens."""
         self.spawn()
-        self.wait_for("listens on")
+        try:
+            self.wait_for("listens on")
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def _read(self, lines: Any) -> None:
@@ -213,7 +217,13 @@ def producing(topic: str, batch: bytes, partition: int = 0, acks: int = -1) -> d
 
 
 def fetching(
-    topic: str, offset: int, partition: int = 0, *, max_wait_ms: int = 0, min_bytes: int = 1, bytes_max: int = 1 << 24
+    topic: str,
+    offset: int,
+    partition: int = 0,
+    *,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    bytes_max: int = 1 << 24,
 ) -> dict[str, Any]:
     row = {
         "partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max,

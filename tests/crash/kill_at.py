@@ -10,7 +10,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_CHANGING = ("pwritev", "pwrite", "write", "ftruncate", "fdatasync", "fsync", "replace", "unlink", "mkdir", "rmdir", "open")
+_CHANGING = (
+    "pwritev",
+    "pwrite",
+    "write",
+    "ftruncate",
+    "fdatasync",
+    "fsync",
+    "replace",
+    "unlink",
+    "mkdir",
+    "rmdir",
+    "open",
+)
 
 
 def install(countdown: int, directory: str) -> None:

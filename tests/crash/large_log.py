@@ -4,7 +4,15 @@ import threading
 import time
 from pathlib import Path
 
-from tests.crash.broker_process import PATIENCE_S, PRODUCE, BrokerProcess, Wire, batch_of, producing, wait_until
+from tests.crash.broker_process import (
+    PATIENCE_S,
+    PRODUCE,
+    BrokerProcess,
+    Wire,
+    batch_of,
+    producing,
+    wait_until,
+)
 
 TOPIC = "large"
 BATCH_BYTES = 1024

@@ -96,7 +96,12 @@ def read_back(address: str) -> list[list[tuple[int, int]]]:
 
 @pytest.mark.parametrize(
     ("policy", "kills", "segment_bytes"),
-    [("durable", 50, 1 << 30), ("page-cache", 25, 1 << 30), ("durable", 10, 20_000), ("page-cache", 10, 20_000)],
+    [
+        ("durable", 50, 1 << 30),
+        ("page-cache", 25, 1 << 30),
+        ("durable", 10, 20_000),
+        ("page-cache", 10, 20_000),
+    ],
 )
 def test_kill_9_loses_nothing_repeats_nothing_and_keeps_the_order(
     policy: str,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.crash.broker_process import CREATE_TOPICS, DELETE_TOPICS, METADATA, BrokerProcess, Wire, batch_of
 
-KILLS = 15
+KILLS = 12
 IN_FLIGHT = 8
 
 
@@ -81,8 +81,7 @@ def test_acknowledged_creations_and_deletions_hold(
 ) -> None:
     random_ = random.Random(seed())
     topics = Topics(random_)
-    settings = {"auto.create.topics.enable": "false", "file.delete.delay.ms": "0"}
-    settings["log.segment.delete.delay.ms"] = settings.pop("file.delete.delay.ms")
+    settings = {"auto.create.topics.enable": "false", "log.segment.delete.delay.ms": "0"}
     data_dir = tmp_path / "data"
     with BrokerProcess(data_dir, free_port, settings) as broker:
         for _ in range(KILLS):
@@ -110,7 +109,9 @@ def test_acknowledged_creations_and_deletions_hold(
     print(f"{KILLS} kills: {len(topics.there)} topics there, {len(topics.gone)} gone")
 
 
-def test_a_deleted_topic_does_not_come_back_under_a_new_one_of_its_name(tmp_path: Path, free_port: int) -> None:
+def test_a_deleted_topic_does_not_come_back_under_a_new_one_of_its_name(
+    tmp_path: Path, free_port: int
+) -> None:
     with BrokerProcess(tmp_path / "data", free_port) as broker:
         with Wire(broker.address) as wire:
             wire.create("again")

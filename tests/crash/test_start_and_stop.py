@@ -83,6 +83,18 @@ def test_the_counting_disk_sees_a_recovery(
             assert wire.end_offset("kept") == 32
 
 
+def test_what_was_acknowledged_is_visible_to_the_first_who_asks_after_kill_9(
+    tmp_path: Path, free_port: int
+) -> None:
+    """Durable policy: recovery must have synced what it read again before the broker serves."""
+    with BrokerProcess(tmp_path / "data", free_port, {"log.flush.policy": "durable"}) as process:
+        write_some(process, batches=64)
+        process.kill()
+        process.start()
+        with Wire(process.address) as wire:
+            assert wire.end_offset("kept") == 128
+
+
 def test_a_signal_during_a_produce_answers_or_closes_and_keeps_what_was_answered(
     tmp_path: Path, free_port: int
 ) -> None:
@@ -143,26 +155,29 @@ def kill_at_every_step(broker: BrokerProcess, steps_max: int) -> int:
         except AssertionError:
             assert broker.end() == -signal.SIGKILL, broker.words
         else:
+            # It would still die at its next change of a file: one without that fuse takes over.
+            broker.kill()
+            broker.start()
             return died
     raise AssertionError(f"no start came through in {steps_max} tries")
 
 
 def test_kill_9_at_every_step_of_the_first_start(tmp_path: Path, free_port: int) -> None:
-    with BrokerProcess(tmp_path / "data", free_port) as broker:
+    broker = BrokerProcess(tmp_path / "data", free_port)
+    try:
+        assert kill_at_every_step(broker, 100) >= 5
+        with Wire(broker.address) as wire:
+            wire.create("first")
+            assert wire.produce("first", batch_of(b"1")) == 0
+    finally:
         broker.kill()
-    for path in sorted((tmp_path / "data").rglob("*"), reverse=True):
-        path.unlink() if path.is_file() else path.rmdir()
-    assert kill_at_every_step(broker, 100) >= 5
-    with broker, Wire(broker.address) as wire:
-        wire.create("first")
-        assert wire.produce("first", batch_of(b"1")) == 0
 
 
 def test_kill_9_at_every_step_of_a_recovery(tmp_path: Path, free_port: int) -> None:
     """A start after a crash has work to do: a torn tail to cut, a half-deleted topic to remove, indexes to make anew."""
     data_dir = tmp_path / "data"
     with BrokerProcess(data_dir, free_port, {"log.segment.bytes": "20000"}) as broker:
-        write_some(broker, batches=4)
+        write_some(broker, batches=2)
         with Wire(broker.address) as wire:
             wire.create("gone")
             wire.produce("gone", batch_of(b"1"))
@@ -173,11 +188,13 @@ def test_kill_9_at_every_step_of_a_recovery(tmp_path: Path, free_port: int) -> N
         log.write(batch_of(bytes(5_000))[:3_000])
     with (data_dir / "metadata.journal").open("ab") as journal:
         journal.write(b"\0\0\1\0torn")
-    died = kill_at_every_step(broker, 100)
-    assert died >= 5
-    with Wire(broker.address) as wire:
-        assert wire.end_offset("kept") == 8
-        assert [record.value for record in wire.fetch("kept", 0)][::2] == [b"0"]
-        assert [wire.fetch("kept", offset)[0].value for offset in (2, 4, 6)] == [b"1", b"2", b"3"]
-        assert wire.produce("kept", batch_of(b"after")) == 8
-    broker.kill()
+    try:
+        died = kill_at_every_step(broker, 100)
+        assert died >= 5
+        print(f"a recovery of {died} steps")
+        with Wire(broker.address) as wire:
+            assert wire.end_offset("kept") == 4
+            assert [wire.fetch("kept", offset)[0].value for offset in (0, 2)] == [b"0", b"1"]
+            assert wire.produce("kept", batch_of(b"after")) == 4
+    finally:
+        broker.kill()

@@ -92,7 +92,9 @@ class Broker:
         self.image = self.proposed = Image().apply(records)
         bootstrap: list[r.Record] = []
         if not self.image.cluster_id:
-            bootstrap.append(r.Cluster(_cluster_id(self.entropy.id_bytes())))
+            # A first start that died before its journal had the id has left it in the directory.
+            chosen = self.directory.unused_cluster_id() or _cluster_id(self.entropy.id_bytes())
+            bootstrap.append(r.Cluster(chosen))
             self.image = self.proposed = self.image.apply(bootstrap)
         self.config = self.resolve_config()
         self.directory.open(
@@ -446,10 +448,21 @@ class Broker:
     def _adopt(self, leader: Leader, log: PartitionLog) -> None:
         log.on_failure = self.go_offline
         leader.adopt(log)
-        if log.unsynced:
-            # What recovery read again must be made durable once more before it counts.
-            self.upkeep.written(leader, self.now_ms)
+        if not log.unsynced:
+            return
+        self.upkeep.written(leader, self.now_ms)
+        if not leader.durable:
             self.sync(leader, log)
+            return
+        # What recovery read again must be durable once more before it counts; and it must count before the first client
+        # asks, or a consumer that comes back would find the log ending before what it has read.
+        for segment in log.unsynced:
+            self.disk.sync(segment.file)
+        self.disk.sync_dir(log.directory)
+        self.disk.sync_dir(self.directory.path)
+        for segment in list(log.unsynced):
+            log.synced(segment, segment.next_offset)
+        leader.advance()
 
     def _create_logs(self) -> None:
         for _ in range(min(_CREATE_MAX, len(self._to_create))):

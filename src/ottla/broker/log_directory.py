@@ -58,6 +58,13 @@ class LogDirectory:
             disk.remove(mark)
             disk.sync_dir(path)
 
+    def unused_cluster_id(self) -> str | None:
+        """The cluster whose directory this is, if no partition was ever in it; else the metadata must know the cluster."""
+        if any(names.parse_partition_dir(name) for name in self.disk.list(self.path)):
+            return None
+        properties = checkpoints.parse_properties(self.disk.read_file(f"{self.path}/{names.META_PROPERTIES}"))
+        return properties.get("cluster.id")
+
     def _offsets(self, name: str) -> dict[checkpoints.Partition, int]:
         data = self.disk.read_file(f"{self.path}/{name}")
         offsets = checkpoints.parse_offsets(data)

@@ -155,7 +155,10 @@ def quiet_broken_pipe(run: Callable[[], None]) -> None:
     try:
         run()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:
+        # typer turns a broken pipe into an exit with 1 of its own.
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         # Python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(OK) from None

@@ -88,7 +88,8 @@ class Metadata:
                 continue
             name = str(row.name)
             code = int(row.error_code)
-            if code and code != ErrorCode.LEADER_NOT_AVAILABLE:
+            # A topic that is being made may be answered before it has partitions: it is not known yet.
+            if code and not (code == ErrorCode.LEADER_NOT_AVAILABLE and row.partitions):
                 errors[name] = known_code(code)
                 topics.pop(name, None)
                 continue

@@ -1,7 +1,8 @@
 """The cluster's metadata at one moment, immutable: what every request reads.
 
 `Image.apply(records)` gives the next image; the maps it changes are copied once a call, everything else is shared.
-Topics are found by name and by the sixteen bytes of their id.
+Topics are found by name and by the sixteen bytes of their id, and by the form in which names that metrics could not
+tell apart are equal.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from ottla.controller import records as r
-from ottla.model.names import INTERNAL_TOPICS
+from ottla.model.names import INTERNAL_TOPICS, collides
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
@@ -39,6 +40,12 @@ class Image(NamedTuple):
     configs: Mapping[tuple[int, str], Mapping[str, str]] = {}
     brokers: Mapping[int, r.Broker] = {}
     next_producer_id: int = 0
+    #: Names that have a '.' or '_', by what they collide as: only such names can collide.
+    flat_names: Mapping[str, str] = {}
+
+    def collision(self, name: str) -> str | None:
+        """The topic whose name differs from this one in '.' and '_' alone."""
+        return self.flat_names.get(collides(name))
 
     def topic_config(self, name: str) -> Mapping[str, str]:
         return self.configs.get((TOPIC_RESOURCE, name), NO_CONFIG)
@@ -59,7 +66,7 @@ class Image(NamedTuple):
     def apply(self, records: Iterable[r.Record | None]) -> Image:
         """The image after these records. An unknown record (None) counts but changes nothing."""
         end, cluster_id, next_producer_id = self.end, self.cluster_id, self.next_producer_id
-        topics, by_id = dict(self.topics), dict(self.topics_by_id)
+        topics, by_id, flat_names = dict(self.topics), dict(self.topics_by_id), dict(self.flat_names)
         configs, brokers = dict(self.configs), dict(self.brokers)
         changed: dict[bytes, dict[int, r.Partition]] = {}
 
@@ -83,11 +90,14 @@ class Image(NamedTuple):
                 case r.Topic():
                     topic = TopicImage(record.name, record.topic_id, ())
                     topics[record.name] = by_id[record.topic_id] = topic
+                    if "." in record.name or "_" in record.name:
+                        flat_names[collides(record.name)] = record.name
                 case r.TopicRemoved():
                     settle()
                     removed = by_id.pop(record.topic_id, None)
                     if removed is not None:
                         del topics[removed.name]
+                        flat_names.pop(collides(removed.name), None)
                         configs.pop((TOPIC_RESOURCE, removed.name), None)
                 case r.Config():
                     resource = (record.resource_type, record.resource_name)
@@ -96,7 +106,10 @@ class Image(NamedTuple):
                         settings.pop(record.name, None)
                     else:
                         settings[record.name] = record.value
-                    configs[resource] = settings
+                    if settings:
+                        configs[resource] = settings
+                    else:
+                        configs.pop(resource, None)
                 case r.Broker():
                     brokers[record.node_id] = record
                 case r.ProducerIds():
@@ -106,4 +119,4 @@ class Image(NamedTuple):
                 case None:
                     pass
         settle()
-        return Image(end, cluster_id, topics, by_id, configs, brokers, next_producer_id)
+        return Image(end, cluster_id, topics, by_id, configs, brokers, next_producer_id, flat_names)

@@ -15,7 +15,7 @@ from ottla.controller import records as r
 from ottla.controller.image import TOPIC_RESOURCE, Image
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PARTITIONS_PER_REQUEST_MAX
-from ottla.model.names import collides, topic_name_problem
+from ottla.model.names import topic_name_problem
 from ottla.ports.entropy import Entropy
 
 
@@ -36,14 +36,14 @@ def create(
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name in image.topics:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
-    flat = collides(name)
-    if ("." in name or "_" in name) and any(collides(other) == flat for other in image.topics):
+    other = image.collision(name)
+    if other is not None:
         raise Refusal(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic '{name}' collides with another topic: names may not differ in '.' and '_' alone",
+            f"topic '{name}' collides with '{other}': names may not differ in '.' and '_' alone",
         )
     try:
-        validate(configs)
+        validate(configs, broker)
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
     placed = (
@@ -77,6 +77,7 @@ def widen(
             ErrorCode.INVALID_PARTITIONS,
             f"topic '{name}' has {present} partitions; {count} would not be more, and partitions are never taken away",
         )
+    factor = len(topic.partitions[0].replicas)
     if assignments is not None:
         if len(assignments) != count - present:
             raise Refusal(
@@ -84,8 +85,12 @@ def widen(
                 f"{count - present} partitions are new, but {len(assignments)} assignments were given",
             )
         placed = _given(image, dict(enumerate(assignments)), -1, -1)
+        if len(placed[0]) != factor:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"the partitions of topic '{name}' have {factor} replicas, those given {len(placed[0])}",
+            )
     else:
-        factor = len(topic.partitions[0].replicas)
         placed = place(image, broker, entropy, count - present, factor, first=present)
     return [_partition(topic.topic_id, present + number, replicas) for number, replicas in enumerate(placed)]
 
@@ -122,10 +127,8 @@ def place(
         leader = (start + first + number) % len(nodes)
         if number and (first + number) % len(nodes) == 0:
             shift += 1
-        replicas = [nodes[leader]]
-        for replica in range(factor - 1):
-            replicas.append(nodes[(leader + 1 + (shift + replica) % (len(nodes) - 1)) % len(nodes)])
-        placed.append(replicas)
+        others = [(leader + 1 + (shift + n) % (len(nodes) - 1)) % len(nodes) for n in range(factor - 1)]
+        placed.append([nodes[at] for at in (leader, *others)])
     return placed
 
 
@@ -136,6 +139,11 @@ def _given(
         raise Refusal(
             ErrorCode.INVALID_REQUEST,
             "with a replica assignment the number of partitions and the replication factor must be -1",
+        )
+    if len(assignments) > PARTITIONS_PER_REQUEST_MAX:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"at most {PARTITIONS_PER_REQUEST_MAX} partitions can be made at once, not {len(assignments)}",
         )
     if sorted(assignments) != list(range(len(assignments))):
         raise Refusal(

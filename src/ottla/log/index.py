@@ -71,14 +71,18 @@ class SparseIndex:
         if self.written:
             first, last = self._at(0), self._at(self.written - width)
             # Kafka's own files of a segment in use are filled up with zeros: they end below where they began.
-            if min(*first, *last) < 0 or (self.written > width and (first[0] >= last[0] or first[1] >= last[1])):
+            if min(*first, *last) < 0 or (
+                self.written > width and (first[0] >= last[0] or first[1] >= last[1])
+            ):
                 return False
             self.last_key = last[0]
         return self.written == size
 
     def salvage(self) -> None:
         """Keep what a power cut left whole: the entries up to the first that does not go on from the one before."""
-        data = self._disk.read(self.file, 0, self._disk.size(self.file) // self._entry.size * self._entry.size)
+        data = self._disk.read(
+            self.file, 0, self._disk.size(self.file) // self._entry.size * self._entry.size
+        )
         count, last = 0, (-1, -1)
         for key, value in self._entry.iter_unpack(data):
             if key <= last[0] or value <= last[1]:

@@ -46,6 +46,8 @@ from ottla.records.batch import (
     PREFIX_BYTES,
 )
 
+__all__ = ["Appended", "Flush", "PartitionLog", "Slice"]
+
 _NO_TIMESTAMP: Final = -1
 
 

@@ -141,7 +141,12 @@ class Producers:
         if data is None or len(data) < _HEAD.size:
             return None
         version, crc, count = _HEAD.unpack_from(data)
-        if version != 1 or count < 0 or len(data) != _HEAD.size + count * _ENTRY.size or crc32c(data[6:]) != crc:
+        if (
+            version != 1
+            or count < 0
+            or len(data) != _HEAD.size + count * _ENTRY.size
+            or crc32c(data[6:]) != crc
+        ):
             return None
         producers = cls()
         for position in range(_HEAD.size, len(data), _ENTRY.size):

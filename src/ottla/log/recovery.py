@@ -124,16 +124,17 @@ def open_log(
     )
     log.recovery_point = min(max(trust_before, segments[0].base_offset), log.next_offset)
     _mark_unsynced(log)
+    # A crash may have come before the names were durable, however empty the files behind them are.
+    log.fresh = not clean
+    log.active.names_synced = clean
     _adopt_epochs(log, tail.epochs if epochs is not None else None, epochs_file)
     if tail.producers is not None and log.next_offset >= trust_before:
         log.producers = tail.producers
         _remove_newer_snapshots(log)
     else:
         tail.scanned_bytes += load_producers(log, now_ms)
-    lost = log.next_offset < (recovery_point if not clean else 0)
-    return Recovered(
-        log, tail.scanned_bytes, tail.cut_bytes, tail.damaged or lost or (clean and tail.cut_bytes > 0)
-    )
+    damaged = tail.damaged or (tail.cut_bytes > 0 if clean else log.next_offset < recovery_point)
+    return Recovered(log, tail.scanned_bytes, tail.cut_bytes, damaged)
 
 
 def _tidy(disk: Disk, directory: str, names: list[str]) -> None:

@@ -115,7 +115,9 @@ def find_epochs(log: PartitionLog) -> LeaderEpochs:
     for segment in log.segments:
         first = segment.locate(max(segment.base_offset, log.log_start_offset))
         if first < segment.size:
-            _find_epochs(segment, epochs, max(segment.base_offset, log.log_start_offset), segment.next_offset - 1)
+            _find_epochs(
+                segment, epochs, max(segment.base_offset, log.log_start_offset), segment.next_offset - 1
+            )
     return epochs
 
 

@@ -17,7 +17,7 @@ def expired_segments(log: PartitionLog, now_ms: int, high_watermark: int) -> int
         # The log's start is a promise of its own: DeleteRecords frees segments whatever the policy.
         before_start = segment.next_offset <= log.log_start_offset
         too_old = config.delete and 0 <= config.retention_ms < now_ms - _newest(segment)
-        too_many = excess >= segment.size and segment is not log.active
+        too_many = excess >= segment.size
         if not (before_start or too_old or too_many):
             break
         excess -= segment.size

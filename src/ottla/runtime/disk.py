@@ -2,8 +2,11 @@
 
 Files are opened when they are used and closed again when too many are open, so that the number of partitions is not
 bounded by the number of descriptors. A pinned file (being sent, or synced in a thread) keeps its descriptor, even if it
-is closed or deleted meanwhile; the last unpin closes it. Reading, writing and renaming happen on the loop's thread; syncs
-and `replace_file` also in others, which is what the lock is for.
+is closed or deleted meanwhile; the last unpin closes it.
+
+Threads: one thread opens, reads and writes through file handles; others may only `sync`, `pin` and call the methods that
+take a path. Only that one thread takes descriptors back, so none can go, or come to mean another file, under a read or a
+write. Whoever works through handles in a second thread (the metadata journal) has a SystemDisk of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import count, islice
 from typing import cast
 
 from ottla.ports.disk import Buffer, DiskError, File
@@ -38,6 +42,7 @@ class SystemDisk:
         self._open: dict[OpenFile, None] = {}
         self._lock = threading.RLock()
         self._locks: list[int] = []
+        self._temporaries = count()
 
     # --- files ------------------------------------------------------------------------------------------------
 
@@ -47,7 +52,9 @@ class SystemDisk:
             if create:
                 # Made now, so that its name is there; the descriptor may be taken back like any other.
                 file.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                self._opened(file)
+                with self._lock:
+                    self._open[file] = None
+                    self._take_back(file)
         return file
 
     def close(self, file: File) -> None:
@@ -60,7 +67,8 @@ class SystemDisk:
     def pin(self, file: OpenFile) -> int:
         """Keep the file open until `unpin`; returns its descriptor."""
         with self._lock:
-            fd = file.fd if file.fd >= 0 else self._reopen(file)
+            # Takes no other file's descriptor back: this may be any thread.
+            fd = file.fd if file.fd >= 0 else self._open_again(file)
             file.pins += 1
             return fd
 
@@ -157,17 +165,23 @@ class SystemDisk:
                 return None
 
     def replace_file(self, path: str, data: bytes) -> None:
-        temporary = f"{path}.tmp"
+        # A name of its own: two threads may be replacing the same file.
+        temporary = f"{path}.{next(self._temporaries)}.tmp"
         with failures(path):
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
-                sync_data(fd)
-            finally:
-                os.close(fd)
-            os.replace(temporary, path)
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                try:
+                    view = memoryview(data)
+                    while view:
+                        view = view[os.write(fd, view) :]
+                    sync_data(fd)
+                finally:
+                    os.close(fd)
+                os.replace(temporary, path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary)
+                raise
         self.sync_dir(os.path.dirname(path))
 
     def list(self, path: str) -> list[str]:
@@ -186,9 +200,8 @@ class SystemDisk:
             os.replace(source, target)
 
     def remove(self, path: str) -> None:
-        with failures(path):
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+        with failures(path), suppress(FileNotFoundError):
+            os.unlink(path)
 
     def remove_dir(self, path: str) -> None:
         with failures(path):
@@ -218,21 +231,26 @@ class SystemDisk:
                 os.close(fd)
             self._locks.clear()
 
-    def _opened(self, file: OpenFile) -> None:
-        with self._lock:
-            self._open[file] = None
-            if len(self._open) > self._files_max:
-                for oldest in self._open:
-                    if not oldest.pins and oldest is not file:
-                        self._release(oldest)
-                        return
-
     def _reopen(self, file: OpenFile) -> int:
-        with self._lock, failures(file.path):
+        with self._lock:
+            fd = self._open_again(file)
+            self._take_back(file)
+            return fd
+
+    def _open_again(self, file: OpenFile) -> int:
+        with failures(file.path):
             if file.fd < 0:
                 file.fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
-                self._opened(file)
+                self._open[file] = None
             return file.fd
+
+    def _take_back(self, keep: OpenFile) -> None:
+        """Close the files that were opened first, down to the number allowed."""
+        excess = len(self._open) - self._files_max
+        if excess > 0:
+            idle = (file for file in self._open if not file.pins and file is not keep)
+            for file in list(islice(idle, excess)):
+                self._release(file)
 
     def _release(self, file: OpenFile) -> None:
         self._open.pop(file, None)

@@ -15,10 +15,12 @@ from typing import Final
 from crc32c import crc32c
 
 from ottla.controller.records import Record, decode, encode
-from ottla.ports.disk import Disk, DiskError
+from ottla.ports.disk import Disk, DiskError, File
 
 JOURNAL: Final = "metadata.journal"
 _HEAD: Final = struct.Struct(">II")
+#: What the payload of every entry begins with.
+_FIRST_BYTES: Final = b'{"kind":'
 
 
 class DamagedJournal(Exception):
@@ -30,7 +32,10 @@ class EmbeddedStore:
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{JOURNAL}"
+        self._file: File
         self._size = 0
+        #: Why nothing more can be written, once a sync has failed.
+        self._failed: str | None = None
         self.records_on_disk = 0
 
     def load(self) -> list[Record | None]:
@@ -38,37 +43,40 @@ class EmbeddedStore:
         self._disk.make_dir(self._directory)
         data = self._disk.read_file(self._path)
         self._file = self._disk.open(self._path, create=True)
-        if data is None:
-            self._disk.sync(self._file)
+        if not data:
+            # The first start, or one after it that died before its first entry: no name is durable yet.
             self._disk.sync_dir(self._directory)
+            self._disk.sync_dir(_above(self._directory))
             data = b""
         records: list[Record | None] = []
         at = 0
-        while len(data) - at >= _HEAD.size:
-            length, crc = _HEAD.unpack_from(data, at)
-            payload = data[at + _HEAD.size : at + _HEAD.size + length]
-            if len(payload) < length or crc32c(payload) != crc:
-                if at + _HEAD.size + length < len(data) and length:
-                    raise DamagedJournal(
-                        f"{self._path} is damaged at byte {at} of {len(data)}: restore it from a copy, "
-                        "or move the data directory away and start anew"
-                    )
-                break
+        while (payload := _payload(data, at)) is not None:
             records += [decode(line) for line in payload.split(b"\n")]
-            at += _HEAD.size + length
+            at += _HEAD.size + len(payload)
         if at < len(data):
+            if _entry_after(data, at):
+                raise DamagedJournal(
+                    f"{self._path} is damaged at byte {at} of {len(data)}: restore it from a copy, "
+                    "or move the data directory away and start anew"
+                )
             self._disk.truncate(self._file, at)
+        # A process that was killed may have left its last entry in the page cache alone, and we act on it from now on.
+        self._disk.sync(self._file)
         self._size = at
         self.records_on_disk = len(records)
         return records
 
     def append(self, records: list[Record]) -> None:
         """Make one entry durable. Raises DiskError; then the journal is as before."""
+        if self._failed is not None:
+            raise DiskError(self._failed)
         payload = b"\n".join(encode(record) for record in records)
         end = self._disk.write(self._file, self._size, (_HEAD.pack(len(payload), crc32c(payload)), payload))
         try:
             self._disk.sync(self._file)
-        except DiskError:
+        except DiskError as error:
+            # R11: a failed sync is final, whatever a second one would say.
+            self._failed = f"the metadata journal is not written any more since a sync failed: {error}"
             self._disk.truncate(self._file, self._size)
             raise
         self._size = end
@@ -76,13 +84,47 @@ class EmbeddedStore:
 
     def rewrite(self, records: list[Record]) -> None:
         """Replace the journal by these records: what a long history amounts to."""
+        if self._failed is not None:
+            raise DiskError(self._failed)
         payload = b"\n".join(encode(record) for record in records)
         data = _HEAD.pack(len(payload), crc32c(payload)) + payload if records else b""
+        try:
+            self._disk.replace_file(self._path, data)
+        except DiskError as error:
+            if not error.full:
+                # Which of the two files has the name is not known any more.
+                self._failed = f"the metadata journal could not be replaced: {error}"
+            raise
         self._disk.close(self._file)
-        self._disk.replace_file(self._path, data)
         self._file = self._disk.open(self._path)
         self._size = len(data)
         self.records_on_disk = len(records)
 
     def close(self) -> None:
         self._disk.close(self._file)
+
+
+def _payload(data: bytes, at: int) -> bytes | None:
+    """The payload of the entry at a position, or None if there is no whole one."""
+    if len(data) - at < _HEAD.size:
+        return None
+    length, crc = _HEAD.unpack_from(data, at)
+    payload = data[at + _HEAD.size : at + _HEAD.size + length]
+    # Zeros, which is what a power cut may leave of a last entry, would be an empty payload and its right CRC.
+    return payload if payload and len(payload) == length and crc32c(payload) == crc else None
+
+
+def _entry_after(data: bytes, at: int) -> bool:
+    """Whether a whole entry stands anywhere behind a bad one, whose length may be the very thing that is wrong."""
+    found = data.find(_FIRST_BYTES, at + _HEAD.size)
+    while found >= 0:
+        start = found - _HEAD.size
+        if start > at and _payload(data, start) is not None:
+            return True
+        found = data.find(_FIRST_BYTES, found + 1)
+    return False
+
+
+def _above(directory: str) -> str:
+    above, slash, _ = directory.rstrip("/").rpartition("/")
+    return above or slash or "."

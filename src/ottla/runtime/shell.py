@@ -73,7 +73,7 @@ class Shell:
         self._listeners.append(sock)
         self.loop.add_reader(sock.fileno(), self._accept, sock)
         if len(self._listeners) == 1:
-            self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+            self._sweep_later()
             self.loop.call_later(1.0, self._next_second)
         self.turn(self.clock.now_ms())
 
@@ -123,8 +123,8 @@ class Shell:
         self.broker.disconnected(transport.connection)
 
     def refuse(self, transport: Transport, reason: str) -> None:
-        self._tell_once(f"{transport.connection.peer} closed: {reason}")
-        transport.finish()
+        # As an effect, so that the answers to the requests before it leave first.
+        self.broker.outbox.append((CLOSE, transport.connection, reason))
 
     def receive(self, connection: Session, frame: memoryview, now_ms: int) -> None:
         try:
@@ -269,10 +269,15 @@ class Shell:
         self.clock.follow_wall_clock()
         before_ms = self.clock.now_ms() - self.broker.config.connections_max_idle_ms
         for transport in list(self._transports):
-            if transport.active_ms < before_ms and not transport.out and not transport.connection.waiting:
+            # One whose request waits is not idle; one that does not read its answers is.
+            if transport.active_ms < before_ms and (transport.out or not transport.connection.waiting):
                 transport.close()
         self._refusals_told.clear()
-        self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+        self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        idle_seconds = self.broker.config.connections_max_idle_ms / 1000
+        self.loop.call_later(min(_SWEEP_SECONDS, max(0.05, idle_seconds / 4)), self._sweep)
 
     def _next_second(self) -> None:
         if self._stopping:

@@ -33,10 +33,15 @@ _PIECE_BYTES: Final = 1 << 20
 #: A frame in pieces gets at most this much memory before its bytes arrive.
 _FIRST_BYTES: Final = 1 << 20
 
+#: Frames of one read that are answered before others have their turn: what a client may have answered to it in one go
+#: without having read any of it.
+_FRAMES_MAX: Final = 64
+_NOTHING: Final = memoryview(b"")
+
 
 class Transport:
     __slots__ = (
-        "_broken", "_file", "_frame", "_frame_size", "_have", "_prefix", "_sock", "active_ms", "closing", "connection",
+        "_broken", "_file", "_frame", "_frame_size", "_have", "_prefix", "_rest", "_sock", "active_ms", "closing", "connection",
         "fd", "host", "loading", "out", "paused", "reading", "shell", "writing",
     )  # fmt: skip
 
@@ -65,6 +70,8 @@ class Transport:
         self._frame: bytearray | None = None
         self._have = 0
         self._prefix = b""
+        # Whole frames that were received but not looked at yet.
+        self._rest = _NOTHING
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -110,8 +117,13 @@ class Transport:
             view, size, self._prefix = memoryview(joined), len(joined), b""
         shell, connection = self.shell, self.connection
         limit = shell.request_bytes_max
-        at = 0
+        at = frames = 0
         while size - at >= 4:
+            if frames == _FRAMES_MAX:
+                self._rest = memoryview(bytes(view[at:size]))
+                self._later()
+                return
+            frames += 1
             length = _length(view, at)[0]
             if not 0 < length <= limit:
                 shell.refuse(self, f"a request of {length} bytes, between 1 and {limit} are allowed")
@@ -127,6 +139,21 @@ class Transport:
         if at < size:
             self._prefix = bytes(view[at:size])
 
+    def _later(self) -> None:
+        """Go on with the frames at hand after others had their turn, and not before our answers have left."""
+        self.shell.loop.remove_reader(self.fd)
+        self.shell.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        # While reading is stopped the frames stay; `resume` comes back here.
+        if self.reading and not self._broken:
+            rest, self._rest = self._rest, _NOTHING
+            now_ms = self.shell.clock.now_ms()
+            self._take(rest, len(rest), now_ms)
+            self.shell.turn(now_ms)
+            if self.reading and not self._rest and not self._broken:
+                self.shell.loop.add_reader(self.fd, self.readable)
+
     def _begin(self, first: memoryview, length: int) -> None:
         frame = self.shell.memory(min(length, max(_FIRST_BYTES, len(first) + 1)))
         frame[: len(first)] = first
@@ -136,11 +163,21 @@ class Transport:
 
     def send(self, parts: list[Any]) -> None:
         """Queue one response; `flush` sends."""
-        out = self.out
-        for part in parts:
-            if part.__class__ not in (bytes, bytearray):
-                self.shell.disk.pin(part[0])
-            out.append(part)
+        disk = self.shell.disk
+        pinned: list[Any] = []
+        try:
+            for part in parts:
+                if part.__class__ not in (bytes, bytearray):
+                    disk.pin(part[0])
+                    pinned.append(part[0])
+        except DiskError:
+            # Deleted while the answer stood in line behind another. What was before it leaves; then the client learns
+            # by the closing that it must ask again.
+            for file in pinned:
+                disk.unpin(file)
+            self.finish()
+            return
+        self.out += parts
 
     def send_now(self, parts: list[Any]) -> None:
         """Send one response and nothing else."""
@@ -205,6 +242,8 @@ class Transport:
             sent = self._sock.send(data, MSG_MORE if out else 0)
         except BlockingIOError:
             sent = 0
+        if sent:
+            self.active_ms = self.shell.clock.now_ms()
         if sent < size:
             out.appendleft(memoryview(data)[sent:])
             return False
@@ -237,6 +276,7 @@ class Transport:
         if sent == 0:
             # The file is shorter than the answer promised: only closing tells the client so.
             raise DiskError(f"{file.path} ends before {position + size}")
+        self.active_ms = self.shell.clock.now_ms()
         if sent < size:
             self.out[0] = (file, position + sent, size - sent)
         else:
@@ -273,7 +313,10 @@ class Transport:
     def resume(self) -> None:
         if not self.reading and not self.closing and not self._broken:
             self.reading = True
-            self.shell.loop.add_reader(self.fd, self.readable)
+            if self._rest:
+                self.shell.loop.call_soon(self._go_on)
+            else:
+                self.shell.loop.add_reader(self.fd, self.readable)
 
     def stop_reading(self) -> None:
         if self.reading:

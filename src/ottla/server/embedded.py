@@ -33,8 +33,12 @@ class Broker:
         directory = data_dir if data_dir is not None else self._temporary
         assert directory is not None
         properties = {"listeners": f"PLAINTEXT://{host}:{port}", "log.dirs": directory, **(config or {})}
+        try:
+            self._node = Node(BrokerConfig.from_properties(properties), say=say)
+        except BaseException:
+            self._remove_temporary()
+            raise
         self._loop = asyncio.new_event_loop()
-        self._node = Node(BrokerConfig.from_properties(properties), say=say)
         self._ready = threading.Event()
         self._problems: list[BaseException] = []
         self._thread = threading.Thread(target=self._serve, name="ottla-broker", daemon=True)
@@ -57,6 +61,9 @@ class Broker:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None

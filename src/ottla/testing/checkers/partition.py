@@ -75,6 +75,9 @@ class PartitionHistory:
         self.flushed_offset = max(self.flushed_offset, flushed_offset)
         if self.is_durable:
             return
+        if self.flushed_offset <= self.start_max:
+            # Nothing of it needed to stay, so it may begin with whatever did.
+            self.start_max = max(self.start_max, self.end_offset_min)
         for offset in [offset for offset in self.at if offset >= self.flushed_offset]:
             value = self.at.pop(offset)
             del self.where[value]

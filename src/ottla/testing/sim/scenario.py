@@ -259,8 +259,10 @@ class Scenario:
             if topic is None or not leader.opened:
                 continue
             history = topic.partitions[leader.number]
-            # A clean stop flushes everything, and a flush is a promise.
+            # A clean stop flushes everything, and a flush is a promise. Below the log's start it promises nothing.
             flushed = leader.log.next_offset if is_whole else leader.log.flushed_offset
+            if flushed <= leader.log.log_start_offset:
+                flushed = 0
             history.flushed_offset = max(history.flushed_offset, flushed)
             if leader.log.failed or node.broker.offline is not None:
                 continue

@@ -1,0 +1,161 @@
+"""Logs and batches for the tests of this folder: on the real disk, small enough to be torn byte by byte."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ottla.config.broker import BrokerConfig
+from ottla.config.topic import TopicConfig
+from ottla.log.partition_log import PartitionLog, Slice
+from ottla.log.recovery import Recovered, open_log
+from ottla.ports.disk import Buffer, DiskError, File
+from ottla.records.record import Record, decode_batches, encode_batch
+from ottla.runtime.disk import SystemDisk
+
+NOW = 1_700_000_000_000
+BROKER = BrokerConfig.from_properties({"log.dirs": "/nowhere", "node.id": "1"})
+TOPIC_ID_FILE = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+
+
+def config(**settings: Any) -> TopicConfig:
+    """Topic settings by their names with underscores."""
+    return TopicConfig.resolve({name.replace("_", "."): str(value) for name, value in settings.items()}, BROKER)
+
+
+def batch(*values: bytes, timestamp: int = NOW, timestamps: Sequence[int] | None = None, **fields: Any) -> bytes:
+    """One batch of these values, all with one timestamp or with one each."""
+    times = timestamps or [timestamp] * len(values)
+    return encode_batch([Record(0, time, None, value) for value, time in zip(values, times, strict=True)], **fields)
+
+
+def sequenced(sequence: int, *values: bytes, producer: int = 7, epoch: int = 0, timestamp: int = NOW) -> bytes:
+    return batch(
+        *values, timestamp=timestamp, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+    )
+
+
+class CountingDisk(SystemDisk):
+    """The real disk, which counts what is read and can be made to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[int] = []
+        self.largest_read = 0
+        #: Called with each write; may raise.
+        self.before_write: Callable[[str], None] | None = None
+
+    def read(self, file: File, position: int, size: int) -> bytes:
+        data = super().read(file, position, size)
+        self.reads.append(len(data))
+        return data
+
+    def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
+        if self.before_write is not None:
+            self.before_write(file.path)
+        return super().write(file, position, parts)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(self.reads)
+
+
+def full(what: str) -> Callable[[str], None]:
+    """For `before_write`: no room for files whose name ends so."""
+
+    def fail(path: str) -> None:
+        if path.endswith(what):
+            raise DiskError(f"{path}: no space left on device", full=True)
+
+    return fail
+
+
+class Bench:
+    """A place for one log, which can be flushed, stopped and opened again in all the ways that happen."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.path = root / "t-0"
+        self.directory = str(self.path)
+        self.disk = CountingDisk()
+        self.config = config()
+        #: What the checkpoint files would say.
+        self.recovery_point = 0
+        self.log_start_offset = 0
+
+    def create(self, start_offset: int = 0, **settings: Any) -> PartitionLog:
+        self.config = config(**settings)
+        return PartitionLog.create(
+            self.disk, self.directory, self.config,
+            start_offset=start_offset, now_ms=NOW, topic_id_file=TOPIC_ID_FILE,
+        )  # fmt: skip
+
+    def flush(self, log: PartitionLog) -> None:
+        """As the broker's background flush does it."""
+        flush = log.begin_flush()
+        if flush is not None:
+            for file in flush.files:
+                self.disk.sync(file)
+            log.write_snapshot(flush.end_offset, flush.snapshot)
+            log.flushed(flush)
+            for path in log.stale_snapshots(flush.end_offset):
+                self.disk.remove(path)
+        self.recovery_point = log.recovery_point
+
+    def stop(self, log: PartitionLog) -> None:
+        self.flush(log)
+        self.log_start_offset = log.log_start_offset
+        log.close()
+
+    def recover(self, *, clean: bool = False, **settings: Any) -> Recovered:
+        """Open what is there as another process would, with nothing in memory."""
+        self.disk.release()
+        self.disk = CountingDisk()
+        if settings:
+            self.config = config(**settings)
+        recovered = open_log(
+            self.disk, self.directory, self.config,
+            recovery_point=self.recovery_point, log_start_offset=self.log_start_offset, clean=clean, now_ms=NOW,
+        )  # fmt: skip
+        assert recovered is not None
+        return recovered
+
+    def file(self, name: str) -> Path:
+        return self.path / name
+
+    def names(self, suffix: str) -> list[str]:
+        return sorted(path.name for path in self.path.iterdir() if path.name.endswith(suffix))
+
+    def remove(self, segments: Sequence[Any]) -> None:
+        """What the owner of a log does with the segments that went."""
+        for segment in segments:
+            segment.close()
+            for suffix in ("log", "index", "timeindex"):
+                self.file(f"{segment.base_offset:020d}.{suffix}").unlink()
+
+
+def read_slice(log: PartitionLog, piece: Slice) -> bytes:
+    return log.disk.read(piece.file, piece.position, piece.size)
+
+
+def records(log: PartitionLog, offset: int | None = None, bytes_max: int = 1 << 30) -> list[Record]:
+    """Everything from an offset on, read slice by slice as a consumer does."""
+    found: list[Record] = []
+    at = log.log_start_offset if offset is None else offset
+    while (piece := log.slice(at, log.next_offset, bytes_max, whole_first=True)) is not None:
+        got = [record for record in decode_batches(read_slice(log, piece)) if record.offset >= at]
+        assert got, "a slice holds at least one whole batch"
+        found += got
+        at = got[-1].offset + 1
+    return found
+
+
+def values(log: PartitionLog, offset: int | None = None) -> list[bytes | None]:
+    return [record.value for record in records(log, offset)]
+
+
+def fill(log: PartitionLog, count: int, *, size: int = 40, step_ms: int = 0) -> None:
+    """One-record batches; the value begins with its offset."""
+    for _ in range(count):
+        offset = log.next_offset
+        value = b"%d." % offset
+        log.append(batch(value.ljust(size, b"."), timestamp=NOW + offset * step_ms), 0, NOW + offset * step_ms)
