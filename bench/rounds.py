@@ -114,6 +114,7 @@ class Bench:
                 for contender in self._contenders:
                     peak = measure.resident_bytes_peak(contender.running.pid)
                     self._add(table.START, contender, {"rss_loaded_mb": peak / 1e6})
+        self._count_others(machine_ns, own_ns)
         self.clocks = {
             contender.name: measure.clocks(contender.running.pid) for contender in self._contenders
         }

@@ -50,11 +50,13 @@ def test_what_is_wrong_is_told_after_what_is_right(data: bytes, problem: str) ->
     assert problem in rows[1]["problem"]
 
 
-def test_a_bad_crc_does_not_hide_the_batches_after_it() -> None:
+@pytest.mark.parametrize("records", [True, False])
+def test_a_bad_crc_is_told_with_or_without_records_and_hides_nothing(records: bool) -> None:
     bad = bytearray(batch(0))
     bad[-1] ^= 1
-    rows = list(dump.batches(bytes(bad) + batch(2)))
-    assert "problem" in rows[0] and "problem" not in rows[1]
+    rows = list(dump.batches(bytes(bad) + batch(2), records=records))
+    assert "the batch says" in rows[0]["problem"]
+    assert "problem" not in rows[1]
 
 
 def test_offset_index() -> None:

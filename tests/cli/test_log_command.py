@@ -1,20 +1,30 @@
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ottla
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a partition of a few segments, left by a broker that was stopped."""
+    data_dir = tmp_path_factory.mktemp("written") / "data"
+    with ottla.Broker(str(data_dir), config={"log.index.interval.bytes": "200"}) as broker:
+        with ottla.Admin(broker.address) as admin:
+            admin.create_topic("t", 1, 1, {"segment.bytes": "2000"})
+        for number in range(6):
+            with ottla.Producer(broker.address) as producer:
+                for _ in range(40):
+                    producer.send("t", b"value %d" % number, b"key")
+    return data_dir
+
 
 @pytest.fixture
-def folder(start_broker: Callable[..., Any], run_anywhere: Any, tmp_path: Path) -> Path:
-    """The folder of a partition with a few segments, of a broker that was stopped."""
-    broker = start_broker(0, "log.index.interval.bytes=200")
-    env = {"OTTLA_BOOTSTRAP": broker.address}
-    ended = run_anywhere("topic", "create", "t", "-p", "1", "-c", "segment.bytes=2000", env=env)
-    assert ended.code == 0, ended.err
-    for number in range(6):
-        assert run_anywhere("produce", "t", "-k", "key", stdin=f"value {number}\n" * 40, env=env).code == 0
-    broker.stop()
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy of the partition's folder that a test may damage."""
+    shutil.copytree(written, tmp_path / "data")
     return tmp_path / "data" / "t-0"
 
 

@@ -98,9 +98,9 @@ def read_back(address: str) -> list[list[tuple[int, int]]]:
     ("policy", "kills", "segment_bytes"),
     [
         ("durable", 50, 1 << 30),
-        ("page-cache", 25, 1 << 30),
-        ("durable", 10, 20_000),
-        ("page-cache", 10, 20_000),
+        ("page-cache", 15, 1 << 30),
+        ("durable", 8, 20_000),
+        ("page-cache", 8, 20_000),
     ],
 )
 def test_kill_9_loses_nothing_repeats_nothing_and_keeps_the_order(

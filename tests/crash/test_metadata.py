@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.crash.broker_process import CREATE_TOPICS, DELETE_TOPICS, METADATA, BrokerProcess, Wire, batch_of
 
-KILLS = 12
+KILLS = 10
 IN_FLIGHT = 8
 
 

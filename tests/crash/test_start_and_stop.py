@@ -1,5 +1,6 @@
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,7 @@ def test_a_signal_during_a_produce_answers_or_closes_and_keeps_what_was_answered
                 wire.receive()
                 answered += 1
             process.signal(signal.SIGTERM)
-            with pytest.raises((ConnectionError, TimeoutError)):
+            with suppress(ConnectionError):
                 while True:
                     wire.receive()
                     answered += 1

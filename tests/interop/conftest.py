@@ -6,16 +6,13 @@ makes them fail.
 """
 
 import itertools
-import os
 import shutil
-import subprocess
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from bench.kafka import CACHE as BROKER_CACHE
 from bench.kafka import KafkaUnavailable, fetch, find_java
 from bench.process import free_port
 from tests.crash.broker_process import BrokerProcess
@@ -61,7 +58,7 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture
-def topic(request: pytest.FixtureRequest) -> str:
+def topic() -> str:
     """The name of a topic that no other test uses."""
     return f"topic-{next(_NUMBERS)}"
 
@@ -105,9 +102,8 @@ def java() -> Java:
         pytest.skip("Java 17 is not here")
     if shutil.which("mvn") is None:
         pytest.skip("Maven is not here")
-    distribution = fetch()
-    libraries = Path(fetch_tools(distribution.version))
-    return Java(find_java(), [*distribution.class_path(), libraries])
+    version = fetch().version
+    return Java(find_java(), [BROKER_CACHE / "kafka" / "libs", fetch_tools(version)])
 
 
 @pytest.fixture
@@ -115,7 +111,7 @@ def tool(java: Java, broker: BrokerProcess) -> Callable[..., Said]:
     """Runs one of Apache's command-line tools against the shared broker."""
 
     def call(name: str, *arguments: str, text: str = "", code: int = 0) -> Said:
-        return java.tool(name, "--bootstrap-server", broker.address, *arguments, text=text, code=code)
+        return java.tool(name, *arguments, "--bootstrap-server", broker.address, text=text, code=code)
 
     return call
 

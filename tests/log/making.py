@@ -19,16 +19,24 @@ TOPIC_ID_FILE = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
 
 def config(**settings: Any) -> TopicConfig:
     """Topic settings by their names with underscores."""
-    return TopicConfig.resolve({name.replace("_", "."): str(value) for name, value in settings.items()}, BROKER)
+    return TopicConfig.resolve(
+        {name.replace("_", "."): str(value) for name, value in settings.items()}, BROKER
+    )
 
 
-def batch(*values: bytes, timestamp: int = NOW, timestamps: Sequence[int] | None = None, **fields: Any) -> bytes:
+def batch(
+    *values: bytes, timestamp: int = NOW, timestamps: Sequence[int] | None = None, **fields: Any
+) -> bytes:
     """One batch of these values, all with one timestamp or with one each."""
     times = timestamps or [timestamp] * len(values)
-    return encode_batch([Record(0, time, None, value) for value, time in zip(values, times, strict=True)], **fields)
+    return encode_batch(
+        [Record(0, time, None, value) for value, time in zip(values, times, strict=True)], **fields
+    )
 
 
-def sequenced(sequence: int, *values: bytes, producer: int = 7, epoch: int = 0, timestamp: int = NOW) -> bytes:
+def sequenced(
+    sequence: int, *values: bytes, producer: int = 7, epoch: int = 0, timestamp: int = NOW
+) -> bytes:
     return batch(
         *values, timestamp=timestamp, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
     )
@@ -158,4 +166,6 @@ def fill(log: PartitionLog, count: int, *, size: int = 40, step_ms: int = 0) -> 
     for _ in range(count):
         offset = log.next_offset
         value = b"%d." % offset
-        log.append(batch(value.ljust(size, b"."), timestamp=NOW + offset * step_ms), 0, NOW + offset * step_ms)
+        log.append(
+            batch(value.ljust(size, b"."), timestamp=NOW + offset * step_ms), 0, NOW + offset * step_ms
+        )

@@ -150,7 +150,15 @@ def test_a_loaded_index_goes_on(tmp_path: Path) -> None:
         struct.pack(">ii", -1, 50),
         struct.pack(">ii", 5, -50),
     ],
-    ids=["half an entry", "zeros behind", "all zeros", "keys fall", "values fall", "negative key", "negative value"],
+    ids=[
+        "half an entry",
+        "zeros behind",
+        "all zeros",
+        "keys fall",
+        "values fall",
+        "negative key",
+        "negative value",
+    ],
 )
 def test_a_file_that_cannot_be_an_index_is_not_believed(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "00.index").write_bytes(content)

@@ -1,5 +1,7 @@
 """The figures of mission.md that are promises to every user, not benchmarks."""
 
+# ruff: noqa: N802 (a test bears the id of its claim)
+
 import asyncio
 import resource
 from collections.abc import Iterator

@@ -90,11 +90,21 @@ class LogDirectory:
         return gone
 
     def load(self, topic: str, number: int, config: TopicConfig, now_ms: int) -> Recovered | None:
-        """The log that is there, recovered if need be; None if there is none."""
+        """The log that is there, recovered if need be; None if there is none.
+
+        The checkpoints know partitions by name, so they may speak of an earlier topic of the same name. What they say
+        counts only if the partition's own directory, which goes with its topic, bears it out: a recovery point has its
+        snapshot there, and no leader epoch begins before the log does.
+        """
+        path = self.partition_path(topic, number)
+        recovery_point = self.recovery_points.get((topic, number), 0)
+        snapshot = self.disk.read_file(f"{path}/{names.offset_name(recovery_point)}{names.SNAPSHOT}")
+        log_start = self.log_starts.get((topic, number), 0)
+        epochs = checkpoints.parse_epochs(self.disk.read_file(f"{path}/{names.EPOCHS}"))
         return open_log(
-            self.disk, self.partition_path(topic, number), config,
-            recovery_point=self.recovery_points.get((topic, number), 0),
-            log_start_offset=self.log_starts.get((topic, number), 0),
+            self.disk, path, config,
+            recovery_point=recovery_point if snapshot is not None else 0,
+            log_start_offset=0 if epochs and epochs[0][1] < log_start else log_start,
             clean=self.clean, now_ms=now_ms,
         )  # fmt: skip
 
@@ -118,11 +128,12 @@ class LogDirectory:
         for topic, number, log, high_watermark in logs:
             recovery[topic, number] = log.recovery_point
             watermarks[topic, number] = high_watermark
-            if log.log_start_offset > log.segments[0].base_offset:
+            if log.log_start_offset > 0:
                 starts[topic, number] = log.log_start_offset
         return {
-            f"{self.path}/{names.RECOVERY_POINTS}": checkpoints.render_offsets(recovery),
+            # The starts first: a recovery point may rely on what is before a start being gone.
             f"{self.path}/{names.LOG_STARTS}": checkpoints.render_offsets(starts),
+            f"{self.path}/{names.RECOVERY_POINTS}": checkpoints.render_offsets(recovery),
             f"{self.path}/{names.HIGH_WATERMARKS}": checkpoints.render_offsets(watermarks),
         }
 

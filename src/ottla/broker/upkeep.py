@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
+from ottla.log.names import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
 from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
 from ottla.model.errors import Refusal
-from ottla.ports.disk import Disk, DiskError
+from ottla.ports.disk import Disk, DiskError, File
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -68,6 +68,9 @@ class Upkeep:
         self._unflushed: dict[Leader, None] = {}
         self._checkpoint_wanted = False
         self._checkpointing = False
+        #: What must be durable before the next checkpoint is, and what may be done once that is durable.
+        self._before_checkpoint: list[File] = []
+        self._after_checkpoint: list[Callable[[], None]] = []
 
     def start(self, now_ms: int) -> None:
         broker = self._broker
@@ -129,9 +132,13 @@ class Upkeep:
         if self._checkpointing or not self._checkpoint_wanted:
             return
         self._checkpoint_wanted, self._checkpointing = False, True
+        before, self._before_checkpoint = self._before_checkpoint, []
+        after, self._after_checkpoint = self._after_checkpoint, []
         files = self._broker.directory.checkpoint_files(self._broker.open_logs())
 
         def job(disk: Disk) -> None:
+            for file in before:
+                disk.sync(file)
             for path, data in files.items():
                 disk.replace_file(path, data)
 
@@ -141,6 +148,11 @@ class Upkeep:
                 self._broker.say(
                     f"the checkpoints could not be written: {error}; the next start reads more again"
                 )
+                self._before_checkpoint += before
+                self._after_checkpoint += after
+            else:
+                for action in after:
+                    action()
             self.checkpoint()
 
         self._broker.run(job, done)
@@ -173,28 +185,31 @@ class Upkeep:
             whole = sum(1 for base in log.bases[1:] if base <= offset)
             if whole:
                 self.remove_segments(leader, log.drop_segments(whole))
-            self._checkpoint_wanted = True
-            self.checkpoint()
+            self._start_moved(leader)
             self._broker.moved(leader)
+
+    def _start_moved(self, leader: Leader) -> None:
+        # The leader epochs among them, which bear the new start out (`LogDirectory.load`).
+        self._before_checkpoint += leader.log.loose
+        self._checkpoint_wanted = True
+        self.checkpoint()
 
     def remove_segments(self, leader: Leader, segments: list[Segment]) -> None:
         """Take the files away after a while: readers that were sent there may still be reading."""
-        broker = self._broker
         paths = []
         for segment in segments:
             stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
-            for suffix in (LOG, INDEX, TIME_INDEX):
-                broker.disk.rename(stem + suffix, stem + suffix + DELETED)
-                paths.append(stem + suffix + DELETED)
-            paths.append(stem + SNAPSHOT)
+            paths += [stem + suffix for suffix in (LOG, INDEX, TIME_INDEX, SNAPSHOT)]
             segment.close()
 
         def remove(disk: Disk) -> None:
             for path in paths:
                 disk.remove(path)
 
-        self._checkpoint_wanted = True
-        self._later(leader.config.file_delete_delay_ms, remove)
+        # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
+        # the start that tells those from a log with a hole.
+        self._after_checkpoint.append(lambda: self._later(leader.config.file_delete_delay_ms, remove))
+        self._start_moved(leader)
 
     def delete_partition(self, leader: Leader) -> None:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""
@@ -204,6 +219,7 @@ class Upkeep:
         log.close()
         path = broker.directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
         self._checkpoint_wanted = True
+        self.checkpoint()
         self._later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
 
     def _later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:

@@ -273,7 +273,7 @@ class PartitionLog:
         if before.base_offset == self.next_offset:
             return before
         try:
-            before.finish()
+            before.flush_indexes()
             # For whoever opens or cuts the log at this offset. Torn it is ignored, so it need not be waited for.
             self._write_loose(self.snapshot_path(self.next_offset), self.producers.render())
             segment = Segment(
@@ -283,6 +283,7 @@ class PartitionLog:
         except DiskError as error:
             self.disk_failed(error)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        before.finish()
         self.segments.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
@@ -373,8 +374,9 @@ class PartitionLog:
             if (offset := snapshot_offset(name)) is not None
         )
         older = [(offset, name) for offset, name in found if offset < keep_from]
-        rolls = set(self.bases)
-        return [f"{self.directory}/{name}" for offset, name in older[:-1] if offset not in rolls]
+        # The recovery point on disk is the last one until the checkpoint that follows this flush.
+        wanted = {*self.bases, self.recovery_point}
+        return [f"{self.directory}/{name}" for offset, name in older[:-1] if offset not in wanted]
 
     # --- read -----------------------------------------------------------------------------------------------
 

@@ -79,7 +79,22 @@ def open_log(
     names = disk.list(directory)
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
     _tidy(disk, directory, names)
+    while len(bases) > 1 and bases[1] <= log_start_offset:
+        # On their way out when the last run ended; perhaps some of those between them are gone already.
+        _remove_files(disk, directory, bases.pop(0))
+    if (
+        not clean
+        and bases
+        and bases[0] > max(log_start_offset, recovery_point)
+        and not _was_flushed(names, bases)
+    ):
+        # The segments before were lost with their names, so nothing after them was acknowledged (R12).
+        while bases:
+            _remove_files(disk, directory, bases.pop())
     if not bases:
+        # Whoever begins anew here must not find the producers of something else.
+        for offset in snapshot_offsets(names):
+            disk.remove(f"{directory}/{offset_name(offset)}{SNAPSHOT}")
         return None
     segments = [
         Segment(
@@ -135,6 +150,15 @@ def open_log(
         tail.scanned_bytes += load_producers(log, now_ms)
     damaged = tail.damaged or (tail.cut_bytes > 0 if clean else log.next_offset < recovery_point)
     return Recovered(log, tail.scanned_bytes, tail.cut_bytes, damaged)
+
+
+def _was_flushed(names: list[str], bases: list[int]) -> bool:
+    """Whether a flush came after the first segment that is left, so that those before it were deleted, not lost.
+
+    It leaves a snapshot where the log ended then. Those at the base of a segment do not count: they are left by rolls,
+    and may be there without what came before them.
+    """
+    return any(offset > bases[0] and offset not in bases for offset in snapshot_offsets(names))
 
 
 def _tidy(disk: Disk, directory: str, names: list[str]) -> None:
@@ -291,5 +315,9 @@ def _adopt_epochs(log: PartitionLog, epochs: LeaderEpochs | None, file: bytes | 
 
 def _remove(segment: Segment) -> None:
     segment.close()
+    _remove_files(segment.disk, segment.directory, segment.base_offset)
+
+
+def _remove_files(disk: Disk, directory: str, base_offset: int) -> None:
     for suffix in (LOG, INDEX, TIME_INDEX):
-        segment.disk.remove(f"{segment.directory}/{offset_name(segment.base_offset)}{suffix}")
+        disk.remove(f"{directory}/{offset_name(base_offset)}{suffix}")

@@ -155,7 +155,7 @@ class SimDisk:
         site = self._asked()
         directory = self._directory(path)
         if directory is None:
-            raise DiskError(f"{path}: no such file or directory")
+            return  # removed meanwhile: nothing to keep
         self._step("sync_dir", path)
         if self._leaves_out(site):
             return
