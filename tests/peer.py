@@ -82,7 +82,11 @@ class Peer:
         batch = encode_batch([Record(number, now_ms, b"k", value) for number, value in enumerate(values)])
         rows = [{"index": partition, "records": batch}]
         topics = [{"name": topic, "partition_data": rows}]
-        row = self.ask(PRODUCE, 12, acks=-1, timeout=30_000, topic_data=topics).responses[0].partition_responses[0]
+        row = (
+            self.ask(PRODUCE, 12, acks=-1, timeout=30_000, topic_data=topics)
+            .responses[0]
+            .partition_responses[0]
+        )
         assert row.error_code.value == 0, row.error_message
         offset: int = row.base_offset
         return offset
@@ -94,7 +98,9 @@ class Peer:
         return [record.value for record in decode_batches(row.records or b"")]
 
 
-def fetch_fields(topic: str, offset: int, *, partition: int = 0, max_wait: int = 0, **fields: Any) -> dict[str, Any]:
+def fetch_fields(
+    topic: str, offset: int, *, partition: int = 0, max_wait: int = 0, **fields: Any
+) -> dict[str, Any]:
     row = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 26}
     return {
         "replica_id": -1, "max_wait": max_wait, "min_bytes": 1, "max_bytes": 1 << 26,

@@ -155,7 +155,9 @@ class Client:
         self._wire = ClientConnection("test")
         self._asked: list[tuple[int, int]] = []
 
-    def send(self, key: int, version: int | None = None, /, *, is_answered: bool = True, **fields: Any) -> None:
+    def send(
+        self, key: int, version: int | None = None, /, *, is_answered: bool = True, **fields: Any
+    ) -> None:
         versions = version_range(key)
         assert versions is not None
         version = versions[1] if version is None else version
@@ -251,7 +253,9 @@ def fetch_fields(
     }  # fmt: skip
 
 
-def make_batch(*values: bytes | None, key: bytes | None = b"k", timestamp_ms: int = 1_600_000_000_000, **fields: Any) -> bytes:
+def make_batch(
+    *values: bytes | None, key: bytes | None = b"k", timestamp_ms: int = 1_600_000_000_000, **fields: Any
+) -> bytes:
     """One batch with a record for each value."""
     return encode_batch(
         [Record(number, timestamp_ms + number, key, value) for number, value in enumerate(values)], **fields

@@ -91,7 +91,9 @@ def test_an_error_in_a_handler_closes_that_connection_and_is_not_lost(
 # --- answers leave in the order of their requests -----------------------------------------------------------------
 
 
-def test_an_answer_waits_for_those_before_it(client: Any, driver: Any, batch: Any, fetching: Any, values: Any) -> None:
+def test_an_answer_waits_for_those_before_it(
+    client: Any, driver: Any, batch: Any, fetching: Any, values: Any
+) -> None:
     client.create("t", 2)
     reader = driver.connect()
     reader.send(FETCH, 12, **fetching({("t", 0): 0}, max_wait=10_000))

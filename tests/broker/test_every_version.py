@@ -19,7 +19,13 @@ def requests(topic_id: bytes, batch: bytes) -> dict[int, dict[str, Any]]:
         "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "partition_index": 0, "offset": 1,
         "timestamp": -1, "index": 0, "records": batch, "current_leader_epoch": -1,
     }  # fmt: skip
-    topic = {"topic": "t", "name": "t", "topic_id": topic_id, "partitions": [partition], "partition_data": [partition]}
+    topic = {
+        "topic": "t",
+        "name": "t",
+        "topic_id": topic_id,
+        "partitions": [partition],
+        "partition_data": [partition],
+    }
     resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
     return {
         0: {"acks": -1, "timeout": 1000, "topic_data": [topic]},
@@ -87,7 +93,9 @@ def check_metadata(answer: Any, version: int, client: Any) -> None:
     [topic] = answer.topics
     assert topic.name == "t"
     assert [p.partition_index for p in topic.partitions] == [0, 1]
-    assert {(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes)) for p in topic.partitions} == {(1, (1,), (1,))}
+    assert {(p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes)) for p in topic.partitions} == {
+        (1, (1,), (1,))
+    }
 
 
 def check_find_coordinator(answer: Any, version: int, client: Any) -> None:

@@ -67,7 +67,7 @@ def test_an_alarm_that_is_set_again_while_it_rings() -> None:
 
     again = Again(0)
     timers.add(again, 0)
-    for now_ms in range(0, 200):
+    for now_ms in range(200):
         timers.expire(now_ms)
     assert again.rang_ms is not None
 

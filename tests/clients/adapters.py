@@ -18,6 +18,11 @@ import kafka.admin
 #: Longer than anything healthy takes.
 PATIENCE_S = 30
 LARGEST_BYTES = 8 << 20
+#: Below what a topic takes by default.
+BATCH_BYTES = 512 << 10
+
+#: librdkafka tells of every broker that goes away; here they do.
+QUIET: dict[str, Any] = {"log_level": 0}
 
 
 class Message(NamedTuple):
@@ -44,13 +49,15 @@ class Confluent:
 
     def admin(self) -> Any:
         """To be held until the answer is there: a handle that goes ends what it has under way."""
-        return confluent_kafka.admin.AdminClient({"bootstrap.servers": self.address})
+        return confluent_kafka.admin.AdminClient({"bootstrap.servers": self.address, **QUIET})
 
     def create(
         self, topic: str, partitions: int = 1, configs: dict[str, str] | None = None,
         assignment: list[list[int]] | None = None,
     ) -> None:  # fmt: skip
-        given: dict[str, Any] = {"replica_assignment": assignment} if assignment else {"replication_factor": 1}
+        given: dict[str, Any] = (
+            {"replica_assignment": assignment} if assignment else {"replication_factor": 1}
+        )
         count = len(assignment) if assignment else partitions
         new = confluent_kafka.admin.NewTopic(topic, count, config=configs or {}, **given)
         admin = self.admin()
@@ -96,9 +103,9 @@ class Confluent:
 
         producer = confluent_kafka.Producer(
             {
-                "bootstrap.servers": self.address, "acks": acks, "compression.type": codec,
+                "bootstrap.servers": self.address, "acks": acks, "compression.type": codec, **QUIET,
                 "enable.idempotence": idempotent, "message.max.bytes": LARGEST_BYTES,
-                "linger.ms": 5 if batched else 0, "batch.num.messages": 10_000 if batched else 1,
+                "linger.ms": 5 if batched else 0, "batch.size": BATCH_BYTES, "batch.num.messages": 10_000 if batched else 1,
             }
         )  # fmt: skip
         for message in messages:
@@ -115,7 +122,7 @@ class Confluent:
             {
                 "bootstrap.servers": self.address, "group.id": "unused", "enable.auto.commit": False,
                 "fetch.wait.max.ms": 100, "fetch.message.max.bytes": LARGEST_BYTES,
-                "message.max.bytes": LARGEST_BYTES, "auto.offset.reset": "error",
+                "message.max.bytes": LARGEST_BYTES, "auto.offset.reset": "error", **QUIET,
             }
         )  # fmt: skip
 
@@ -216,7 +223,7 @@ class KafkaPython:
         producer = kafka.KafkaProducer(
             bootstrap_servers=self.address, acks=acks, enable_idempotence=idempotent,
             compression_type=None if codec == "none" else codec, max_request_size=LARGEST_BYTES,
-            batch_size=LARGEST_BYTES if batched else 0, linger_ms=5 if batched else 0,
+            batch_size=BATCH_BYTES if batched else 0, linger_ms=5 if batched else 0,
         )  # fmt: skip
         try:
             sent = [
@@ -252,8 +259,10 @@ class KafkaPython:
             seen: list[Seen] = []
             deadline = time.monotonic() + PATIENCE_S
             while len(seen) < count and time.monotonic() < deadline:
-                for r in consumer.poll(1000).get(target, ()):
-                    seen.append(Seen(r.offset, r.key, r.value, tuple(r.headers), r.timestamp))
+                seen += [
+                    Seen(r.offset, r.key, r.value, tuple(r.headers), r.timestamp)
+                    for r in consumer.poll(1000).get(target, ())
+                ]
             return seen[:count]
 
         found: list[Seen] = self._consume(action)
@@ -334,13 +343,18 @@ class AioKafka:
             producer = aiokafka.AIOKafkaProducer(
                 bootstrap_servers=self.address, acks=acks, enable_idempotence=idempotent,
                 compression_type=None if codec == "none" else codec, max_request_size=LARGEST_BYTES,
-                max_batch_size=LARGEST_BYTES if batched else 1, linger_ms=5 if batched else 0,
+                max_batch_size=BATCH_BYTES if batched else 1, linger_ms=5 if batched else 0,
             )  # fmt: skip
             await producer.start()
             try:
                 sent = [
                     await producer.send(
-                        topic, message.value, message.key, partition, message.timestamp_ms, list(message.headers)
+                        topic,
+                        message.value,
+                        message.key,
+                        partition,
+                        message.timestamp_ms,
+                        list(message.headers),
                     )
                     for message in messages
                 ]

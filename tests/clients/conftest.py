@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,20 +39,29 @@ class BrokerProcess:
         command += ["up", "--listen", self.address, "--data-dir", str(self.data_dir), "--no-console"]
         for name, value in self._settings.items():
             command += ["--set", f"{name.replace('_', '.')}={value}"]
-        # What it says later goes into the same pipe; it says little, a pipe holds it.
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=self._environment
         )
-        said = ""
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            said += line
+        self._said: list[str] = []
+        ready = threading.Event()
+        # Read all the time: a process whose words nobody takes would stop in the middle of one.
+        self._listener = threading.Thread(
+            target=self._listen, args=(self._process.stderr, ready), daemon=True
+        )
+        self._listener.start()
+        ready.wait()
+        if self.address.endswith(":0"):
+            self.kill()
+            pytest.fail(f"the broker did not start:\n{''.join(self._said)}")
+
+    def _listen(self, words: Any, ready: threading.Event) -> None:
+        for line in words:
+            self._said.append(line)
             if found := re.search(r"listens on (\S+:\d+)", line):
                 self.address = found[1]
-                return
-        self._process.communicate()
-        self._process = None
-        pytest.fail(f"the broker did not start:\n{said}")
+                ready.set()
+        words.close()
+        ready.set()
 
     @property
     def pid(self) -> int:
@@ -69,9 +79,12 @@ class BrokerProcess:
         process = self._process
         assert process is not None
         process.send_signal(number)
-        _out, said = process.communicate(timeout=STOP_S)
+        returned = process.wait(STOP_S)
+        self._listener.join(STOP_S)
         self._process = None
-        assert process.returncode == code, said
+        said = "".join(self._said)
+        assert "Traceback" not in said, said
+        assert returned == code, said
         return said
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from tests.clients.adapters import PATIENCE_S, Confluent, Message
+from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -18,7 +18,9 @@ def test_everything_is_there_after_a_restart(
     broker = start_broker(log_flush_policy=policy)
     client = make_client(broker.address)
     client.create(topic, 2, {"segment.bytes": str(1 << 20), "retention.ms": "-1"})
-    first = [Message(b"%d" % number, bytes([number]) * 50_000, (("n", b"%d" % number),)) for number in range(30)]
+    first = [
+        Message(b"%d" % number, bytes([number]) * 50_000, (("n", b"%d" % number),)) for number in range(30)
+    ]
     client.produce(topic, first)
     client.produce(topic, first[:3], partition=1)
     client.delete_records(topic, 0, 5)
@@ -59,7 +61,7 @@ def test_an_idempotent_producer_lives_through_a_restart(start_broker: Any, topic
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": broker.address, "enable.idempotence": True, "linger.ms": 0,
-            "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50,
+            "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, **QUIET,
         }
     )  # fmt: skip
     for number in range(500):
@@ -84,7 +86,7 @@ def test_a_consumer_lives_through_a_restart(start_broker: Any, topic: str) -> No
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": broker.address, "group.id": "unused", "enable.auto.commit": False,
-            "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200,
+            "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200, **QUIET,
         }
     )  # fmt: skip
     try:

@@ -13,7 +13,7 @@ import kafka.admin
 import kafka.errors
 import pytest
 
-from tests.clients.adapters import PATIENCE_S, AioKafka, Confluent, KafkaPython, Message
+from tests.clients.adapters import PATIENCE_S, QUIET, AioKafka, Confluent, KafkaPython, Message
 
 ANY_ERROR = (confluent_kafka.KafkaException, kafka.errors.KafkaError, aiokafka.errors.KafkaError)
 
@@ -81,7 +81,8 @@ def test_a_topic_made_anew_starts_empty(client: Any, topic: str) -> None:
 
 def test_keyless_records_on_a_compacted_topic(client: Any, topic: str) -> None:
     client.create(topic, configs={"cleanup.policy": "compact"})
-    with pytest.raises(ANY_ERROR, match=r"(?i)invalid.?record|Broker failed to validate record|87"):
+    # aiokafka does not know this error's number.
+    with pytest.raises(ANY_ERROR, match=r"(?i)invalid.?record|Broker failed to validate record|UnknownError"):
         client.produce(topic, [Message(None, b"no key")])
     assert client.produce(topic, [Message(b"k", None)]) == [0]
 
@@ -107,10 +108,12 @@ def test_confluent_alters_configs(broker: Any, topic: str) -> None:
     assert set(client.configs(topic)["cleanup.policy"].split(",")) == {"delete", "compact"}
     alter("retention.ms", None, confluent_kafka.admin.AlterConfigOpType.DELETE)
     assert client.configs(topic)["retention.ms"] == "604800000"
-    with pytest.raises(confluent_kafka.KafkaException, match=r"(?s)cleanup\.policy.*shred.*compact") as refused:
+    with pytest.raises(
+        confluent_kafka.KafkaException, match=r"shred .* cleanup\.policy: .*compact, delete"
+    ) as refused:
         alter("cleanup.policy", "shred")
     assert refused.value.args[0].code() == confluent_kafka.KafkaError.INVALID_CONFIG
-    with pytest.raises(confluent_kafka.KafkaException, match="no.such.config"):
+    with pytest.raises(confluent_kafka.KafkaException, match=r"no\.such\.config"):
         alter("no.such.config", "1")
 
 
@@ -169,24 +172,32 @@ def test_a_topic_is_made_on_first_use_with_the_default_number_of_partitions(
 
 def test_a_consumer_that_forbids_it_makes_no_topic(broker: Any, topic: str) -> None:
     client = Confluent(broker.address)
-    consumer = client.consumer()  # librdkafka's consumers forbid it unless told otherwise
+    # librdkafka's consumers forbid it unless told otherwise, its producers do not.
+    consumer = client.consumer()
     try:
-        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        message = consumer.poll(PATIENCE_S)
-        assert message.error().code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+        listed = consumer.list_topics(topic, PATIENCE_S).topics[topic]
+        assert listed.error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
     finally:
         consumer.close()
     assert topic not in client.topics()
+    producer = confluent_kafka.Producer({"bootstrap.servers": client.address, **QUIET})
+    producer.list_topics(topic, PATIENCE_S)
+    assert topic in client.topics()
 
 
 def test_a_broker_that_forbids_it_makes_no_topic(start_broker: Any, topic: str) -> None:
     client = Confluent(start_broker(auto_create_topics_enable="false").address)
-    producer = confluent_kafka.Producer({"bootstrap.servers": client.address, "topic.metadata.propagation.max.ms": 100})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": client.address, "topic.metadata.propagation.max.ms": 100, **QUIET}
+    )
     errors: list[Any] = []
     producer.produce(topic, b"v", on_delivery=lambda error, _message: errors.append(error))
     producer.flush(PATIENCE_S)
     [error] = errors
-    assert error.code() in (confluent_kafka.KafkaError._UNKNOWN_TOPIC, confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART)
+    assert error.code() in (
+        confluent_kafka.KafkaError._UNKNOWN_TOPIC,
+        confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
+    )
     assert client.topics() == {}
 
 
@@ -243,7 +254,9 @@ def test_a_consumer_in_a_group_gets_no_record_and_does_no_harm(broker: Any, topi
     client = KafkaPython(broker.address)
     client.create(topic)
     client.produce(topic, [Message(b"k", b"v")])
-    consumer = kafka.KafkaConsumer(topic, bootstrap_servers=broker.address, group_id="g", auto_offset_reset="earliest")
+    consumer = kafka.KafkaConsumer(
+        topic, bootstrap_servers=broker.address, group_id="g", auto_offset_reset="earliest"
+    )
     try:
         assert consumer.poll(1000) == {}
     finally:

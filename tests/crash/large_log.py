@@ -1,5 +1,6 @@
 """A large log of one-message batches, written by a live broker as fast as it takes them, and a timed restart on it."""
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.crash.broker_process import (
 
 TOPIC = "large"
 BATCH_BYTES = 1024
+#: The default of log.recovery.point.interval.bytes.
+FLUSH_INTERVAL_BYTES = 64 << 20
 _FRAMES_PER_SEND = 200
 
 
@@ -83,7 +86,10 @@ def restart_seconds(broker: BrokerProcess, acknowledged: int, sent: int) -> floa
 
 
 def timed_restart_after_kill(data_dir: Path, port: int, size: int) -> tuple[float, int]:
-    """Seconds to the first answer after kill -9 in the middle of the writing; and the log's size."""
+    """Seconds to the first answer after kill -9 in the middle of the writing; and the log's size.
+
+    However large the log, what is read again is what came since the last background flush, and during it.
+    """
     with BrokerProcess(data_dir, port, {"log.flush.policy": "page-cache"}) as broker:
         began = time.perf_counter()
         acknowledged, sent = fill(broker.address, size)
@@ -92,4 +98,7 @@ def timed_restart_after_kill(data_dir: Path, port: int, size: int) -> tuple[floa
         print(f"{written >> 20} MiB of one-message batches written in {time.perf_counter() - began:.1f} s")
         seconds = restart_seconds(broker, acknowledged, sent)
         print(f"restart after kill -9: {seconds:.3f} s to the first answer; it said: {broker.words}")
+        read_again = re.search(r"([\d,]+) bytes read again", broker.words)
+        assert read_again is not None
+        assert int(read_again[1].replace(",", "")) < 3 * FLUSH_INTERVAL_BYTES
     return seconds, written

@@ -117,14 +117,28 @@ def tool(java: Java, broker: BrokerProcess) -> Callable[..., Said]:
 
 
 @pytest.fixture(scope="session")
-def java_client(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Program:
+def java_classes(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`java/ClientTour.java`, compiled."""
     if shutil.which("javac") is None:
         pytest.skip("Java's compiler is not here")
     classes = tmp_path_factory.mktemp("classes")
     source = HERE / "java" / "ClientTour.java"
-    run(["javac", "-Xlint:all,-processing", "-Werror", "-cp", java.class_path, "-d", str(classes), str(source)])
-    return Program(java.command(classes, "ClientTour"))
+    run(["javac", "-Xlint:all,-processing,-path", "-Werror", "-cp", java.class_path, "-d", str(classes), str(source)])
+    return classes
+
+
+@pytest.fixture
+def java_client(java: Java, java_classes: Path) -> Program:
+    # This part of the client says aloud that it was refused, which a test asks for.
+    quiet = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.admin.internals.DeleteRecordsHandler=off"
+    return Program(java.command(java_classes, "ClientTour", quiet))
+
+
+@pytest.fixture
+def talkative_java_client(java: Java, java_classes: Path) -> Program:
+    """Says on standard error what each fetch session is doing."""
+    verbose = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.FetchSessionHandler=debug"
+    return Program(java.command(java_classes, "ClientTour", verbose))
 
 
 # --- Go and JavaScript --------------------------------------------------------------------------------------------

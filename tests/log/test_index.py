@@ -110,20 +110,22 @@ def test_truncating_by_value(tmp_path: Path, cut: int) -> None:
 
 
 def test_it_is_full_when_no_whole_entry_fits(tmp_path: Path) -> None:
-    _disk, index = make(tmp_path, entries=2, bytes_max=31)
-    assert not index.full
-    index.append(30, 300)
-    assert index.full
+    _disk, index = make(tmp_path, bytes_max=31)
+    full_after = []
+    for at in range(1, 4):
+        index.append(at, at)
+        full_after.append(index.full)
+    assert full_after == [False, False, True]
 
 
 def test_the_time_index_keeps_one_entry_free_for_the_roll(tmp_path: Path) -> None:
     disk = CountingDisk()
     index = time_index(disk, str(tmp_path / "00.timeindex"), 36, create=True)
-    index.append(1, 1)
-    assert not index.full
-    index.append(2, 2)
-    assert index.full
-    index.append(3, 3)
+    full_after = []
+    for at in range(1, 4):
+        index.append(at, at)
+        full_after.append(index.full)
+    assert full_after == [False, True, True]
     index.flush()
     assert (tmp_path / "00.timeindex").stat().st_size == 36
 

@@ -178,7 +178,9 @@ def test_a_pipeline_deeper_than_the_line_is_answered_in_full(start: Any) -> None
         sender = threading.Thread(target=reader.socket.sendall, args=(b"".join(frames),), daemon=True)
         sender.start()
         eventually(broker, lambda core: bool(core.hosting.by_name["t"].leaders[0].watchers))
-        waiting = on_loop(broker, lambda _core: max(len(t.connection.waiting) for t in broker._node._shell._transports))
+        waiting = on_loop(
+            broker, lambda _core: max(len(t.connection.waiting) for t in broker._node._shell._transports)
+        )
         assert waiting < 15_000
         peer.produce("t", b"x")
         for _ in range(20_001):

@@ -42,6 +42,7 @@ from tests.crash.broker_process import (
     batch_of,
     fetching,
     producing,
+    wait_until,
 )
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -280,9 +281,10 @@ def test_B4_a_segment_rolls_when_a_relative_offset_would_not_fit(tmp_path: Path)
 
 
 class HeldDisk(SystemDisk):
-    """A disk whose syncs of logs wait until they are released."""
+    """A disk whose syncs of logs wait: each for a permit, or until all are free."""
 
-    released = threading.Event()
+    free = threading.Event()
+    permits = threading.Semaphore(0)
     syncs_begun = threading.Semaphore(0)
     syncs: list[str] = []  # noqa: RUF012  (shared by all on purpose)
 
@@ -290,44 +292,58 @@ class HeldDisk(SystemDisk):
         if file.path.endswith(".log"):
             HeldDisk.syncs.append(file.path)
             HeldDisk.syncs_begun.release()
-            assert HeldDisk.released.wait(PATIENCE_S)
+            if not HeldDisk.free.is_set():
+                assert HeldDisk.permits.acquire(timeout=PATIENCE_S)
         super().sync(file)
+
+    @classmethod
+    def release(cls) -> None:
+        cls.free.set()
+        cls.permits.release(1_000)
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[HeldDisk]]:
+def held(embed: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch) -> Iterator[type[HeldDisk]]:
+    """Made after `embed`, so that it lets go of the syncs before the brokers are closed."""
     monkeypatch.setattr(node, "SystemDisk", HeldDisk)
-    HeldDisk.released.clear()
+    HeldDisk.free.clear()
     HeldDisk.syncs.clear()
-    HeldDisk.syncs_begun = threading.Semaphore(0)
+    HeldDisk.permits, HeldDisk.syncs_begun = threading.Semaphore(0), threading.Semaphore(0)
     yield HeldDisk
-    HeldDisk.released.set()
+    HeldDisk.release()
 
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_B5_durable_means_neither_acknowledged_nor_seen_before_it_is_on_disk(
-    acks: int, held: type[HeldDisk], embed: Callable[..., Broker]
+    acks: int, embed: Callable[..., Broker], held: type[HeldDisk]
 ) -> None:
-    """Under the durable policy an acknowledgement says "on disk", and a consumer sees only flushed records."""
+    """Under the durable policy an acknowledgement says "on disk", and a consumer sees only flushed records. A sync vouches
+    for what was written before it began, and for nothing after."""
     broker = embed(log_flush_policy="durable")
+    first, second = batch_of(b"first"), batch_of(b"second")
     with Wire(broker.address) as producer, Wire(broker.address) as consumer:
         producer.create("orders")
-        producer.send(PRODUCE, 9, **producing("orders", batch_of(b"v"), acks=acks))
+        producer.send(PRODUCE, 9, **producing("orders", first, acks=acks))
         assert held.syncs_begun.acquire(timeout=PATIENCE_S), "the record was written and its sync has begun"
         assert consumer.fetch("orders", 0) == []
         assert consumer.end_offset("orders") == 0
+        producer.send(PRODUCE, 9, **producing("orders", second, acks=acks))
+        [log] = Path(broker.data_dir).glob("orders-0/*.log")
+        wait_until(lambda: log.stat().st_size == len(first) + len(second), "the second record is not written")
         producer.socket.settimeout(0.2)
         with pytest.raises(TimeoutError):
             producer.receive()
-        held.released.set()
         producer.socket.settimeout(PATIENCE_S)
-        assert producer.receive().responses[0].partition_responses[0].error_code.value == 0
-        assert [record.value for record in consumer.fetch("orders", 0)] == [b"v"]
+        for number, values in enumerate(([b"first"], [b"first", b"second"]), start=1):
+            held.permits.release()
+            assert producer.receive().responses[0].partition_responses[0].error_code.value == 0
+            assert consumer.end_offset("orders") == number
+            assert [record.value for record in consumer.fetch("orders", 0)] == values
 
 
 @pytest.mark.parametrize("acks", [1, -1])
 def test_B5_page_cache_means_acknowledged_and_seen_before_any_sync(
-    acks: int, held: type[HeldDisk], embed: Callable[..., Broker]
+    acks: int, embed: Callable[..., Broker], held: type[HeldDisk]
 ) -> None:
     """Under the page-cache policy an acknowledgement says "in the page cache": no sync of a log need ever end."""
     broker = embed(log_flush_policy="page-cache")
@@ -336,22 +352,20 @@ def test_B5_page_cache_means_acknowledged_and_seen_before_any_sync(
         assert wire.produce("orders", batch_of(b"v"), acks=acks) == 0
         assert [record.value for record in wire.fetch("orders", 0)] == [b"v"]
         assert held.syncs == []
-    held.released.set()
 
 
-def test_B5_a_topic_chooses_its_own_policy(held: type[HeldDisk], embed: Callable[..., Broker]) -> None:
+def test_B5_a_topic_chooses_its_own_policy(embed: Callable[..., Broker], held: type[HeldDisk]) -> None:
     """flush.policy of a topic goes before log.flush.policy of the broker."""
     broker = embed(log_flush_policy="durable")
     with Wire(broker.address) as wire:
         wire.create("quick", flush_policy="page-cache")
         assert wire.produce("quick", batch_of(b"v")) == 0
         assert held.syncs == []
-    held.released.set()
 
 
-def test_B5_flush_messages_syncs_after_so_many(held: type[HeldDisk], embed: Callable[..., Broker]) -> None:
+def test_B5_flush_messages_syncs_after_so_many(embed: Callable[..., Broker], held: type[HeldDisk]) -> None:
     """By count: nothing for four messages, a sync with the fifth."""
-    held.released.set()
+    held.release()
     broker = embed(log_flush_policy="page-cache")
     with Wire(broker.address) as wire:
         wire.create("orders", flush_messages="5")
@@ -362,9 +376,9 @@ def test_B5_flush_messages_syncs_after_so_many(held: type[HeldDisk], embed: Call
         assert held.syncs_begun.acquire(timeout=PATIENCE_S)
 
 
-def test_B5_flush_ms_syncs_after_so_long(held: type[HeldDisk], embed: Callable[..., Broker]) -> None:
+def test_B5_flush_ms_syncs_after_so_long(embed: Callable[..., Broker], held: type[HeldDisk]) -> None:
     """By time: a sync comes by itself, long before the background one that checkpoints (every 5 s) would."""
-    held.released.set()
+    held.release()
     broker = embed(log_flush_policy="page-cache")
     with Wire(broker.address) as wire:
         wire.create("orders", flush_ms="100")

@@ -46,10 +46,14 @@ def test_the_port_may_be_chosen(free_port: int) -> None:
 
 
 def test_two_brokers_side_by_side() -> None:
-    with Broker(config=FAST) as one, Broker(config=FAST) as two:
-        with Peer(one.address) as first, Peer(two.address) as second:
-            first.create("t")
-            assert second.ask(METADATA, topics=None).topics == ()
+    with (
+        Broker(config=FAST) as one,
+        Broker(config=FAST) as two,
+        Peer(one.address) as first,
+        Peer(two.address) as second,
+    ):
+        first.create("t")
+        assert second.ask(METADATA, topics=None).topics == ()
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
@@ -61,9 +65,8 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
-    with Broker(str(tmp_path)):
-        with pytest.raises(CannotStart, match="another broker"):
-            Broker(str(tmp_path))
+    with Broker(str(tmp_path)), pytest.raises(CannotStart, match="another broker"):
+        Broker(str(tmp_path))
     # And is free again afterwards.
     Broker(str(tmp_path)).close()
 

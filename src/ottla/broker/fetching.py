@@ -74,7 +74,9 @@ class Interest:
                 leader.watchers[self] = None
         if leader is not None:
             return 0
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id and hosted is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return (
+            ErrorCode.UNKNOWN_TOPIC_ID if by_id and hosted is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
 
     def moved(self) -> None:
         fetching = self.fetching

@@ -208,33 +208,21 @@ class PartitionLog:
             or max_time - active.first_timestamp > config.segment_ms
             or max_time < 0
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
-            or active.index.full
-            or active.times.full
+            # An index can only be too full when it is due for an entry.
+            or active.since_index_bytes > config.index_interval_bytes
         ) and self._must_roll(size, max_time, last_offset, now_ms):
             active = self.roll(now_ms)
-        self._write(
-            active,
-            (PREFIX.pack(base_offset, size - LENGTH_OVERHEAD, leader_epoch), memoryview(data)[PREFIX_BYTES:]),
-            size, last_offset, max_time,
-        )  # fmt: skip
-        if producer_id >= 0:
-            self.producers.appended(
-                producer_id, producer_epoch, sequence, count, base_offset, last_offset, now_ms
-            )
-        return Appended(base_offset, last_offset, append_time, False)
-
-    def _write(
-        self,
-        active: Segment,
-        parts: tuple[Buffer, ...],
-        size: int,
-        last_offset: int,
-        max_time: int,
-    ) -> None:
         if self.failed:
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, "this log directory is offline after a disk error")
+        prefix = PREFIX.pack(base_offset, size - LENGTH_OVERHEAD, leader_epoch)
         try:
-            active.append(parts, size, last_offset, max_time, self.config.index_interval_bytes)
+            active.append(
+                (prefix, memoryview(data)[PREFIX_BYTES:]),
+                size,
+                last_offset,
+                max_time,
+                config.index_interval_bytes,
+            )
         except DiskError as error:
             self.disk_failed(error)
             raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
@@ -242,6 +230,11 @@ class PartitionLog:
             self.unsynced.append(active)
         self.unflushed_bytes += size
         self.next_offset = last_offset + 1
+        if producer_id >= 0:
+            self.producers.appended(
+                producer_id, producer_epoch, sequence, count, base_offset, last_offset, now_ms
+            )
+        return Appended(base_offset, last_offset, append_time, False)
 
     def disk_failed(self, error: DiskError) -> None:
         """R11, R13: a full disk may have room later; any other failure takes the directory offline."""

@@ -86,7 +86,7 @@ def open_log(
         not clean
         and bases
         and bases[0] > max(log_start_offset, recovery_point)
-        and not _was_flushed(names, bases)
+        and not _began_at(disk, directory, names, bases)
     ):
         # The segments before were lost with their names, so nothing after them was acknowledged (R12).
         while bases:
@@ -134,6 +134,10 @@ def open_log(
             )
         ]  # fmt: skip
         tail.producers = None
+    if tail.cut_bytes:
+        # What was cut must not come back: after a clean stop with nothing written nobody would look at it again.
+        disk.sync(segments[-1].file)
+        disk.sync_dir(directory)
     log = PartitionLog(
         disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset)
     )
@@ -152,13 +156,20 @@ def open_log(
     return Recovered(log, tail.scanned_bytes, tail.cut_bytes, damaged)
 
 
-def _was_flushed(names: list[str], bases: list[int]) -> bool:
-    """Whether a flush came after the first segment that is left, so that those before it were deleted, not lost.
+def _began_at(disk: Disk, directory: str, names: list[str], bases: list[int]) -> bool:
+    """Whether the log began with the first segment that is left, because those before it were deleted and not lost.
 
-    It leaves a snapshot where the log ended then. Those at the base of a segment do not count: they are left by rolls,
-    and may be there without what came before them.
+    The leader epochs say so, and were durable before anything was deleted. Where they are damaged, a flush that came
+    after will do: it leaves a snapshot where the log ended then, other than a roll, which leaves one at a base.
     """
-    return any(offset > bases[0] and offset not in bases for offset in snapshot_offsets(names))
+    data = disk.read_file(f"{directory}/{EPOCHS}") or b""
+    epochs = LeaderEpochs.parse(data)
+    if epochs is not None:
+        return bool(epochs.pairs) and epochs.pairs[0][1] >= bases[0]
+    never_durable = not data.strip(b"\0")
+    return not never_durable and any(
+        offset > bases[0] and offset not in bases for offset in snapshot_offsets(names)
+    )
 
 
 def _tidy(disk: Disk, directory: str, names: list[str]) -> None:

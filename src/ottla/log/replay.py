@@ -80,7 +80,8 @@ def load_producers(log: PartitionLog, now_ms: int) -> int:
 
     Those of the batches count as heard of now: their own timestamps may be years old.
     """
-    start = log.log_start_offset
+    # Not the log's start: batches before it that are still there have something to say.
+    start = log.bases[0]
     log.producers = Producers()
     for offset in snapshot_offsets(log.disk.list(log.directory)):
         path = log.snapshot_path(offset)

@@ -151,8 +151,11 @@ class Transport:
             now_ms = self.shell.clock.now_ms()
             self._take(rest, len(rest), now_ms)
             self.shell.turn(now_ms)
-            if self.reading and not self._rest and not self._broken:
-                self.shell.loop.add_reader(self.fd, self.readable)
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if self.reading and not self._rest and not self._broken:
+            self.shell.loop.add_reader(self.fd, self.readable)
 
     def _begin(self, first: memoryview, length: int) -> None:
         frame = self.shell.memory(min(length, max(_FIRST_BYTES, len(first) + 1)))

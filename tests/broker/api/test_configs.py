@@ -14,7 +14,9 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 FROM_TOPIC, FROM_BROKER, FROM_DEFAULT_BROKER, FROM_FILE, BUILT_IN = 1, 2, 3, 4, 5
 
 
-def describe(client: Any, name: str = "t", kind: int = TOPIC_TYPE, keys: list[str] | None = None, **more: Any) -> Any:
+def describe(
+    client: Any, name: str = "t", kind: int = TOPIC_TYPE, keys: list[str] | None = None, **more: Any
+) -> Any:
     resources = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
     [result] = client.ask(DESCRIBE, resources=resources, **more).results
     return result
@@ -26,7 +28,13 @@ def source(client: Any, config: str, name: str = "t", kind: int = TOPIC_TYPE) ->
 
 
 def alter(
-    client: Any, config: str, value: str | None, op: int = SET, name: str = "t", kind: int = TOPIC_TYPE, **more: Any
+    client: Any,
+    config: str,
+    value: str | None,
+    op: int = SET,
+    name: str = "t",
+    kind: int = TOPIC_TYPE,
+    **more: Any,
 ) -> tuple[int, str | None]:
     configs = [{"name": config, "config_operation": op, "value": value}]
     resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]

@@ -26,7 +26,9 @@ def sizes(records: bytes | None) -> list[int]:
 # --- what is read -------------------------------------------------------------------------------------------------
 
 
-def test_a_fetch_in_the_middle_of_a_batch_returns_the_whole_batch(client: Any, batch: Any, values: Any) -> None:
+def test_a_fetch_in_the_middle_of_a_batch_returns_the_whole_batch(
+    client: Any, batch: Any, values: Any
+) -> None:
     client.produce("t", batch(b"0", b"1", b"2"))
     client.produce("t", batch(b"3", b"4"))
     for offset, expected in enumerate([b"01234", b"01234", b"01234", b"34", b"34"]):
@@ -57,7 +59,9 @@ def test_unknown_topics_partitions_and_ids(client: Any) -> None:
     assert client.fetch("t", 0, 9).error_code.value == UNKNOWN_TOPIC_OR_PARTITION
     partition = {"partition": 0, "partition_max_bytes": 100}
     for topic_id in (bytes(16), b"0123456789abcdef"):
-        answer = client.ask(1, 13, max_wait=500, min_bytes=1, topics=[{"topic_id": topic_id, "partitions": [partition]}])
+        answer = client.ask(
+            1, 13, max_wait=500, min_bytes=1, topics=[{"topic_id": topic_id, "partitions": [partition]}]
+        )
         [row] = answer.responses[0].partitions
         assert row.error_code.value == UNKNOWN_TOPIC_ID
 
@@ -73,7 +77,9 @@ def test_a_topic_fetched_by_id(client: Any, batch: Any, values: Any, topic: byte
 # --- how much is read ---------------------------------------------------------------------------------------------
 
 
-def test_the_first_batch_comes_whole_however_small_the_limits(client: Any, batch: Any, fetching: Any, values: Any) -> None:
+def test_the_first_batch_comes_whole_however_small_the_limits(
+    client: Any, batch: Any, fetching: Any, values: Any
+) -> None:
     for partition in range(2):
         for letter in (b"a", b"b"):
             client.produce("t", batch(letter * 500), partition)
@@ -84,7 +90,9 @@ def test_the_first_batch_comes_whole_however_small_the_limits(client: Any, batch
     assert not second.records
 
 
-def test_partition_max_bytes_cuts_each_partition_after_the_first_batch(client: Any, batch: Any, fetching: Any) -> None:
+def test_partition_max_bytes_cuts_each_partition_after_the_first_batch(
+    client: Any, batch: Any, fetching: Any
+) -> None:
     size = len(batch(bytes(500)))
     for partition in range(2):
         for _ in range(3):
@@ -126,7 +134,9 @@ def test_reading_goes_on_across_segments(client: Any, batch: Any, values: Any) -
 # --- waiting (A4) -------------------------------------------------------------------------------------------------
 
 
-def test_a_fetch_waits_for_data_and_is_answered_when_it_comes(client: Any, driver: Any, batch: Any, fetching: Any, values: Any) -> None:
+def test_a_fetch_waits_for_data_and_is_answered_when_it_comes(
+    client: Any, driver: Any, batch: Any, fetching: Any, values: Any
+) -> None:
     reader = driver.connect()
     reader.send(1, 12, **fetching({("t", 0): 0}, max_wait=10_000))
     assert reader.answers == []
@@ -137,7 +147,9 @@ def test_a_fetch_waits_for_data_and_is_answered_when_it_comes(client: Any, drive
     assert driver.leader("t").watchers == {}
 
 
-def test_a_fetch_waits_for_min_bytes(client: Any, driver: Any, batch: Any, fetching: Any, values: Any) -> None:
+def test_a_fetch_waits_for_min_bytes(
+    client: Any, driver: Any, batch: Any, fetching: Any, values: Any
+) -> None:
     reader = driver.connect()
     size = len(batch(b"x"))
     reader.send(1, 12, **fetching({("t", 0): 0, ("t", 1): 0}, max_wait=10_000, min_bytes=2 * size + 1))
@@ -149,7 +161,9 @@ def test_a_fetch_waits_for_min_bytes(client: Any, driver: Any, batch: Any, fetch
     assert [len(values(row)) for row in answer.responses[0].partitions] == [2, 1]
 
 
-def test_a_fetch_is_answered_with_what_there_is_when_time_is_up(client: Any, driver: Any, batch: Any, fetching: Any, values: Any) -> None:
+def test_a_fetch_is_answered_with_what_there_is_when_time_is_up(
+    client: Any, driver: Any, batch: Any, fetching: Any, values: Any
+) -> None:
     reader = driver.connect()
     reader.send(1, 12, **fetching({("t", 0): 0, ("t", 1): 0}, max_wait=1000, min_bytes=1 << 20))
     client.produce("t", batch(b"x"))
@@ -172,18 +186,24 @@ def test_an_error_in_one_partition_does_not_wait(client: Any, fetching: Any) -> 
     assert [row.error_code.value for row in answer.responses[0].partitions] == [0, UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_a_waiting_fetch_learns_of_the_topics_end(client: Any, driver: Any, fetching: Any, topic: bytes) -> None:
+def test_a_waiting_fetch_learns_of_the_topics_end(
+    client: Any, driver: Any, fetching: Any, topic: bytes
+) -> None:
     reader, reader_by_id = driver.connect(), driver.connect()
     reader.send(1, 12, **fetching({("t", 0): 0}, max_wait=10_000))
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-    reader_by_id.send(1, 13, max_wait=10_000, min_bytes=1, topics=[{"topic_id": topic, "partitions": [partition]}])
+    reader_by_id.send(
+        1, 13, max_wait=10_000, min_bytes=1, topics=[{"topic_id": topic, "partitions": [partition]}]
+    )
     client.ask(20, topics=[{"name": "t"}])
     [answer], [answer_by_id] = reader.answers, reader_by_id.answers
     assert answer.responses[0].partitions[0].error_code.value == UNKNOWN_TOPIC_OR_PARTITION
     assert answer_by_id.responses[0].partitions[0].error_code.value == UNKNOWN_TOPIC_ID
 
 
-def test_a_waiting_fetch_learns_that_its_records_were_deleted(client: Any, driver: Any, batch: Any, fetching: Any) -> None:
+def test_a_waiting_fetch_learns_that_its_records_were_deleted(
+    client: Any, driver: Any, batch: Any, fetching: Any
+) -> None:
     client.produce("t", batch(b"a", b"b"))
     reader = driver.connect()
     reader.send(1, 12, **fetching({("t", 0): 0}, max_wait=10_000, min_bytes=1 << 20))
@@ -193,7 +213,9 @@ def test_a_waiting_fetch_learns_that_its_records_were_deleted(client: Any, drive
     assert answer.responses[0].partitions[0].error_code.value == OFFSET_OUT_OF_RANGE
 
 
-def test_many_waiting_fetches_are_woken_by_one_produce(client: Any, driver: Any, batch: Any, fetching: Any, values: Any) -> None:
+def test_many_waiting_fetches_are_woken_by_one_produce(
+    client: Any, driver: Any, batch: Any, fetching: Any, values: Any
+) -> None:
     readers = [driver.connect() for _ in range(400)]
     for reader in readers:
         reader.send(1, 12, **fetching({("t", 0): 0}, max_wait=10_000))

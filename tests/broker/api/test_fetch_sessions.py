@@ -11,7 +11,9 @@ FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, UNKNOWN_TOPIC_ID = 70, 
 class Session:
     """A client's side of a session: it names only what changed."""
 
-    def __init__(self, client: Any, fetching: Any, offsets: dict[tuple[str, int], int], version: int = 12) -> None:
+    def __init__(
+        self, client: Any, fetching: Any, offsets: dict[tuple[str, int], int], version: int = 12
+    ) -> None:
         self.client, self.fetching, self.version = client, fetching, version
         answer = client.ask(1, version, **fetching(offsets, max_wait=0, session_id=0, session_epoch=0))
         self.first = answer
@@ -87,7 +89,9 @@ def test_a_new_partition_without_data_is_told_once(session: Session) -> None:
     assert named(session.fetch()) == set()
 
 
-def test_an_incremental_fetch_waits_for_its_partitions(session: Session, driver: Any, batch: Any, values: Any) -> None:
+def test_an_incremental_fetch_waits_for_its_partitions(
+    session: Session, driver: Any, batch: Any, values: Any
+) -> None:
     reader = driver.connect()
     reader.send(1, 12, **session.fields(max_wait=10_000))
     assert reader.answers == []
@@ -123,7 +127,9 @@ def test_a_topic_that_comes_later_is_found(session: Session, batch: Any, values:
 
 def test_a_topic_made_anew_is_read_by_its_name(session: Session, batch: Any, values: Any) -> None:
     session.client.ask(20, topics=[{"name": "t"}])
-    assert {row.error_code.value for row in session.fetch().responses[0].partitions} == {UNKNOWN_TOPIC_OR_PARTITION}
+    assert {row.error_code.value for row in session.fetch().responses[0].partitions} == {
+        UNKNOWN_TOPIC_OR_PARTITION
+    }
     session.client.create("t", 3)
     assert {row.error_code.value for row in session.fetch().responses[0].partitions} == {0}
     session.client.produce("t", batch(b"anew"))

@@ -6,7 +6,9 @@ UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION, INVALID_REQUEST, UNKNOWN_LEADER
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
 
-def offset_of(client: Any, timestamp: int, partition: int = 0, version: int | None = None, topic: str = "t") -> Any:
+def offset_of(
+    client: Any, timestamp: int, partition: int = 0, version: int | None = None, topic: str = "t"
+) -> Any:
     rows = [{"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": -1}]
     answer = client.ask(2, version, replica_id=-1, topics=[{"name": topic, "partitions": rows}])
     return answer.topics[0].partitions[0]
@@ -35,7 +37,9 @@ def test_the_ends(client: Any) -> None:
     ("asked", "offset", "timestamp"),
     [(0, 0, 1000), (1000, 0, 1000), (1001, 1, 1001), (1002, 2, 2000), (1500, 2, 2000), (2001, 3, 2001)],
 )
-def test_a_time_gives_the_first_record_that_is_not_older(client: Any, asked: int, offset: int, timestamp: int) -> None:
+def test_a_time_gives_the_first_record_that_is_not_older(
+    client: Any, asked: int, offset: int, timestamp: int
+) -> None:
     row = offset_of(client, asked)
     assert (row.error_code.value, row.offset, row.timestamp) == (0, offset, timestamp)
 
@@ -64,7 +68,13 @@ def test_an_empty_partition(client: Any) -> None:
 
 
 def test_special_times_that_the_version_does_not_know(client: Any) -> None:
-    for timestamp, version in ((MAX_TIMESTAMP, 6), (EARLIEST_LOCAL, 7), (LATEST_TIERED, 8), (-6, 10), (-7, 11)):
+    for timestamp, version in (
+        (MAX_TIMESTAMP, 6),
+        (EARLIEST_LOCAL, 7),
+        (LATEST_TIERED, 8),
+        (-6, 10),
+        (-7, 11),
+    ):
         assert offset_of(client, timestamp, version=version).error_code.value == UNSUPPORTED_VERSION
     assert offset_of(client, LATEST_TIERED, version=9).offset == -1
 

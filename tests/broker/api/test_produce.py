@@ -27,7 +27,12 @@ def resealed(batch: bytes, **fields: int) -> bytes:
 
 def old_message(value: bytes) -> bytes:
     """A message of magic 1, as clients wrote them before batches."""
-    covered = struct.pack(">bbq", 1, 0, 1_600_000_000_000) + struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
+    covered = (
+        struct.pack(">bbq", 1, 0, 1_600_000_000_000)
+        + struct.pack(">i", -1)
+        + struct.pack(">i", len(value))
+        + value
+    )
     return struct.pack(">qiI", 0, len(covered) + 4, 0) + covered
 
 
@@ -44,7 +49,9 @@ def test_offsets_follow_each_other_in_each_partition_apart(client: Any, batch: A
     assert client.produce("t", batch(b"d"), 1, acks=acks).base_offset == 0
 
 
-def test_a_produce_without_acks_is_written_and_not_answered(client: Any, batch: Any, producing: Any, values: Any) -> None:
+def test_a_produce_without_acks_is_written_and_not_answered(
+    client: Any, batch: Any, producing: Any, values: Any
+) -> None:
     client.send(0, 9, is_answered=False, **producing("t", batch(b"quiet"), acks=0))
     assert client.answers == []
     assert values(client.fetch("t", 0)) == [b"quiet"]
@@ -90,7 +97,9 @@ def broken_batches(batch: Any) -> dict[str, tuple[bytes, int]]:
 
 
 @pytest.mark.parametrize("name", list(broken_batches(lambda *_, **__: bytes(61))))
-def test_a_batch_that_cannot_be_accepted_is_refused_and_changes_nothing(client: Any, batch: Any, name: str) -> None:
+def test_a_batch_that_cannot_be_accepted_is_refused_and_changes_nothing(
+    client: Any, batch: Any, name: str
+) -> None:
     broken, code = broken_batches(batch)[name]
     row = client.produce("t", broken)
     assert row.error_code.value == code
@@ -123,14 +132,19 @@ def test_timestamps_too_far_ahead_are_refused(client: Any, batch: Any) -> None:
     now_ms = client.driver.now_ms
     hour_ms = 3_600_000
     assert client.produce("t", batch(b"x", timestamp_ms=now_ms + hour_ms - 1)).error_code.value == 0
-    assert client.produce("t", batch(b"x", timestamp_ms=now_ms + hour_ms + 1)).error_code.value == INVALID_TIMESTAMP
+    assert (
+        client.produce("t", batch(b"x", timestamp_ms=now_ms + hour_ms + 1)).error_code.value
+        == INVALID_TIMESTAMP
+    )
 
 
 def test_timestamps_too_far_behind_are_refused_where_a_bound_is_set(client: Any, batch: Any) -> None:
     client.create("fresh", message_timestamp_before_max_ms="1000")
     now_ms = client.driver.now_ms
     assert client.produce("fresh", batch(b"x", timestamp_ms=now_ms - 1000)).error_code.value == 0
-    assert client.produce("fresh", batch(b"x", timestamp_ms=now_ms - 1001)).error_code.value == INVALID_TIMESTAMP
+    assert (
+        client.produce("fresh", batch(b"x", timestamp_ms=now_ms - 1001)).error_code.value == INVALID_TIMESTAMP
+    )
     assert client.produce("t", batch(b"x", timestamp_ms=5)).error_code.value == 0
 
 
@@ -180,7 +194,9 @@ def numbered(batch: Any, sequence: int, *values: bytes, epoch: int = 0) -> bytes
     return numbered_batch
 
 
-def test_a_repeated_batch_is_answered_with_its_first_offset_and_kept_once(client: Any, batch: Any, values: Any) -> None:
+def test_a_repeated_batch_is_answered_with_its_first_offset_and_kept_once(
+    client: Any, batch: Any, values: Any
+) -> None:
     batches = [numbered(batch, 2 * n, b"%d" % n, b"+") for n in range(5)]
     assert [client.produce("t", each).base_offset for each in batches] == [0, 2, 4, 6, 8]
     assert [client.produce("t", each).base_offset for each in batches] == [0, 2, 4, 6, 8]

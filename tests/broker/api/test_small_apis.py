@@ -21,7 +21,9 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: Any
         assert (size, correlation_id) == (len(answer) - 4, 4711)
         entity = decode_response(18, 0, answer, 8)
         assert entity.error_code.value == UNSUPPORTED_VERSION
-        assert {row.api_key: row.max_version for row in entity.api_keys} == {api.key: api.newest for api in APIS.values()}
+        assert {row.api_key: row.max_version for row in entity.api_keys} == {
+            api.key: api.newest for api in APIS.values()
+        }
     assert client.closed_because is None
 
 
@@ -30,7 +32,9 @@ def test_the_clients_software_must_have_a_name(client: Any) -> None:
     assert client.ask(18, 3, **good).error_code.value == 0
     for bad in ("", "-", "a b", "a/"):
         assert client.ask(18, 3, **good | {"client_software_name": bad}).error_code.value == INVALID_REQUEST
-        assert client.ask(18, 3, **good | {"client_software_version": bad}).error_code.value == INVALID_REQUEST
+        assert (
+            client.ask(18, 3, **good | {"client_software_version": bad}).error_code.value == INVALID_REQUEST
+        )
 
 
 def test_the_cluster(client: Any, driver: Any) -> None:

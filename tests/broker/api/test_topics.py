@@ -185,7 +185,9 @@ def test_assignments_of_new_partitions(client: Any, driver: Any) -> None:
     client.create("a")
     for brokers in ([[2]], [[1], [1]], [[]], [[1, 1]]):
         rows = [{"broker_ids": ids} for ids in brokers]
-        assert widen(client, {"name": "a", "count": 2, "assignments": rows}) == [("a", INVALID_REPLICA_ASSIGNMENT)]
+        assert widen(client, {"name": "a", "count": 2, "assignments": rows}) == [
+            ("a", INVALID_REPLICA_ASSIGNMENT)
+        ]
     assert widen(client, {"name": "a", "count": 2, "assignments": [{"broker_ids": [1]}]}) == [("a", 0)]
 
 
@@ -237,7 +239,9 @@ def test_deletion_can_be_forbidden(drive: Any) -> None:
     assert delete(client, {"name": "a"}) == [("a", TOPIC_DELETION_DISABLED)]
 
 
-def test_the_files_of_a_deleted_topic_go_after_a_while(client: Any, driver: Any, batch: Any, tmp_path: Any) -> None:
+def test_the_files_of_a_deleted_topic_go_after_a_while(
+    client: Any, driver: Any, batch: Any, tmp_path: Any
+) -> None:
     client.create("a", 2)
     client.produce("a", batch(b"x"))
     delete(client, {"name": "a"})
@@ -321,6 +325,17 @@ def test_topics_by_id(client: Any) -> None:
         found, missing = client.ask(METADATA, version, topics=rows).topics
         assert (found.name, found.error_code.value) == ("a", 0)
         assert (missing.name, missing.error_code.value) == (None, UNKNOWN_TOPIC_ID)
+
+
+@pytest.mark.parametrize("name", ["", "another"])
+def test_an_id_goes_before_a_name(client: Any, driver: Any, name: str) -> None:
+    topic_id = client.create("a")
+    rows = [{"name": name, "topic_id": topic_id}, {"name": name, "topic_id": b"0123456789abcdef"}]
+    found, missing = client.ask(METADATA, 13, topics=rows, allow_auto_topic_creation=True).topics
+    assert (found.name, found.topic_id.bytes, found.error_code.value) == ("a", topic_id, 0)
+    assert (missing.name, missing.error_code.value) == (None, UNKNOWN_TOPIC_ID)
+    assert missing.topic_id.bytes == b"0123456789abcdef"
+    assert known(driver) == {"a": 1}
 
 
 @pytest.mark.parametrize("version", [10, 11])

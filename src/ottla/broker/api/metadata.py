@@ -54,7 +54,9 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
 def _to_create(broker: Broker, request: Any) -> list[str]:
     if not broker.config.auto_create_topics_enable:
         return []
-    names = dict.fromkeys(topic.name for topic in request.topics if topic.name is not None)
+    names = dict.fromkeys(
+        topic.name for topic in request.topics if topic.topic_id is None and topic.name is not None
+    )
     return [name for name in names if name not in broker.image.topics and topic_name_problem(name) is None]
 
 
@@ -86,9 +88,8 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
 def _asked(
     image: Image, asked: Any, failed: dict[str, ErrorCode], operations: int, nameless: str | None
 ) -> dict[str, Any]:
-    if asked.name is None:
-        if asked.topic_id is None:
-            return {"error_code": ErrorCode.INVALID_REQUEST, "name": nameless, "partitions": ()}
+    # An id goes before a name: Java's clients send the empty name beside it.
+    if asked.topic_id is not None:
         topic = image.topics_by_id.get(asked.topic_id.bytes)
         if topic is None:
             return {
@@ -96,6 +97,8 @@ def _asked(
                 "partitions": (), "topic_authorized_operations": _NOT_ASKED,
             }  # fmt: skip
         return _topic(topic, operations)
+    if asked.name is None:
+        return {"error_code": ErrorCode.INVALID_REQUEST, "name": nameless, "partitions": ()}
     topic = image.topics.get(asked.name)
     if topic is not None:
         return _topic(topic, operations)

@@ -28,8 +28,10 @@ class Reader(Client):
         #: The last high watermark told, by this run of the broker.
         self._watermarks: dict[tuple[bytes, int], int] = {}
         self._node: SimNode | None = None
+        self._generation = 0
 
     def connected(self) -> None:
+        self._generation += 1
         if self._node is not self.shared.node:
             self._node = self.shared.node
             self._watermarks.clear()
@@ -41,7 +43,7 @@ class Reader(Client):
     def fetch(self) -> None:
         wanted = self.wanted()
         if not wanted:
-            self.world.later(_WAIT_MS, lambda: self.fetch() if self.is_connected else None)
+            self._fetch_later(_WAIT_MS)
             return
         by_topic: dict[bytes, list[dict[str, Any]]] = {}
         for topic, at in wanted:
@@ -69,7 +71,16 @@ class Reader(Client):
                 if not self._take(topic, row):
                     pause_ms = 100
         if not self.finished():
-            self.world.later(pause_ms, lambda: self.fetch() if self.is_connected else None)
+            self._fetch_later(pause_ms)
+
+    def _fetch_later(self, delay_ms: int) -> None:
+        generation = self._generation
+
+        def go_on() -> None:
+            if self.is_connected and generation == self._generation:
+                self.fetch()
+
+        self.world.later(delay_ms, go_on)
 
     def finished(self) -> bool:
         return False

@@ -86,6 +86,9 @@ class SimDisk:
         #: Operations so far that changed something, and the one that is the last before a cut.
         self.steps = 0
         self.cut_after: int | None = None
+        #: The same, counting syncs alone: just before one is when most can be lost.
+        self.syncs = 0
+        self.cut_before_sync: int | None = None
         #: Whether there is no more room: writes that need any fail.
         self.full = False
         #: Which sync fails: a part of its path, or None.
@@ -94,6 +97,7 @@ class SimDisk:
         self.sites: dict[str, int] = {}
         self.ignored_site: str | None = None
         self.ignored = 0
+        self.on_ignored: Callable[[], None] | None = None
         self._site: str | None = None
 
     # --- files ------------------------------------------------------------------------------------------------
@@ -241,8 +245,6 @@ class SimDisk:
 
     def crash(self) -> None:
         """The power is cut: what was not durable is gone, or, on a nasty disk, perhaps gone."""
-        self.cut_after = self.failing_sync = None
-        self.full = False
         self._crash_directory(self.root, {})
 
     def _crash_directory(self, directory: Directory, seen: dict[int, None]) -> None:
@@ -303,6 +305,10 @@ class SimDisk:
             self._tell(f"disk: {kind} {path}{more}")
         if self.cut_after is not None and self.steps >= self.cut_after:
             raise PowerCut
+        if kind in ("sync", "sync_dir"):
+            self.syncs += 1
+            if self.cut_before_sync is not None and self.syncs >= self.cut_before_sync:
+                raise PowerCut
 
     def _asked(self) -> str:
         if self._site is not None:
@@ -318,7 +324,14 @@ class SimDisk:
         if site != self.ignored_site:
             return False
         self.ignored += 1
+        if self.on_ignored is not None:
+            self.on_ignored()
         return True
+
+    def heal(self) -> None:
+        """No more cuts and faults from here on."""
+        self.cut_after = self.cut_before_sync = self.failing_sync = None
+        self.full = False
 
     def _find(self, path: str) -> Entry | None:
         entry: Entry | None = self.root

@@ -118,8 +118,6 @@ class SimNode:
         disk: SimDisk,
         config: BrokerConfig,
         delays: Delays,
-        *,
-        journal_records_max: int = 1000,
     ) -> None:
         self.world = world
         self.disk = disk
@@ -137,19 +135,17 @@ class SimNode:
         self._settling = False
         self.store = EmbeddedStore(disk, DATA_DIR)
         self.broker = Broker(config, disk, SeededEntropy(world.random), say=self._say)
-        self._journal_records_max = journal_records_max
 
-    def start(self) -> None:
-        """As `server/node.py` opens a node."""
+    def start(self, *, rewrites_journal: bool = False) -> None:
+        """As `server/node.py` opens a node, which rewrites its journal when that has grown long."""
         broker, store, now_ms = self.broker, self.store, self.world.now_ms
         first = broker.start(store.load(), now_ms)
         if first:
             store.append(first)
             broker.committed(first, now_ms)
             broker.proposed = broker.image
-        live = broker.image.records()
-        if store.records_on_disk > max(self._journal_records_max, 4 * len(live)):
-            store.rewrite(live)
+        if rewrites_journal:
+            store.rewrite(broker.image.records())
         self._turn()
 
     def stop(self) -> None:

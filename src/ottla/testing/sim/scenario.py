@@ -180,10 +180,17 @@ class Scenario:
         stop_at = world.events + 1 + world.below(self.options.events_max)
         if ending != "stop" and world.chance(0.4):
             # In the middle of something, perhaps of the start itself.
-            disk.cut_after = disk.steps + 1 + world.below(40 if world.chance(0.3) else self.options.events_max)
+            within = 30 if world.chance(0.4) else self.options.events_max
+            if world.chance(0.5):
+                disk.cut_after = disk.steps + 1 + world.below(within)
+            else:
+                disk.cut_before_sync = disk.syncs + 1 + world.below(within // 2)
             stop_at += self.options.events_max
         faults = [fault for fault in self.options.faults if world.chance(0.7)]
         fault_at = world.events + world.below(self.options.events_max)
+        # A sync that is left out would be missed soon afterwards.
+        hurry = (0.3, 0.1, 0.03, 0.01)[world.below(4)]
+        disk.on_ignored = None if ending == "stop" else self._hunt
         hunted = disk.ignored
         try:
             self._start()
@@ -192,17 +199,20 @@ class Scenario:
                     self._fault(faults.pop())
                     fault_at = world.events + 1 + world.below(200)
                 world.step()
-                if disk.ignored > hunted and ending != "stop" and world.chance(0.1):
-                    # A sync was left out a moment ago: this is when it would be missed.
+                if disk.ignored > hunted and ending != "stop" and world.chance(hurry):
                     break
             if ending == "stop":
-                disk.cut_after, disk.full, disk.failing_sync = None, False, None
+                disk.heal()
                 self._stop()
         except PowerCut:
             pass
-        disk.cut_after = None
+        disk.heal()
         self.outcome.endings[ending] += 1
         self._end(ending)
+
+    def _hunt(self) -> None:
+        if self.disk.cut_after is None and self.world.chance(0.2):
+            self.disk.cut_after = self.disk.steps + 1 + self.world.below(12)
 
     def _fault(self, fault: Fault) -> None:
         self.world.tell(f"fault: {fault}")
@@ -221,12 +231,10 @@ class Scenario:
         world = self.world
         world.tell("--- the node starts")
         was_clean, self._was_clean = self._was_clean, None
-        node = SimNode(
-            world, self.disk, self.config, self.delays, journal_records_max=10 + world.below(60)
-        )
+        node = SimNode(world, self.disk, self.config, self.delays)
         self.shared.node = node
         try:
-            node.start()
+            node.start(rewrites_journal=world.chance(0.2))
         except Exception as error:
             raise Anomaly("cannot-start", repr(error)) from error
         if node.broker.directory.clean and was_clean is False:
@@ -286,6 +294,7 @@ class Scenario:
 
     def _finish(self) -> None:
         """Nothing fails any more: the clients finish, and everything is read once again."""
+        self.disk.on_ignored = None
         self._start()
         self.shared.is_open = False
         self._run_until(

@@ -1,0 +1,252 @@
+"""The log against a plain list, under everything that is done to it, in any order (Hypothesis finds the order)."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from ottla.log.partition_log import PartitionLog
+from ottla.log.retention import expired_segments
+from ottla.model.errors import ErrorCode, Refusal
+from tests.log.making import NOW, Bench, batch, config, records, sequenced
+
+SETTINGS = {"segment_bytes": 900, "index_interval_bytes": 150, "segment_index_bytes": 96}
+#: A producer keeps this many batches that it has no answer for.
+WINDOW = 5
+
+
+class Kept(NamedTuple):
+    """One record, as the list remembers it."""
+
+    offset: int
+    timestamp: int
+    value: bytes
+    leader_epoch: int
+    #: The offset at which its batch begins: batches go whole.
+    batch: int
+
+
+class LogMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp())
+        self.bench = Bench(self.root)
+        self.log: PartitionLog = self.bench.create(**SETTINGS)
+        self.kept: list[Kept] = []
+        self.start = 0
+        self.epoch = 0
+        self.values = 0
+        #: The last batches of each producer: (sequence, values, timestamp, base offset).
+        self.sent: dict[int, list[tuple[int, list[bytes], int, int]]] = {}
+        #: What a crash may not take back.
+        self.flushed_to = 0
+
+    def teardown(self) -> None:
+        self.bench.disk.release()
+        shutil.rmtree(self.root)
+
+    @property
+    def end(self) -> int:
+        return self.kept[-1].offset + 1 if self.kept else self.start
+
+    def next_values(self, sizes: list[int]) -> list[bytes]:
+        self.values += 1
+        return [(b"%d." % self.values).ljust(size, b".") for size in sizes]
+
+    def remember(self, base: int, values: list[bytes], timestamp: int) -> None:
+        for at, value in enumerate(values):
+            self.kept.append(Kept(base + at, timestamp, value, self.epoch, base))
+
+    # --- what clients do --------------------------------------------------------------------------------------
+
+    sizes = st.lists(st.integers(0, 120), min_size=1, max_size=4)
+    times = st.integers(0, 200)
+
+    @rule(sizes=sizes, timestamp=times, codec=st.sampled_from([0, 0, 1, 3]))
+    def append(self, sizes: list[int], timestamp: int, codec: int) -> None:
+        values = self.next_values(sizes)
+        base = self.end
+        answer = self.log.append(batch(*values, timestamp=timestamp, codec=codec), self.epoch, NOW)
+        assert answer == (base, base + len(values) - 1, -1, False)
+        self.remember(base, values, timestamp)
+
+    @rule(producer=st.integers(1, 3), sizes=sizes, timestamp=times)
+    def append_in_sequence(self, producer: int, sizes: list[int], timestamp: int) -> None:
+        values = self.next_values(sizes)
+        before = self.sent.setdefault(producer, [])
+        sequence = before[-1][0] + len(before[-1][1]) if before else 0
+        base = self.end
+        answer = self.log.append(
+            sequenced(sequence, *values, producer=producer, timestamp=timestamp), self.epoch, NOW
+        )
+        assert answer == (base, base + len(values) - 1, -1, False)
+        self.remember(base, values, timestamp)
+        before.append((sequence, values, timestamp, base))
+        del before[:-WINDOW]
+
+    @rule(producer=st.integers(1, 3), which=st.integers(0, WINDOW - 1))
+    def repeat(self, producer: int, which: int) -> None:
+        before = self.sent.get(producer)
+        if before:
+            sequence, values, timestamp, base = before[which % len(before)]
+            answer = self.log.append(
+                sequenced(sequence, *values, producer=producer, timestamp=timestamp), self.epoch, NOW
+            )
+            assert answer == (base, base + len(values) - 1, -1, True)
+
+    @rule(producer=st.integers(1, 3))
+    def leave_one_out(self, producer: int) -> None:
+        before = self.sent.get(producer)
+        if before:
+            sequence = before[-1][0] + len(before[-1][1]) + 1
+            with pytest.raises(Refusal) as caught:
+                self.log.append(sequenced(sequence, b"v", producer=producer), self.epoch, NOW)
+            assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    @rule()
+    def damaged(self) -> None:
+        data = bytearray(batch(b"value"))
+        data[-2] ^= 1
+        with pytest.raises(Refusal):
+            self.log.append(bytes(data), self.epoch, NOW)
+
+    # --- what the broker does ---------------------------------------------------------------------------------
+
+    @rule()
+    def new_leader_epoch(self) -> None:
+        self.epoch += 1
+
+    @rule()
+    def roll(self) -> None:
+        self.log.roll(NOW)
+
+    @rule()
+    def flush(self) -> None:
+        self.bench.flush(self.log)
+        self.flushed_to = self.log.recovery_point
+        assert self.log.recovery_point == self.log.flushed_offset == self.end
+
+    @rule(percent=st.integers(0, 110))
+    def delete_records(self, percent: int) -> None:
+        offset = self.start + (self.end - self.start) * percent // 100
+        end = self.end
+        assert self.log.delete_before(offset) == (self.start < offset <= end)
+        if self.start < offset <= end:
+            self.kept = [kept for kept in self.kept if kept.offset >= offset]
+            self.start = offset
+        whole = sum(1 for base in self.log.bases[1:] if base <= self.start)
+        self.bench.log_start_offset = self.start
+        self.bench.remove(self.log.drop_segments(whole))
+
+    @rule(bytes_max=st.integers(0, 3000))
+    def retain(self, bytes_max: int) -> None:
+        self.log.config = config(**SETTINGS, retention_bytes=bytes_max, retention_ms=-1)
+        count = expired_segments(self.log, NOW, self.end)
+        self.log.config = self.bench.config
+        if count == len(self.log.segments):
+            self.log.roll(NOW)
+        before = self.log.log_start_offset
+        dropped = self.log.drop_segments(count)
+        start = max(before, self.log.bases[0]) if dropped else before
+        end = self.end
+        self.kept = [kept for kept in self.kept if kept.offset >= start]
+        self.start = start
+        assert self.end == end
+        # The start is durable before the files go.
+        self.bench.log_start_offset = start
+        self.bench.remove(dropped)
+
+    @rule(percent=st.integers(0, 100))
+    @precondition(lambda self: len(self.kept) > 0)
+    def truncate(self, percent: int) -> None:
+        offset = self.start + (self.end - self.start) * percent // 100
+        cut = next((kept.batch for kept in self.kept if kept.offset == offset), offset)
+        end = max(cut, self.log.bases[0])
+        self.bench.remove(self.log.truncate(offset, NOW))
+        self.kept = [kept for kept in self.kept if kept.offset < end]
+        self.start = min(self.start, end)
+        self.flushed_to = min(self.flushed_to, end)
+        self.bench.recovery_point = self.log.recovery_point
+        self.bench.log_start_offset = self.start
+        for producer, before in list(self.sent.items()):
+            left = [entry for entry in before if entry[3] < end]
+            if left and len(left) == len(before):
+                continue
+            # The window had five; what slid out of it comes back as far as snapshots and the log know it. A producer
+            # of which nothing is left may be unknown, or known by what a snapshot says: either way it starts over.
+            if left:
+                self.sent[producer] = left
+            else:
+                del self.sent[producer]
+                self.log.producers.by_id.pop(producer, None)
+
+    # --- what happens -----------------------------------------------------------------------------------------
+
+    @rule()
+    def restart(self) -> None:
+        self.bench.stop(self.log)
+        recovered = self.bench.recover(clean=True)
+        self.log = recovered.log
+        assert recovered.cut_bytes == 0 and not recovered.damaged
+        assert self.log.recovery_point == self.end
+        self.flushed_to = self.end
+
+    @rule()
+    def kill(self) -> None:
+        """The page cache stays: nothing is lost, flushed or not."""
+        recovered = self.bench.recover()
+        self.log = recovered.log
+        assert recovered.cut_bytes == 0 and not recovered.damaged
+        assert self.log.recovery_point == max(self.flushed_to, self.log.bases[0])
+
+    @rule(bytes_torn=st.integers(1, 60))
+    def kill_inside_a_write(self, bytes_torn: int) -> None:
+        with self.bench.file(f"{self.log.active.base_offset:020d}.log").open("ab") as file:
+            file.write(batch(b"never whole")[:bytes_torn])
+        recovered = self.bench.recover()
+        self.log = recovered.log
+        assert recovered.cut_bytes == bytes_torn and not recovered.damaged
+
+    # --- what must hold ---------------------------------------------------------------------------------------
+
+    @invariant()
+    def ends_where_the_list_does(self) -> None:
+        log = self.log
+        assert (log.log_start_offset, log.next_offset) == (self.start, self.end)
+        assert log.bases == sorted({segment.base_offset for segment in log.segments})
+        assert log.active is log.segments[-1]
+        assert log.recovery_point <= log.flushed_offset <= log.next_offset
+        assert all(len(segment.tail_ends) <= 512 for segment in log.segments)
+
+    @invariant()
+    def reads_what_the_list_reads(self) -> None:
+        found = [
+            (record.offset, record.timestamp_ms, record.value) for record in records(self.log, bytes_max=400)
+        ]
+        assert found == [kept[:3] for kept in self.kept]
+        if self.kept:
+            middle = self.kept[len(self.kept) // 2].offset
+            assert records(self.log, middle)[0].offset == middle
+
+    @invariant()
+    def finds_times_as_the_list_does(self) -> None:
+        for timestamp in (0, 50, 199, 201):
+            expected = next((kept[:2] for kept in self.kept if kept.timestamp >= timestamp), None)
+            assert self.log.find_time(timestamp) == expected
+        newest = max((kept.timestamp for kept in self.kept), default=None)
+        expected = next((kept[:2] for kept in self.kept if kept.timestamp == newest), None)
+        assert self.log.find_newest() == expected
+
+    @invariant()
+    def knows_the_leader_epochs(self) -> None:
+        for kept in self.kept[:: max(1, len(self.kept) // 5)]:
+            assert self.log.epochs.epoch_of(kept.offset) == kept.leader_epoch
+
+
+TestLog = LogMachine.TestCase
+TestLog.settings = settings(max_examples=60, stateful_step_count=30)
