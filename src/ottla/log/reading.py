@@ -26,15 +26,17 @@ class Slice(NamedTuple):
 def slice_of(
     segment: Segment, offset: int, end_offset: int, bytes_max: int, whole_first: bool
 ) -> Slice | None:
-    """The part of a segment that `PartitionLog.slice` asks for."""
+    """The part of a segment that `PartitionLog.slice` asks for: None if there is nothing, empty if it does not fit."""
     position = segment.locate(offset)
     end = segment.size if end_offset >= segment.next_offset else segment.locate(end_offset)
     size = end - position
     if size > bytes_max:
-        size = bytes_max
-        if whole_first:
-            head = segment.disk.read(segment.file, position, LENGTH_OVERHEAD)
-            size = max(size, OFFSET_AND_LENGTH.unpack(head)[1] + LENGTH_OVERHEAD)
+        head = segment.disk.read(segment.file, position, LENGTH_OVERHEAD)
+        first = OFFSET_AND_LENGTH.unpack(head)[1] + LENGTH_OVERHEAD
+        if first > bytes_max and not whole_first:
+            # A piece of a batch helps nobody, and some clients take it for a batch that they can never fetch.
+            return Slice(segment.file, position, 0)
+        size = max(bytes_max, first)
     return Slice(segment.file, position, size) if size > 0 else None
 
 

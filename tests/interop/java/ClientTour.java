@@ -1,6 +1,7 @@
 // Walks through what kafka-clients can ask of a broker and prints what it saw as JSON.
 //
-//   ClientTour ADDRESS produce TOPIC CODEC COUNT     records with keys, headers and times of their own
+//   ClientTour ADDRESS produce TOPIC CODEC COUNT     records with keys, headers and times of their own;
+//                                                    with "plain" behind it by a producer that is not idempotent
 //   ClientTour ADDRESS read TOPIC TIME               positions, offsets by time, all records of all partitions
 //   ClientTour ADDRESS refusals TOPIC COMPACTED      what a producer and a consumer are told when they are wrong
 //   ClientTour ADDRESS admin TOPIC                   the life of a topic through the admin client
@@ -71,7 +72,7 @@ public final class ClientTour {
         ClientTour tour = new ClientTour(arguments[0]);
         String topic = arguments[2];
         Object seen = switch (arguments[1]) {
-            case "produce" -> tour.produce(topic, arguments[3], Integer.parseInt(arguments[4]));
+            case "produce" -> tour.produce(topic, arguments[3], Integer.parseInt(arguments[4]), arguments.length < 6);
             case "read" -> tour.read(topic, Long.parseLong(arguments[3]));
             case "refusals" -> tour.refusals(topic, arguments[3]);
             case "admin" -> tour.admin(topic);
@@ -108,10 +109,12 @@ public final class ClientTour {
     }
 
     /** Callbacks come in the order of sending within a partition. */
-    private Object produce(String topic, String codec, int count) throws Exception {
+    private Object produce(String topic, String codec, int count, boolean idempotent) throws Exception {
         List<Object> acknowledged = new ArrayList<>();
         List<String> failed = new ArrayList<>();
-        try (Producer<String, String> producer = producer(Map.of("compression.type", codec, "linger.ms", 5))) {
+        Map<String, Object> settings =
+            Map.of("compression.type", codec, "linger.ms", 5, "enable.idempotence", idempotent);
+        try (Producer<String, String> producer = producer(settings)) {
             int partitions = producer.partitionsFor(topic).size();
             for (int number = 0; number < count; number++) {
                 producer.send(record(topic, number % partitions, number), (RecordMetadata data, Exception error) -> {

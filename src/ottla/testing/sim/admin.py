@@ -124,6 +124,9 @@ class Admin(Client):
             if response.responses[0].error_code == 0:
                 self.world.tell(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
                 del self.unknown[topic.name]
+                if self.shared.is_open and self.world.chance(0.5):
+                    self._create(kind)
+                    return
             self._look()
 
         self.request(

@@ -86,9 +86,8 @@ class SimDisk:
         #: Operations so far that changed something, and the one that is the last before a cut.
         self.steps = 0
         self.cut_after: int | None = None
-        #: The same, counting syncs alone: just before one is when most can be lost.
-        self.syncs = 0
-        self.cut_before_sync: int | None = None
+        #: The same, counting down syncs of some paths alone: just before one is when most can be lost.
+        self.cut_before_sync: tuple[int, str] | None = None
         #: Whether there is no more room: writes that need any fail.
         self.full = False
         #: Which sync fails: a part of its path, or None.
@@ -305,10 +304,12 @@ class SimDisk:
             self._tell(f"disk: {kind} {path}{more}")
         if self.cut_after is not None and self.steps >= self.cut_after:
             raise PowerCut
-        if kind in ("sync", "sync_dir"):
-            self.syncs += 1
-            if self.cut_before_sync is not None and self.syncs >= self.cut_before_sync:
-                raise PowerCut
+        if self.cut_before_sync is not None and kind in ("sync", "sync_dir"):
+            left, part = self.cut_before_sync
+            if part in path:
+                self.cut_before_sync = left - 1, part
+                if left <= 1:
+                    raise PowerCut
 
     def _asked(self) -> str:
         if self._site is not None:

@@ -107,7 +107,7 @@ class Scenario:
             }
         )  # fmt: skip
         self.kinds = self._kinds()
-        pause_ms = 20 + world.below(250)
+        pause_ms = 20 + world.below(2500 if world.chance(0.3) else 250)
         policies = {"durable": (True,), "page-cache": (False,), "mixed": (True, False)}[options.policy]
         self.producers = [
             Producer(
@@ -177,20 +177,22 @@ class Scenario:
         """One life of the node, from its start to an end of the chosen kind."""
         world, disk = self.world, self.disk
         ending = self.options.endings[world.below(len(self.options.endings))]
-        stop_at = world.events + 1 + world.below(self.options.events_max)
+        stop_at = world.events + 1 + world.below((15, 100, self.options.events_max)[world.below(3)])
         if ending != "stop" and world.chance(0.4):
             # In the middle of something, perhaps of the start itself.
             within = 30 if world.chance(0.4) else self.options.events_max
             if world.chance(0.5):
                 disk.cut_after = disk.steps + 1 + world.below(within)
             else:
-                disk.cut_before_sync = disk.syncs + 1 + world.below(within // 2)
+                disk.cut_before_sync = (
+                    (1 + world.below(5), "journal") if world.chance(0.4) else (1 + world.below(within // 2), "")
+                )
             stop_at += self.options.events_max
         faults = [fault for fault in self.options.faults if world.chance(0.7)]
         fault_at = world.events + world.below(self.options.events_max)
         # A sync that is left out would be missed soon afterwards.
-        hurry = (0.3, 0.1, 0.03, 0.01)[world.below(4)]
-        disk.on_ignored = None if ending == "stop" else self._hunt
+        hurry = (0.3, 0.1, 0.02, 0.0)[world.below(4)]
+        disk.on_ignored = self._hunt if hurry and ending != "stop" else None
         hunted = disk.ignored
         try:
             self._start()

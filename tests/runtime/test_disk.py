@@ -1,0 +1,259 @@
+import errno
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from ottla.ports.disk import DiskError
+from ottla.runtime import disk as module
+from ottla.runtime.disk import SystemDisk
+
+
+@pytest.fixture
+def disk() -> Iterator[SystemDisk]:
+    made = SystemDisk(files_max=4)
+    yield made
+    made.release()
+
+
+def descriptors(path: Path) -> int:
+    """How many descriptors of this process point into a directory."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{name}").startswith(str(path))
+        except FileNotFoundError:
+            continue
+    return count
+
+
+def test_what_is_written_at_a_position_is_read_there(disk: SystemDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "f"), create=True)
+    assert disk.write(file, 0, (b"abc", memoryview(b"def"), bytearray(b"gh"))) == 8
+    assert disk.write(file, 2, (b"XY",)) == 4
+    assert disk.read(file, 0, 100) == b"abXYefgh"
+    assert disk.read(file, 3, 2) == b"Ye"
+    assert disk.read(file, 8, 5) == b""
+    assert disk.size(file) == 8
+    disk.truncate(file, 3)
+    assert (tmp_path / "f").read_bytes() == b"abX"
+
+
+def test_a_file_that_is_not_there_is_an_error_when_it_is_used(disk: SystemDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "f"))
+    for use in (lambda: disk.read(file, 0, 1), lambda: disk.write(file, 0, (b"x",)), lambda: disk.size(file)):
+        with pytest.raises(DiskError, match="No such file"):
+            use()
+    (tmp_path / "f").write_bytes(b"here now")
+    assert disk.read(file, 0, 4) == b"here"
+
+
+def test_more_files_than_descriptors(disk: SystemDisk, tmp_path: Path) -> None:
+    files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(20)]
+    for round_ in range(3):
+        for at, file in enumerate(files):
+            disk.write(file, round_, (b"%d" % (at % 10),))
+        assert descriptors(tmp_path) <= 4
+    for at, file in enumerate(files):
+        assert disk.read(file, 0, 9) == b"%d" % (at % 10) * 3
+        assert disk.size(file) == 3
+        disk.sync(file)
+    assert descriptors(tmp_path) <= 4
+
+
+def test_a_pinned_file_keeps_its_descriptor_through_everything(disk: SystemDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "pinned"), create=True)
+    disk.write(file, 0, (b"content",))
+    fd = disk.pin(file)
+    for at in range(10):
+        disk.open(str(tmp_path / f"{at}"), create=True)
+    disk.close(file)
+    disk.remove(str(tmp_path / "pinned"))
+    assert os.pread(fd, 99, 0) == b"content"
+    disk.pin(file)
+    disk.unpin(file)
+    assert os.pread(fd, 99, 0) == b"content"
+    disk.unpin(file)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_pinning_takes_no_other_descriptor_back(disk: SystemDisk, tmp_path: Path) -> None:
+    """It happens in any thread, and the file it would take may be in use."""
+    files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(8)]
+    kept = [file.fd for file in files[4:]]
+    for file in files[:4]:
+        assert file.fd == -1
+        disk.pin(file)
+    assert [file.fd for file in files[4:]] == kept
+    for file in files[:4]:
+        disk.unpin(file)
+    disk.open(str(tmp_path / "one more"), create=True)
+    assert descriptors(tmp_path) <= 4
+
+
+def test_syncing_and_writing_at_once_never_mixes_files_up(disk: SystemDisk, tmp_path: Path) -> None:
+    files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(12)]
+    stop = threading.Event()
+    errors: list[Exception] = []
+
+    def sync() -> None:
+        while not stop.is_set():
+            for file in files:
+                try:
+                    fd = disk.pin(file)
+                    assert os.readlink(f"/proc/self/fd/{fd}") == file.path
+                    disk.unpin(file)
+                    disk.sync(file)
+                except Exception as error:
+                    errors.append(error)
+                    return
+
+    threads = [threading.Thread(target=sync) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for round_ in range(300):
+        for at, file in enumerate(files):
+            disk.write(file, round_, (b"%c" % (65 + at),))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    for at, file in enumerate(files):
+        assert Path(file.path).read_bytes() == b"%c" % (65 + at) * 300
+
+
+def test_a_write_that_fails_leaves_nothing(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R13"""
+    file = disk.open(str(tmp_path / "f"), create=True)
+    disk.write(file, 0, (b"before",))
+
+    def half(fd: int, parts: Sequence[bytes], position: int) -> int:
+        os.pwrite(fd, b"".join(parts)[:2], position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, "write_parts", half)
+    with pytest.raises(DiskError) as caught:
+        disk.write(file, 6, (b"after",))
+    assert caught.value.full
+    assert (tmp_path / "f").read_bytes() == b"before"
+
+
+def test_a_write_that_is_taken_in_pieces_is_finished(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk.open(str(tmp_path / "f"), create=True)
+    monkeypatch.setattr(
+        module, "write_parts", lambda fd, parts, position: os.pwrite(fd, b"".join(parts)[:3], position)
+    )
+    assert disk.write(file, 0, (b"abcd", b"efgh")) == 8
+    assert (tmp_path / "f").read_bytes() == b"abcdefgh"
+
+
+@pytest.mark.parametrize(
+    ("number", "is_full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)]
+)
+def test_only_missing_room_may_pass(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_full: bool
+) -> None:
+    file = disk.open(str(tmp_path / "f"), create=True)
+
+    def fail(*_arguments: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(module, "write_parts", fail)
+    with pytest.raises(DiskError) as caught:
+        disk.write(file, 0, (b"x",))
+    assert caught.value.full == is_full
+    assert str(tmp_path / "f") in str(caught.value)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f"
+    assert disk.read_file(str(path)) is None
+    disk.replace_file(str(path), b"old")
+
+    def fail(_fd: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "sync_data", fail)
+        with pytest.raises(DiskError):
+            disk.replace_file(str(path), b"new")
+    assert disk.read_file(str(path)) == b"old"
+    assert disk.list(str(tmp_path)) == ["f"], "nothing half written stays behind"
+    disk.replace_file(str(path), b"new")
+    assert disk.read_file(str(path)) == b"new"
+
+
+def test_two_threads_may_replace_the_same_file(disk: SystemDisk, tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    errors: list[Exception] = []
+
+    def replace(content: bytes) -> None:
+        try:
+            for _ in range(30):
+                disk.replace_file(path, content)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=replace, args=(bytes([65 + at]) * 5000,)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    data = disk.read_file(path)
+    assert data is not None and len(data) == 5000 and len(set(data)) == 1
+
+
+def test_syncing_what_has_gone_is_nothing(disk: SystemDisk, tmp_path: Path) -> None:
+    """A topic may be deleted while a sync of its files is on its way; that is no failure of the disk."""
+    folder = tmp_path / "t-0"
+    disk.make_dir(str(folder))
+    file = disk.open(str(folder / "f"), create=True)
+    disk.close(file)
+    disk.remove_dir(str(folder))
+    disk.sync(file)
+    disk.sync_dir(str(folder))
+
+
+def test_names(disk: SystemDisk, tmp_path: Path) -> None:
+    folder = str(tmp_path / "a" / "b")
+    assert disk.list(folder) == []
+    disk.make_dir(folder)
+    disk.make_dir(folder)
+    for name in ("z", "y"):
+        disk.open(f"{folder}/{name}", create=True)
+    assert disk.list(folder) == ["y", "z"]
+    disk.rename(f"{folder}/y", f"{folder}/x")
+    disk.remove(f"{folder}/z")
+    disk.remove(f"{folder}/z")
+    assert disk.list(folder) == ["x"]
+    disk.remove_dir(folder)
+    assert disk.list(folder) == []
+
+
+def test_one_process_has_a_directory(disk: SystemDisk, tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    assert disk.lock(path)
+    other = SystemDisk()
+    assert not other.lock(path)
+    disk.release()
+    assert other.lock(path)
+    other.release()
+
+
+def test_everything_is_closed_at_the_end(tmp_path: Path) -> None:
+    disk = SystemDisk()
+    for at in range(5):
+        disk.open(str(tmp_path / f"{at}"), create=True)
+    assert descriptors(tmp_path) == 5
+    disk.release()
+    assert descriptors(tmp_path) == 0
