@@ -1,10 +1,14 @@
 """Every API in every version that is advertised: a request of that version gets an answer that decodes and succeeds."""
 
+import random
+import struct
 from typing import Any
 
 import pytest
 
 from ottla.broker.api.table import APIS
+from ottla.wire.encode import request_encoder
+from ottla.wire.schema import request_header_is_flexible
 
 EVERY = [
     pytest.param(api.key, version, id=f"{api.handler.__name__}-v{version}")
@@ -68,6 +72,37 @@ def test_every_version_is_answered(key: int, version: int, client: Any, batch: A
     assert set(error_codes(answer)) <= {expected}
     check = globals()[f"check_{APIS[key].handler.__name__}"]
     check(answer, version, client)
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY)
+def test_no_request_however_broken_is_an_error_of_ours(
+    key: int, version: int, client: Any, batch: Any
+) -> None:
+    """Bytes changed, cut off and put in at random: each is answered, or ends its connection, and no more."""
+    driver = client.driver
+    topic_id = client.create("t", 2)
+    body = request_encoder(key, version)(requests(topic_id, batch(b"x"))[key])
+    tags = b"\0" if request_header_is_flexible(key, version) else b""
+    chance = random.Random(key * 100 + version)
+    for _ in range(60):
+        broken = bytearray(body)
+        for _ in range(chance.randint(1, 4)):
+            at = chance.randint(0, len(broken))
+            match chance.randrange(4):
+                case 0 if at < len(broken):
+                    broken[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+                case 1:
+                    del broken[at:]
+                case 2:
+                    broken[at:at] = chance.randbytes(chance.randint(1, 5))
+                case _:
+                    del broken[at : at + chance.randint(1, 4)]
+        stranger = driver.connect()
+        stranger.sent = lambda _data: None
+        stranger.send_frame(struct.pack(">hhih", key, version, 1, -1) + tags + broken)
+        stranger.disconnect()
+    assert [text for text in driver.said if "internal" in text] == []
+    assert driver.connect().ask(3, topics=None).brokers
 
 
 def check_produce(answer: Any, version: int, client: Any) -> None:

@@ -93,9 +93,12 @@ def sensible(made: list[r.Record]) -> list[r.Record]:
     """Without what a controller never writes: a name or an id that is taken, or that looks like one."""
     image, kept = Image(), []
     for record in made:
-        if isinstance(record, r.Topic) and (
-            record.name in image.topics or record.topic_id in image.topics_by_id
-        ):
+        taken = isinstance(record, r.Topic) and (
+            record.name in image.topics
+            or record.topic_id in image.topics_by_id
+            or image.collision(record.name)
+        )
+        if taken:
             continue
         image = image.apply([record])
         kept.append(record)

@@ -123,7 +123,18 @@ def java_classes(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("Java's compiler is not here")
     classes = tmp_path_factory.mktemp("classes")
     source = HERE / "java" / "ClientTour.java"
-    run(["javac", "-Xlint:all,-processing,-path", "-Werror", "-cp", java.class_path, "-d", str(classes), str(source)])
+    run(
+        [
+            "javac",
+            "-Xlint:all,-processing,-path",
+            "-Werror",
+            "-cp",
+            java.class_path,
+            "-d",
+            str(classes),
+            str(source),
+        ]
+    )
     return classes
 
 
@@ -156,7 +167,11 @@ def go_program(name: str) -> Program:
         "GOWORK": "off",
     }
     # Go itself knows whether there is anything to do. Two cores: one stays free for others.
-    run(["go", "build", "-p", "1", "-o", str(binary), f"./{name}"], folder=HERE / "go", environment=environment)
+    run(
+        ["go", "build", "-p", "1", "-o", str(binary), f"./{name}"],
+        folder=HERE / "go",
+        environment=environment,
+    )
     return Program([str(binary)])
 
 

@@ -134,6 +134,4 @@ class Java:
 
     def tool(self, name: str, *arguments: str, text: str = "", code: int = 0) -> Said:
         main = TOOL_CLASSES.get(name, f"org.apache.kafka.tools.{name}")
-        return run(
-            [self._java, *JVM_OPTIONS, "-cp", self.class_path, main, *arguments], text=text, code=code
-        )
+        return run([self._java, *JVM_OPTIONS, "-cp", self.class_path, main, *arguments], text=text, code=code)

@@ -69,7 +69,9 @@ def test_franz_administers(franz: Program, broker: BrokerProcess, topic: str) ->
 def test_franz_reads_a_hundred_partitions(franz: Program, broker: BrokerProcess, topic: str) -> None:
     create(broker, topic, 100)
     seen = franz.see(broker.address, "many", topic)
-    assert sorted(seen) == sorted([number * 7 % 100, number // 100, f"value-{number}"] for number in range(200))
+    assert sorted(seen) == sorted(
+        [number * 7 % 100, number // 100, f"value-{number}"] for number in range(200)
+    )
 
 
 # --- Sarama -------------------------------------------------------------------------------------------------------

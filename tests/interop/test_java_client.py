@@ -156,4 +156,6 @@ def test_an_idempotent_producer_goes_on_after_a_crash(
         producer.go_on()
         assert producer.listen() == list(range(1000))
     seen = java_client.see(broker.address, "read", topic, str(TIME))
-    assert [record["value"] for record in seen["records"]] == [expected(number, 1)["value"] for number in range(1000)]
+    assert [record["value"] for record in seen["records"]] == [
+        expected(number, 1)["value"] for number in range(1000)
+    ]

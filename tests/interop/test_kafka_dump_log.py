@@ -21,9 +21,13 @@ COUNT = 1_500
 
 #: What the tool says of a file that it does not like; it ends with 0 all the same.
 TROUBLE = re.compile(
-    r"mismatch|out of order|non-consecutive|log offset:|isvalid: false|invalid|corrupt|exception|expected", re.IGNORECASE
+    r"mismatch|out of order|non-consecutive|log offset:|isvalid: false|invalid|corrupt|exception|expected",
+    re.IGNORECASE,
 )
-BATCH = re.compile(r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (\d+) lastSequence: (\d+) producerId: (\d+)", re.MULTILINE)
+BATCH = re.compile(
+    r"^baseOffset: (\d+) lastOffset: (\d+) count: (\d+) baseSequence: (\d+) lastSequence: (\d+) producerId: (\d+)",
+    re.MULTILINE,
+)
 RECORD = re.compile(
     r"^\| offset: (\d+) CreateTime: (\d+) keySize: (-?\d+) valueSize: (-?\d+) sequence: \d+ headerKeys: \[(.*?)\]"
     r"(?: key: (\S+))?(?: payload: (\S+))?$",
@@ -100,7 +104,9 @@ def test_offset_indexes(java: Java, partition: Path) -> None:
 def test_time_indexes(java: Java, partition: Path) -> None:
     indexes = files(partition, "timeindex")
     said = dump(java, indexes)
-    entries = [tuple(map(int, found)) for found in re.findall(r"^timestamp: (\d+) offset: (\d+)", said, re.MULTILINE)]
+    entries = [
+        tuple(map(int, found)) for found in re.findall(r"^timestamp: (\d+) offset: (\d+)", said, re.MULTILINE)
+    ]
     assert len(entries) > len(indexes)
     # A record's time tells its number; the second half of them has the times of the first.
     assert all(time - TIME in (offset, offset - COUNT) for time, offset in entries if time > 0)
@@ -113,7 +119,9 @@ def test_producer_snapshots(java: Java, partition: Path) -> None:
     rows = re.findall(
         r"producerId: (\d+) producerEpoch: (\d+) .*?lastSequence: (\d+) lastOffset: (\d+)", said
     )
-    last = {int(producer): (int(epoch), int(sequence), int(offset)) for producer, epoch, sequence, offset in rows}
+    last = {
+        int(producer): (int(epoch), int(sequence), int(offset)) for producer, epoch, sequence, offset in rows
+    }
     end = int(snapshots[-1].stem)
     # A producer numbers its records from zero, and the second one began where the first had ended.
     producers = sorted(last)

@@ -70,8 +70,11 @@ def test_log_files_go_both_ways(
         theirs.stop()
 
     dumped = run([str(Path(sys.executable).parent / "ottla"), "log", "dump", "--json", str(their_files)])
-    keys = [row["key"] for row in map(json.loads, dumped.lines) if "key" in row]
-    assert len(keys) == COUNT + 100
+    records = [record for row in map(json.loads, dumped.lines) for record in row.get("records", ())]
+    assert [record["offset"] for record in records] == list(range(COUNT + 100))
+    assert [record["value"] for record in records[-100:]] == [
+        expected(number, 1)["value"] for number in range(100)
+    ]
     hand_over(their_files, our_files)
     ours.start()
     check(java_client, ours.address, COUNT + 100)
@@ -80,5 +83,7 @@ def test_log_files_go_both_ways(
 
 
 def create_there(java: Java, address: str) -> None:
-    configs = [part for name, value in CONFIGS.items() for part in ("--config", f"{name.replace('_', '.')}={value}")]
+    configs = [
+        part for name, value in CONFIGS.items() for part in ("--config", f"{name.replace('_', '.')}={value}")
+    ]
     java.tool("TopicCommand", "--create", "--topic", "shared", *configs, "--bootstrap-server", address)

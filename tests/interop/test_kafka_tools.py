@@ -38,7 +38,9 @@ def offsets(tool: Tool, topic: str, time: str) -> dict[int, int]:
 
 
 def test_a_topic_from_its_making_to_its_end(tool: Tool, topic: str) -> None:
-    made = tool("TopicCommand", "--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=60000")
+    made = tool(
+        "TopicCommand", "--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=60000"
+    )
     assert made.lines == [f"Created topic {topic}."]
     assert topic in tool("TopicCommand", "--list").lines
 
@@ -51,9 +53,9 @@ def test_a_topic_from_its_making_to_its_end(tool: Tool, topic: str) -> None:
         "ReplicationFactor": "1",
         "Configs": "retention.ms=60000",
     }
-    assert [(each["Partition"], each["Leader"], each["Replicas"], each["Isr"]) for each in map(row, rest)] == [
-        (str(number), "1", "1", "1") for number in range(3)
-    ]
+    assert [
+        (each["Partition"], each["Leader"], each["Replicas"], each["Isr"]) for each in map(row, rest)
+    ] == [(str(number), "1", "1", "1") for number in range(3)]
     by_id = tool("TopicCommand", "--describe", "--topic-id", topic_id).lines
     assert [row(line)["Topic"] for line in by_id] == [topic] * 4
 
@@ -232,7 +234,9 @@ def test_what_the_broker_says_of_itself(tool: Tool, broker: BrokerProcess) -> No
     assert "UNKNOWN" not in versions.out
 
     cluster_id = dict(
-        line.split("=", 1) for line in (broker.data_dir / "meta.properties").read_text().splitlines() if "=" in line
+        line.split("=", 1)
+        for line in (broker.data_dir / "meta.properties").read_text().splitlines()
+        if "=" in line
     )["cluster.id"]
     assert tool("ClusterTool", "cluster-id").lines == [f"Cluster ID: {cluster_id}"]
     endpoints = tool("ClusterTool", "list-endpoints").lines

@@ -11,7 +11,9 @@ from tests.interop.test_java_client import TIME, create
 
 
 def consumed(address: str, topic: str, count: int) -> list[Any]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "unused", "enable.auto.commit": False})
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": "unused", "enable.auto.commit": False}
+    )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     found: list[Any] = []
     while len(found) < count:

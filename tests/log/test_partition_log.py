@@ -384,10 +384,19 @@ def test_a_flush_takes_every_file_since_the_recovery_point(bench: Bench) -> None
 
 def test_nothing_new_is_nothing_to_flush(bench: Bench) -> None:
     log = bench.create()
-    assert log.begin_flush() is None
     fill(log, 1)
     bench.flush(log)
     assert log.begin_flush() is None
+
+
+def test_an_empty_log_is_flushed_for_its_names(bench: Bench) -> None:
+    log = bench.create()
+    bench.flush(log)
+    assert log.begin_flush() is None
+    log.append(batch(b"a"), 0, NOW)
+    bench.flush(log)
+    log.roll(NOW)
+    assert log.begin_flush() is not None
 
 
 def test_a_flush_that_was_overtaken_by_a_truncation_moves_nothing(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """Connections as a whole: limits, idleness, errors, what is left behind when one goes."""
 
+import errno
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -131,6 +132,36 @@ def test_new_connections_a_second(start: Any) -> None:
     for peer in peers:
         assert peer.ask(API_VERSIONS, 0).api_keys
         peer.socket.close()
+
+
+class Exhausted:
+    """A listener at a moment when no descriptor is left."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self.asked = 0
+
+    def fileno(self) -> int:
+        return self._listener.fileno()
+
+    def accept(self) -> Any:
+        self.asked += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_no_descriptor_left_does_not_make_the_broker_spin(start: Any) -> None:
+    said: list[str] = []
+    broker = start(said.append)
+    shell = broker._node._shell
+    exhausted = Exhausted(shell._listeners[0])
+    on_loop(broker, lambda _core: shell._accept(exhausted))
+    # Nobody is accepted while it looks away; those who come meanwhile wait, and are served.
+    with Peer(broker.address) as peer:
+        on_loop(broker, lambda _core: None)
+        assert connections(broker) == 0
+        assert peer.ask(API_VERSIONS, 0).api_keys
+    assert exhausted.asked == 1
+    assert any("Too many open files" in text for text in said)
 
 
 def test_an_error_inside_the_broker_ends_that_connection_and_is_told(

@@ -100,11 +100,14 @@ class LogDirectory:
         recovery_point = self.recovery_points.get((topic, number), 0)
         snapshot = self.disk.read_file(f"{path}/{names.offset_name(recovery_point)}{names.SNAPSHOT}")
         log_start = self.log_starts.get((topic, number), 0)
-        epochs = checkpoints.parse_epochs(self.disk.read_file(f"{path}/{names.EPOCHS}"))
+        written = (self.disk.read_file(f"{path}/{names.EPOCHS}") or b"").strip(b"\0")
+        epochs = checkpoints.parse_epochs(written)
+        # Damaged epochs prove nothing, but where there never were any there was no log that could begin later.
+        begins = bool(written) if epochs is None else bool(epochs) and epochs[0][1] >= log_start
         return open_log(
             self.disk, path, config,
             recovery_point=recovery_point if snapshot is not None else 0,
-            log_start_offset=0 if epochs and epochs[0][1] < log_start else log_start,
+            log_start_offset=log_start if begins else 0,
             clean=self.clean, now_ms=now_ms,
         )  # fmt: skip
 

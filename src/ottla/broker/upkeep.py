@@ -8,9 +8,10 @@ flushed every `log.recovery.point.interval.bytes`, all others in turn by the clo
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.log.names import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
+from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
 from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
@@ -69,7 +70,7 @@ class Upkeep:
         self._checkpoint_wanted = False
         self._checkpointing = False
         #: What must be durable before the next checkpoint is, and what may be done once that is durable.
-        self._before_checkpoint: list[File] = []
+        self._before_checkpoint: list[tuple[list[File], str]] = []
         self._after_checkpoint: list[Callable[[], None]] = []
 
     def start(self, now_ms: int) -> None:
@@ -137,8 +138,10 @@ class Upkeep:
         files = self._broker.directory.checkpoint_files(self._broker.open_logs())
 
         def job(disk: Disk) -> None:
-            for file in before:
-                disk.sync(file)
+            for loose, directory in before:
+                for file in loose:
+                    disk.sync(file)
+                disk.sync_dir(directory)
             for path, data in files.items():
                 disk.replace_file(path, data)
 
@@ -190,7 +193,7 @@ class Upkeep:
 
     def _start_moved(self, leader: Leader) -> None:
         # The leader epochs among them, which bear the new start out (`LogDirectory.load`).
-        self._before_checkpoint += leader.log.loose
+        self._before_checkpoint.append((list(leader.log.loose), leader.log.directory))
         self._checkpoint_wanted = True
         self.checkpoint()
 
@@ -204,11 +207,20 @@ class Upkeep:
 
         def remove(disk: Disk) -> None:
             for path in paths:
-                disk.remove(path)
+                disk.remove(path + DELETED)
+
+        def rename() -> None:
+            if leader.gone:
+                # The names may belong to another topic of the same name by now.
+                return
+            for path in paths:
+                with suppress(DiskError):
+                    self._broker.disk.rename(path, path + DELETED)
+            self._later(leader.config.file_delete_delay_ms, remove)
 
         # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
         # the start that tells those from a log with a hole.
-        self._after_checkpoint.append(lambda: self._later(leader.config.file_delete_delay_ms, remove))
+        self._after_checkpoint.append(rename)
         self._start_moved(leader)
 
     def delete_partition(self, leader: Leader) -> None:

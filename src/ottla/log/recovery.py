@@ -11,6 +11,7 @@ from the log. After a clean stop the recovery point is the end of the log.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from typing import Final, NamedTuple
 
 from ottla.config.topic import TopicConfig
@@ -24,6 +25,7 @@ from ottla.log.replay import (
     EPOCH,
     MAX_TIMESTAMP,
     PRODUCER,
+    Header,
     find_epochs,
     load_producers,
     replay_producer,
@@ -31,7 +33,7 @@ from ottla.log.replay import (
     snapshot_offsets,
 )
 from ottla.log.segment import Segment
-from ottla.model.limits import OFFSET_MAX
+from ottla.model.limits import OFFSET_MAX, PRODUCER_BATCHES_REMEMBERED
 from ottla.ports.disk import Disk
 
 _LEFT_OVER: Final = (DELETED, ".tmp", ".cleaned")
@@ -49,17 +51,16 @@ class Recovered(NamedTuple):
 class _Tail:
     """What is learnt from the batches past the recovery point while they are read."""
 
-    __slots__ = ("cut_bytes", "damaged", "epochs", "now_ms", "producers", "scanned_bytes", "trust_before")
+    __slots__ = ("cut_bytes", "damaged", "epochs", "heard", "scanned_bytes", "trust_before")
 
-    def __init__(
-        self, trust_before: int, epochs: LeaderEpochs, producers: Producers | None, now_ms: int
-    ) -> None:
+    def __init__(self, trust_before: int, epochs: LeaderEpochs) -> None:
         #: The recovery point.
         self.trust_before = trust_before
         self.epochs = epochs
-        #: As of the recovery point, and then onwards; None if there is no snapshot of just there.
-        self.producers = producers
-        self.now_ms = now_ms
+        #: The headers of each producer's last batches: no more of them are remembered.
+        self.heard: defaultdict[int, deque[Header]] = defaultdict(
+            lambda: deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
+        )
         self.scanned_bytes = 0
         self.cut_bytes = 0
         self.damaged = False
@@ -105,9 +106,7 @@ def open_log(
     trust_before = OFFSET_MAX if clean else recovery_point
     epochs_file = disk.read_file(f"{directory}/{EPOCHS}")
     epochs = LeaderEpochs.parse(epochs_file)
-    tail = _Tail(
-        trust_before, epochs or LeaderEpochs(), _producers_at(disk, directory, trust_before, bases[0]), now_ms
-    )
+    tail = _Tail(trust_before, epochs or LeaderEpochs())
     for at, segment in enumerate(segments):
         following = bases[at + 1] if at + 1 < len(bases) else None
         _open_segment(segment, config, tail, following)
@@ -133,7 +132,7 @@ def open_log(
                 index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=True,
             )
         ]  # fmt: skip
-        tail.producers = None
+        tail.heard.clear()
     if tail.cut_bytes:
         # What was cut must not come back: after a clean stop with nothing written nobody would look at it again.
         disk.sync(segments[-1].file)
@@ -147,8 +146,12 @@ def open_log(
     log.fresh = not clean
     log.active.names_synced = clean
     _adopt_epochs(log, tail.epochs if epochs is not None else None, epochs_file)
-    if tail.producers is not None and log.next_offset >= trust_before:
-        log.producers = tail.producers
+    producers = _producers_at(disk, directory, trust_before, bases[0])
+    if producers is not None and trust_before <= log.next_offset:
+        log.producers = producers
+        for headers in tail.heard.values():
+            for header in headers:
+                replay_producer(producers, header, now_ms)
         _remove_newer_snapshots(log)
     else:
         tail.scanned_bytes += load_producers(log, now_ms)
@@ -198,7 +201,7 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
     segment.since_index_bytes = 0
 
     # The loop that a start after a crash spends its time in.
-    epochs, producers, now_ms = tail.epochs, tail.producers, tail.now_ms
+    epochs, heard = tail.epochs, tail.heard
     interval = config.index_interval_bytes
     latest = epochs.latest
     note = segment.note
@@ -209,8 +212,8 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
             if header[EPOCH] > latest:
                 epochs.assign(header[EPOCH], header[BASE])
                 latest = epochs.latest
-            if producers is not None and header[PRODUCER] >= 0:
-                replay_producer(producers, header, now_ms)
+            if header[PRODUCER] >= 0:
+                heard[header[PRODUCER]].append(header)
     tail.scanned_bytes += segment.size - start
     if segment.first_timestamp < 0 and segment.size and (first := segment.head_at(0)) is not None:
         segment.first_timestamp = first.max_timestamp

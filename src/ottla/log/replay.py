@@ -24,14 +24,13 @@ _SCAN_BYTES: Final = 1 << 20
 #: A batch header as `HEADER` unpacks it, and the fields of it that are used here.
 Header: TypeAlias = tuple[int, ...]
 BASE: Final = 0
-LENGTH: Final = 1
 EPOCH: Final = 2
-MAGIC_FIELD: Final = 3
-CRC: Final = 4
 ATTRIBUTES: Final = 5
 DELTA: Final = 6
 MAX_TIMESTAMP: Final = 8
 PRODUCER: Final = 9
+#: All up to the last offset delta, which is what a scan checks.
+_CHECKED_FIELDS: Final = 7
 
 
 def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iterator[tuple[int, int, Header]]:
@@ -49,17 +48,18 @@ def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iter
         at, limit = 0, len(data)
         while limit - at >= HEADER_BYTES:
             header = unpack(data, at)
-            whole = header[LENGTH] + LENGTH_OVERHEAD
-            base, last = header[BASE], header[BASE] + header[DELTA]
-            if header[MAGIC_FIELD] != MAGIC or whole < HEADER_BYTES or base <= previous or last < base:
+            base, length, _epoch, magic, crc, _attributes, delta = header[:_CHECKED_FIELDS]
+            whole = length + LENGTH_OVERHEAD
+            if magic != MAGIC or whole < HEADER_BYTES or base <= previous or delta < 0:
                 return
-            if at + whole > limit:
+            end = at + whole
+            if end > limit:
                 break
-            if last >= check_from and crc32c(view[at + CRC_START : at + whole]) != header[CRC]:
+            previous = base + delta
+            if previous >= check_from and crc32c(view[at + CRC_START : end]) != crc:
                 return
-            previous = last
             yield position + at, whole, header
-            at += whole
+            at = end
         position += at
         if at:
             chunk = _SCAN_BYTES

@@ -89,8 +89,11 @@ class Shell:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors, most likely: those who wait are served when others leave.
+                # Out of descriptors, most likely: those who wait are served when others leave. Until then the listener
+                # stays readable, so looking away for a second is what keeps the loop from spinning.
                 self._tell_once(f"a connection could not be accepted: {error.strerror}")
+                self._accepted_this_second = config.max_connection_creation_rate
+                self.loop.remove_reader(listener.fileno())
                 return
             self._accepted_this_second += 1
             host = address[0]

@@ -50,7 +50,7 @@ async function admin(kafka, topic) {
   seen.cluster = { controller: cluster.controller, brokers: cluster.brokers.map(({ host, port }) => `${host}:${port}`) }
 
   const wanted = { topic, numPartitions: 3, configEntries: [{ name: 'retention.ms', value: '7200000' }] }
-  seen.validated = await admin.createTopics({ validateOnly: true, topics: [wanted] })
+  seen.validated = await admin.createTopics({ validateOnly: true, waitForLeaders: false, topics: [wanted] })
   seen['after validation'] = (await admin.listTopics()).includes(topic)
   seen.created = await admin.createTopics({ waitForLeaders: true, topics: [wanted] })
   seen['created again'] = await admin.createTopics({ topics: [wanted] })
@@ -96,5 +96,5 @@ async function main() {
 
 main().catch((error) => {
   console.error(error)
-  process.exitCode = 1
+  process.exit(1)
 })
