@@ -29,18 +29,19 @@ from ottla.broker.log_directory import LogDirectory
 from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
 from ottla.config.broker import BrokerConfig
-from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
-from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
+from ottla.controller.image import BROKER_RESOURCE, Image
+from ottla.log.names import id_text
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import PRODUCER_ID_BLOCK, REQUESTS_WAITING_PER_CONNECTION_MAX
-from ottla.ports.disk import Disk, DiskError
+from ottla.ports.disk import Disk
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
 from ottla.replication.leader import Leader
 from ottla.wire.decode import MalformedMessage, decode_request
+from ottla.wire.frames import after_tags
 
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")
@@ -48,8 +49,6 @@ _FLEXIBLE_RESPONSE_HEAD: Final = struct.Struct(">iib")
 _API_VERSIONS: Final = 18
 #: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
 _WAKE_MAX: Final = 128
-#: Logs that one call of `settle` creates in the background after a large CreateTopics.
-_CREATE_MAX: Final = 16
 
 
 class Broker:
@@ -70,7 +69,7 @@ class Broker:
         #: The committed metadata, and the same with what has been proposed on top: decisions look at the latter.
         self.image = Image()
         self.proposed = Image()
-        self.hosting = Hosting()
+        self.hosting = Hosting(self)
         self.directory = LogDirectory(disk, config.log_dirs[0], say)
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
@@ -79,7 +78,6 @@ class Broker:
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Leader] = deque()
-        self._to_create: deque[Leader] = deque()
         self.now_ms = 0
         #: Why nothing can be written any more, once the disk has failed.
         self.offline: str | None = None
@@ -93,31 +91,14 @@ class Broker:
         bootstrap: list[r.Record] = []
         if not self.image.cluster_id:
             # A first start that died before its journal had the id has left it in the directory.
-            chosen = self.directory.unused_cluster_id() or _cluster_id(self.entropy.id_bytes())
+            chosen = self.directory.unused_cluster_id() or id_text(self.entropy.id_bytes())
             bootstrap.append(r.Cluster(chosen))
             self.image = self.proposed = self.image.apply(bootstrap)
         self.config = self.resolve_config()
         self.directory.open(
             cluster_id=self.image.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
         )
-        self._remove_strays()
-        read = cut = 0
-        for topic in self.image.topics.values():
-            self._host(topic.name, topic.topic_id, topic.partitions)
-            hosted = self.hosting.by_name[topic.name]
-            for leader in hosted.leaders.values():
-                recovered = self.directory.load(topic.name, leader.number, leader.config, now_ms)
-                if recovered is not None:
-                    self._adopt(leader, recovered.log)
-                    read += recovered.scanned_bytes
-                    cut += recovered.cut_bytes
-                    if recovered.cut_bytes:
-                        self.say(
-                            f"{recovered.log.directory}: {recovered.cut_bytes} bytes of a torn tail were cut off, "
-                            f"the log ends at offset {recovered.log.next_offset}"
-                        )
-        if not self.directory.clean and read:
-            self.say(f"recovered after an unclean stop: {read:,} bytes read again, {cut:,} cut off")
+        self.hosting.load(self.image, now_ms)
         self.upkeep.start(now_ms)
         advertised = self.config.advertised_listeners[0]
         me = r.Broker(self.config.node_id, 1, advertised.host, advertised.port, self.config.broker_rack)
@@ -136,18 +117,6 @@ class Broker:
             for leader in self.hosting.leaders()
             if leader.opened and not leader.log.failed
         ]
-
-    def _remove_strays(self) -> None:
-        def known(topic: str, number: int, topic_id: bytes | None) -> bool:
-            there = self.image.topics.get(topic)
-            return (
-                there is not None
-                and number < len(there.partitions)
-                and (topic_id is None or topic_id == there.topic_id)
-            )
-
-        for path in self.directory.stray(known):
-            self.disk.remove_dir(path)
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -177,7 +146,7 @@ class Broker:
                     return self._unsupported(connection, key, version, correlation_id)
             at = 10 + client_id_length if client_id_length > 0 else 10
             if entry.flexible_header:
-                at = at + 1 if frame[at] == 0 else _skip_tags(frame, at)
+                at = at + 1 if frame[at] == 0 else after_tags(frame, at)
             limit = entry.request_bytes_max
             if limit is not None and len(frame) > limit:
                 return self.close(
@@ -350,7 +319,7 @@ class Broker:
     def settle(self, now_ms: int) -> bool:
         """Wake what this turn's appends and syncs were waited for; True if some is left for the next turn."""
         moved = self._moved
-        if not (moved or self.fetch_sessions.woken or self._to_create):
+        if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
             return False
         while moved:
             leader = moved.popleft()
@@ -358,9 +327,8 @@ class Broker:
             for watcher in leader.watchers:
                 watcher.moved()
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
-        if self._to_create:
-            self._create_logs()
-            more = more or bool(self._to_create)
+        if self.hosting.to_create:
+            more = self.hosting.create_logs() or more
         return more
 
     def tick(self, now_ms: int) -> None:
@@ -385,27 +353,8 @@ class Broker:
     def committed(self, records: list[r.Record], now_ms: int) -> None:
         """These records are in the metadata log: the image moves, and what this broker hosts follows it."""
         self.now_ms = now_ms
-        before = self.image
-        self.image = before.apply(records)
-        for record in records:
-            match record:
-                case r.Topic():
-                    self.hosting.add(record.name, record.topic_id)
-                case r.Partition():
-                    topic = self.image.topics_by_id.get(record.topic_id)
-                    if topic is not None:
-                        self._host(topic.name, topic.topic_id, (record,))
-                case r.TopicRemoved():
-                    self._drop(record.topic_id)
-                case r.Config(resource_type=resource_type, resource_name=name):
-                    if resource_type == TOPIC_RESOURCE:
-                        self._configure(name)
-                    elif resource_type == BROKER_RESOURCE:
-                        self.config = self.resolve_config()
-                        for name in self.hosting.by_name:
-                            self._configure(name)
-                case _:
-                    pass
+        self.image = self.image.apply(records)
+        self.hosting.follow(self.image, records)
 
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
@@ -416,84 +365,6 @@ class Broker:
         own = self.image.configs.get((BROKER_RESOURCE, str(self.config.node_id)), {})
         everyone = self.image.configs.get((BROKER_RESOURCE, ""), {})
         return self.config.with_dynamic(own, everyone)
-
-    def topic_config(self, name: str) -> TopicConfig:
-        return TopicConfig.resolve(self.image.topic_config(name), self.config)
-
-    def _configure(self, name: str) -> None:
-        hosted = self.hosting.by_name.get(name)
-        if hosted is not None:
-            config = self.topic_config(name)
-            for leader in hosted.leaders.values():
-                leader.configure(config)
-                if leader.opened:
-                    self.advance(leader)
-
-    def _host(self, name: str, topic_id: bytes, partitions: Iterable[r.Partition]) -> None:
-        hosted = self.hosting.by_name.get(name) or self.hosting.add(name, topic_id)
-        config = self.topic_config(name)
-        for partition in partitions:
-            if partition.leader == self.config.node_id and partition.partition not in hosted.leaders:
-                leader = Leader(name, partition.partition, partition.leader_epoch, config, self._open)
-                hosted.leaders[partition.partition] = leader
-                self._to_create.append(leader)
-
-    def _open(self, leader: Leader) -> PartitionLog:
-        topic_id = self.hosting.by_name[leader.topic].topic_id
-        log = self.directory.create(leader.topic, leader.number, topic_id, leader.config, self.now_ms)
-        log.on_failure = self.go_offline
-        log.failed = self.offline is not None
-        return log
-
-    def _adopt(self, leader: Leader, log: PartitionLog) -> None:
-        log.on_failure = self.go_offline
-        leader.adopt(log)
-        if not log.unsynced:
-            return
-        self.upkeep.written(leader, self.now_ms)
-        if not leader.durable:
-            self.sync(leader, log)
-            return
-        # What recovery read again must be durable once more before it counts; and it must count before the first client
-        # asks, or a consumer that comes back would find the log ending before what it has read.
-        for segment in log.unsynced:
-            self.disk.sync(segment.file)
-        self.disk.sync_dir(log.directory)
-        self.disk.sync_dir(self.directory.path)
-        for segment in list(log.unsynced):
-            log.synced(segment, segment.next_offset)
-        leader.advance()
-
-    def _create_logs(self) -> None:
-        for _ in range(min(_CREATE_MAX, len(self._to_create))):
-            leader = self._to_create.popleft()
-            hosted = self.hosting.by_name.get(leader.topic)
-            if (
-                hosted is None
-                or hosted.leaders.get(leader.number) is not leader
-                or leader.opened
-                or self.offline
-            ):
-                continue
-            try:
-                leader.log  # noqa: B018  (opens it)
-            except DiskError as error:
-                self.say(f"cannot create the log of {leader.topic}-{leader.number}: {error}")
-                if not error.full:
-                    self.go_offline(str(error))
-
-    def _drop(self, topic_id: bytes) -> None:
-        hosted = self.hosting.remove(topic_id)
-        if hosted is None:
-            return
-        for leader in hosted.leaders.values():
-            leader.gone = True
-            while leader.waiting:
-                _offset, produce, row = leader.waiting.popleft()
-                produce.failed(row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self.moved(leader)
-            if leader.opened:
-                self.upkeep.delete_partition(leader)
 
     # --- producer ids -----------------------------------------------------------------------------------------
 
@@ -518,34 +389,3 @@ class Broker:
                 each(error)
 
         self.propose([r.ProducerIds(start + PRODUCER_ID_BLOCK)], proposed)
-
-
-def _cluster_id(unique: bytes) -> str:
-    from ottla.log.names import id_text
-
-    return id_text(unique)
-
-
-def _skip_tags(frame: memoryview, at: int) -> int:
-    """The position after a tagged-field section of a request header."""
-    count, at = _varint(frame, at)
-    for _ in range(min(count, 10_001)):
-        _tag, at = _varint(frame, at)
-        size, at = _varint(frame, at)
-        at += size
-        if at > len(frame):
-            raise MalformedMessage("a tagged field of the request header is longer than the request")
-    if count > 10_000:
-        raise MalformedMessage("too many tagged fields in the request header")
-    return at
-
-
-def _varint(frame: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 35, 7):
-        byte = frame[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise MalformedMessage("a varint of the request header is longer than 5 bytes")

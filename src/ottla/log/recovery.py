@@ -133,10 +133,6 @@ def open_log(
             )
         ]  # fmt: skip
         tail.heard.clear()
-    if tail.cut_bytes:
-        # What was cut must not come back: after a clean stop with nothing written nobody would look at it again.
-        disk.sync(segments[-1].file)
-        disk.sync_dir(directory)
     log = PartitionLog(
         disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset)
     )

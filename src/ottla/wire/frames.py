@@ -103,7 +103,7 @@ class ClientConnection:
         start = _INT32.size
         if header_is_flexible:
             try:
-                start = _after_tags(frame, start)
+                start = after_tags(frame, start)
             except IndexError:
                 start = len(frame) + 1
             if start > len(frame):
@@ -111,7 +111,7 @@ class ClientConnection:
         return correlation_id, frame[start:]
 
 
-def _after_tags(frame: memoryview, offset: int) -> int:
+def after_tags(frame: memoryview, offset: int) -> int:
     """The offset after the tagged section at `offset`."""
     count, offset = read_uvarint(frame, offset)
     for _ in range(count):

@@ -75,6 +75,7 @@ class Admin(Client):
 
     def _adopt(self, kind: Kind, topic_id: bytes) -> None:
         topic = Topic(kind.name, topic_id, kind.partitions, is_durable=kind.is_durable)
+        self.shared.is_delicate = any(kind.name == before.name for before in self.shared.topics.values())
         if "retention.bytes" in kind.configs:
             for history in topic.partitions:
                 history.start_max = _ANY_START

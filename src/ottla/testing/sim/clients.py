@@ -51,6 +51,8 @@ class Shared:
         #: Whether clients start anything new.
         self.is_open = True
         self.producer_ids: dict[int, str] = {}
+        #: Whether something just happened that a crash soon afterwards would find half done.
+        self.is_delicate = False
 
     def live(self, *, is_durable: bool | None = None) -> list[Topic]:
         return [

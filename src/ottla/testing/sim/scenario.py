@@ -201,6 +201,10 @@ class Scenario:
                     self._fault(faults.pop())
                     fault_at = world.events + 1 + world.below(200)
                 world.step()
+                if self.shared.is_delicate:
+                    self.shared.is_delicate = False
+                    if ending != "stop" and world.chance(0.3):
+                        stop_at = world.events + world.below(5)
                 if disk.ignored > hunted and ending != "stop" and world.chance(hurry):
                     break
             if ending == "stop":
