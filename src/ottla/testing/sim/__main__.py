@@ -34,11 +34,17 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
     parser.add_argument("--trace", action="store_true", help="tell everything that happens")
     parser.add_argument("--lives", type=int, default=Options.lives, help="how often the node starts")
     parser.add_argument("--events-max", type=int, default=Options.events_max, help="how long a life is")
-    parser.add_argument("--disk", choices=("strict", "nasty"), help="what a power cut leaves of unsynced data")
+    parser.add_argument(
+        "--disk", choices=("strict", "nasty"), help="what a power cut leaves of unsynced data"
+    )
     parser.add_argument("--policy", choices=("durable", "page-cache", "mixed"), default=Options.policy)
-    parser.add_argument("--endings", help="how lives end, some of cut,kill,stop; repeat one to see more of it")
+    parser.add_argument(
+        "--endings", help="how lives end, some of cut,kill,stop; repeat one to see more of it"
+    )
     parser.add_argument("--faults", help="what else goes wrong, some of sync,full")
-    parser.add_argument("--ignored-site", help="leave out the syncs of one site, to see whether it is noticed")
+    parser.add_argument(
+        "--ignored-site", help="leave out the syncs of one site, to see whether it is noticed"
+    )
     given = parser.parse_args(arguments)
     for name, allowed in (("endings", ("cut", "kill", "stop")), ("faults", ("sync", "full"))):
         if getattr(given, name) and not set(getattr(given, name).split(",")) <= set(allowed):

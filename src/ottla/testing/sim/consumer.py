@@ -110,7 +110,8 @@ class Reader(Client):
                 self.skipped(key)
             elif history.is_durable:
                 raise Anomaly(
-                    "lost-write", f"{history.name}: read up to {position}, now the log ends at {row.high_watermark}"
+                    "lost-write",
+                    f"{history.name}: read up to {position}, now the log ends at {row.high_watermark}",
                 )
             else:
                 self.positions[key] = row.log_start_offset
@@ -243,7 +244,11 @@ class Auditor(Reader):
         partitions = [{"partition_index": at, "timestamp": timestamp_ms}]
         self.request(
             LIST_OFFSETS,
-            {"replica_id": -1, "isolation_level": 0, "topics": [{"name": topic.name, "partitions": partitions}]},
+            {
+                "replica_id": -1,
+                "isolation_level": 0,
+                "topics": [{"name": topic.name, "partitions": partitions}],
+            },
             answered,
         )
 

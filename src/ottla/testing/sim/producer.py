@@ -166,7 +166,8 @@ class Producer(Client):
         elif error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_first_of_its_partition(batch):
             if self._is_durable:
                 raise Anomaly(
-                    "lost-write", f"{self.name}: {batch.values[0]!r} is out of order, all before were acknowledged"
+                    "lost-write",
+                    f"{self.name}: {batch.values[0]!r} is out of order, all before were acknowledged",
                 )
             # The log forgot what came before, which it may: begin again under another id.
             self.unanswered.clear()

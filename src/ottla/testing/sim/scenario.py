@@ -110,9 +110,7 @@ class Scenario:
         pause_ms = 20 + world.below(2500 if world.chance(0.3) else 250)
         policies = {"durable": (True,), "page-cache": (False,), "mixed": (True, False)}[options.policy]
         self.producers = [
-            Producer(
-                self.shared, f"p{at}", is_idempotent=at < 2, is_durable=is_durable, pause_ms=pause_ms
-            )
+            Producer(self.shared, f"p{at}", is_idempotent=at < 2, is_durable=is_durable, pause_ms=pause_ms)
             for is_durable in policies
             for at in (range(3) if is_durable else range(3, 5))
         ]
@@ -185,7 +183,9 @@ class Scenario:
                 disk.cut_after = disk.steps + 1 + world.below(within)
             else:
                 disk.cut_before_sync = (
-                    (1 + world.below(5), "journal") if world.chance(0.4) else (1 + world.below(within // 2), "")
+                    (1 + world.below(5), "journal")
+                    if world.chance(0.4)
+                    else (1 + world.below(within // 2), "")
                 )
             stop_at += self.options.events_max
         faults = [fault for fault in self.options.faults if world.chance(0.7)]
