@@ -53,7 +53,12 @@ def test_the_table_is_kafkas_and_the_flush_policy() -> None:
 
 
 def test_every_setting_has_an_attribute_and_every_attribute_a_setting() -> None:
-    assert set(TopicConfig.__slots__) == {row.attribute for row in TOPIC.values()} | {"compact", "delete"}
+    assert set(TopicConfig.__slots__) == {row.attribute for row in TOPIC.values()} | {
+        "compact",
+        "delete",
+        "plain",
+        "durable",
+    }
 
 
 def test_without_overrides_the_defaults_hold() -> None:

@@ -181,3 +181,21 @@ def test_duplicates_get_their_first_offset_after_a_restart(bench: Bench, how: st
         again.append(sequenced(8, b"v"), 0, NOW)
     assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert not again.append(sequenced(6, b"v"), 0, NOW).duplicate
+
+
+def test_a_snapshot_with_more_than_five_batches_is_cut_to_the_newest() -> None:
+    rows = [struct.pack(">qhiqiqiq", 1, 0, at, at, 0, NOW, -1, -1) for at in range(9)]
+    body = struct.pack(">i", len(rows)) + b"".join(rows)
+    producers = Producers.parse(struct.pack(">hI", 1, crc32c(body)) + body)
+    assert producers is not None
+    assert [entry[1] for entry in producers.by_id[1].batches] == [4, 5, 6, 7, 8]
+
+
+def test_batches_before_the_logs_start_still_tell_of_their_producers(bench: Bench) -> None:
+    log = bench.create()
+    log.append(sequenced(0, b"a"), 0, NOW)
+    log.append(sequenced(0, b"b", producer=8), 0, NOW)
+    log.delete_before(1)
+    log.truncate(1, NOW)
+    assert log.append(sequenced(0, b"a"), 0, NOW).duplicate
+    assert not log.append(sequenced(0, b"b", producer=8), 0, NOW).duplicate

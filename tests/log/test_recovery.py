@@ -495,16 +495,26 @@ def test_a_clean_log_that_was_torn_is_told(bench: Bench) -> None:
     assert recovered.damaged and recovered.log.next_offset == 4
 
 
-def test_a_log_that_lost_its_first_segments_begins_anew(bench: Bench) -> None:
-    """A power cut may take the names of the first files and leave that of a later one. None of it was acknowledged."""
+def test_a_log_without_its_first_segments_is_served_from_what_is_left(bench: Bench) -> None:
+    """Nothing is thrown away because the files before it, and the checkpoints that would explain it, are missing."""
     log = bench.create(segment_bytes=600)
     fill(log, 14)
     for base in (0, 5):
         for suffix in ("log", "index", "timeindex"):
             bench.file(f"{base:020d}.{suffix}").unlink()
-    arguments = {"recovery_point": 0, "log_start_offset": 0, "now_ms": NOW}
-    assert open_log(bench.disk, bench.directory, config(), clean=False, **arguments) is None
-    assert bench.names(".log") == bench.names(".snapshot") == []
+    bench.file("leader-epoch-checkpoint").unlink()
+    recovered = bench.recover()
+    assert recovered.log.log_start_offset == 10
+    assert [record.offset for record in records(recovered.log)] == [10, 11, 12, 13]
+
+
+def test_a_durable_log_rolls_only_after_the_name_of_the_segment_before_is_durable(bench: Bench) -> None:
+    """Else a power cut could keep a later segment and lose the ones before it."""
+    log = bench.create(segment_bytes=600)
+    assert not log.active.names_synced
+    fill(log, 14)
+    assert len(log.segments) == 3
+    assert [segment.names_synced for segment in log.segments] == [True, True, False]
 
 
 @pytest.mark.parametrize("epochs", [True, False])

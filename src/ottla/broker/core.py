@@ -256,13 +256,11 @@ class Broker:
     def sync(self, leader: Leader, log: PartitionLog) -> None:
         """Ask for everything written to be made durable; `synced` follows."""
         outbox = self.outbox
-        if log.loose or log.fresh:
-            for file in log.loose:
-                outbox.append((SYNC, file, None, (leader, None, file)))
-            log.loose = []
-            if log.fresh:
-                log.fresh = False
-                outbox.append((SYNC, None, self.directory.path, (leader, None, None)))
+        # Asked for again until it is done: a flush that overtakes this round must not count without them.
+        for file in log.loose:
+            outbox.append((SYNC, file, None, (leader, None, file)))
+        if log.fresh:
+            outbox.append((SYNC, None, self.directory.path, (leader, None, None)))
         for segment in log.unsynced:
             directory = None if segment.names_synced else log.directory
             outbox.append((SYNC, segment.file, directory, (leader, segment, segment.next_offset)))
@@ -273,8 +271,10 @@ class Broker:
         moved: dict[Leader, None] = {}
         for leader, segment, what in targets:
             if segment is None:
-                if what is not None:
-                    self.disk.close(what)
+                if what is None:
+                    leader.log.fresh = False
+                else:
+                    leader.log.settle_loose((what,))
                 continue
             leader.log.synced(segment, what)
             moved[leader] = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.log.reading import Slice
 from ottla.model.errors import ErrorCode
+from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call, Connection
@@ -272,7 +273,11 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
         return Row(
             interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None
         )
-    log = leader.log
+    try:
+        log = leader.log
+    except DiskError:
+        # R13: it was to be created now, and there is no room.
+        return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     offset = interest.offset
     watermark = leader.high_watermark
     if log.failed:
@@ -281,6 +286,9 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
         return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
     if interest.last_fetched_epoch >= 0:
         epoch, end = log.epochs.end_of(interest.last_fetched_epoch, log.next_offset)
+        if end < 0:
+            # Nothing is known of that epoch or any before it: the caller's history is not ours.
+            return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
         if epoch < interest.last_fetched_epoch or end < offset:
             return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end))
     data = None

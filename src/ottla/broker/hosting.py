@@ -76,7 +76,13 @@ class Hosting:
                 self._adopt(leader, recovered.log)
                 read += recovered.scanned_bytes
                 cut += recovered.cut_bytes
-                if recovered.cut_bytes:
+                if recovered.damaged:
+                    # R12: without another replica what is left is all there is; but nobody shall think it is whole.
+                    broker.say(
+                        f"{recovered.log.directory}: DAMAGED before its recovery point; records that were acknowledged "
+                        f"are missing, the log ends at offset {recovered.log.next_offset}. Restore it from a copy if you have one"
+                    )
+                elif recovered.cut_bytes:
                     broker.say(
                         f"{recovered.log.directory}: {recovered.cut_bytes} bytes of a torn tail were cut off, "
                         f"the log ends at offset {recovered.log.next_offset}"

@@ -12,7 +12,7 @@ another codec, look-up by time).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Final, NamedTuple
 
@@ -266,6 +266,11 @@ class PartitionLog:
         if before.base_offset == self.next_offset:
             return before
         try:
+            if self.config.durable and not before.names_synced:
+                # Rolled before its first sync, which is rare: a crash that keeps the next segment's name must keep this
+                # one's, or the log would begin in the middle of what was never acknowledged.
+                self.disk.sync_dir(self.directory)
+                before.names_synced = True
             before.flush_indexes()
             # For whoever opens or cuts the log at this offset. Torn it is ignored, so it need not be waited for.
             self._write_loose(self.snapshot_path(self.next_offset), self.producers.render())
@@ -304,10 +309,9 @@ class PartitionLog:
 
     def _write_loose(self, path: str, data: bytes) -> None:
         """Write a small file, to be made durable by whoever syncs next."""
-        file = next((file for file in self.loose if file.path == path), None)
-        if file is None:
-            file = self.disk.open(path, create=True)
-            self.loose.append(file)
+        # A handle of its own each time: a sync of the one before that is under way does not cover these bytes.
+        file = self.disk.open(path, create=True)
+        self.loose = [*(other for other in self.loose if other.path != path), file]
         self.disk.truncate(file, self.disk.write(file, 0, (data,)))
 
     # --- durability -----------------------------------------------------------------------------------------
@@ -333,7 +337,7 @@ class PartitionLog:
         segments = tuple(self.segments[self.segment_for(self.recovery_point) :])
         for segment in segments:
             segment.flush_indexes()
-        loose, self.loose = tuple(self.loose), []
+        loose = tuple(self.loose)
         return Flush(
             files=(*loose, *(file for segment in segments for file in segment.files)),
             loose=loose,
@@ -345,14 +349,20 @@ class PartitionLog:
 
     def flushed(self, flush: Flush) -> None:
         """A flush is done: its end is the recovery point, unless the log was cut meanwhile."""
-        for file in flush.loose:
-            self.disk.close(file)
+        self.settle_loose(flush.loose)
         self.fresh = False
         for segment in flush.segments:
             self.synced(segment, min(flush.end_offset, segment.next_offset))
         last = flush.segments[-1]
         if last in self.segments:
             self.recovery_point = max(self.recovery_point, flush.end_offset)
+
+    def settle_loose(self, files: Iterable[File]) -> None:
+        """These are durable now."""
+        for file in files:
+            if file in self.loose:
+                self.loose.remove(file)
+                self.disk.close(file)
 
     def write_snapshot(self, offset: int, data: bytes) -> None:
         self.disk.replace_file(self.snapshot_path(offset), data)
@@ -417,14 +427,21 @@ class PartitionLog:
         """Move the log's start up to `offset`; True if it moved. Segments wholly before it can then be dropped."""
         if not self.log_start_offset < offset <= self.next_offset:
             return False
-        self.log_start_offset = offset
+        pairs = list(self.epochs.pairs)
         if self.epochs.truncate_start(offset):
-            self.write_epochs()
+            try:
+                self.write_epochs()
+            except Refusal:
+                self.epochs.pairs = pairs
+                raise
+        self.log_start_offset = offset
         return True
 
     def drop_segments(self, count: int) -> list[Segment]:
         """Take the oldest segments out of the log. Their files are the caller's to remove, readers may still hold them."""
         count = min(count, len(self.segments) - 1)
+        # First, because it may fail, and then nothing has changed.
+        self.delete_before(self.bases[count])
         dropped = self.segments[:count]
         del self.segments[:count]
         del self.bases[:count]
@@ -433,7 +450,6 @@ class PartitionLog:
         start = self.segments[0].base_offset
         self.flushed_offset = max(self.flushed_offset, start)
         self.recovery_point = max(self.recovery_point, start)
-        self.delete_before(start)
         return dropped
 
     def truncate(self, offset: int, now_ms: int) -> list[Segment]:

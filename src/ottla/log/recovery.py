@@ -83,15 +83,6 @@ def open_log(
     while len(bases) > 1 and bases[1] <= log_start_offset:
         # On their way out when the last run ended; perhaps some of those between them are gone already.
         _remove_files(disk, directory, bases.pop(0))
-    if (
-        not clean
-        and bases
-        and bases[0] > max(log_start_offset, recovery_point)
-        and not _began_at(disk, directory, names, bases)
-    ):
-        # The segments before were lost with their names, so nothing after them was acknowledged (R12).
-        while bases:
-            _remove_files(disk, directory, bases.pop())
     if not bases:
         # Whoever begins anew here must not find the producers of something else.
         for offset in snapshot_offsets(names):
@@ -122,16 +113,17 @@ def open_log(
     segments[-1].flush_indexes()
 
     if log_start_offset > segments[-1].next_offset:
-        # The records that were deleted are gone, and those after them too. Their offsets must not come again.
+        # The records that were deleted are gone, and those after them too. Their offsets must not come again, so the
+        # new beginning is durable before the old files go.
+        empty = Segment(
+            disk, directory, log_start_offset,
+            index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=True,
+        )  # fmt: skip
+        disk.sync_dir(directory)
         for segment in segments:
             tail.cut_bytes += segment.size
             _remove(segment)
-        segments = [
-            Segment(
-                disk, directory, log_start_offset,
-                index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=True,
-            )
-        ]  # fmt: skip
+        segments = [empty]
         tail.heard.clear()
     log = PartitionLog(
         disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset)
@@ -153,22 +145,6 @@ def open_log(
         tail.scanned_bytes += load_producers(log, now_ms)
     damaged = tail.damaged or (tail.cut_bytes > 0 if clean else log.next_offset < recovery_point)
     return Recovered(log, tail.scanned_bytes, tail.cut_bytes, damaged)
-
-
-def _began_at(disk: Disk, directory: str, names: list[str], bases: list[int]) -> bool:
-    """Whether the log began with the first segment that is left, because those before it were deleted and not lost.
-
-    The leader epochs say so, and were durable before anything was deleted. Where they are damaged, a flush that came
-    after will do: it leaves a snapshot where the log ended then, other than a roll, which leaves one at a base.
-    """
-    data = disk.read_file(f"{directory}/{EPOCHS}") or b""
-    epochs = LeaderEpochs.parse(data)
-    if epochs is not None:
-        return bool(epochs.pairs) and epochs.pairs[0][1] >= bases[0]
-    never_durable = not data.strip(b"\0")
-    return not never_durable and any(
-        offset > bases[0] and offset not in bases for offset in snapshot_offsets(names)
-    )
 
 
 def _tidy(disk: Disk, directory: str, names: list[str]) -> None:

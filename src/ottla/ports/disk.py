@@ -44,7 +44,6 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make its names durable. One that was removed meanwhile has nothing to keep: no failure."""
 
-
     def read_file(self, path: str) -> bytes | None:
         """The whole file, or None if there is none."""
 

@@ -45,7 +45,6 @@ class EmbeddedStore:
         self._file = self._disk.open(self._path, create=True)
         if not data:
             # The first start, or one after it that died before its first entry: no name is durable yet.
-            self._disk.sync_dir(self._directory)
             self._disk.sync_dir(_above(self._directory))
             data = b""
         records: list[Record | None] = []
@@ -60,8 +59,10 @@ class EmbeddedStore:
                     "or move the data directory away and start anew"
                 )
             self._disk.truncate(self._file, at)
-        # A process that was killed may have left its last entry in the page cache alone, and we act on it from now on.
+        # A process that was killed may have left its last entry, or the name of a journal written anew, in the page cache
+        # alone, and we act on it from now on.
         self._disk.sync(self._file)
+        self._disk.sync_dir(self._directory)
         self._size = at
         self.records_on_disk = len(records)
         return records

@@ -61,6 +61,8 @@ class Node:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         files_max = _raise_descriptor_limit()
         self._disk = SystemDisk(files_max=files_max)
+        # The journal is written in its own thread: no other file of the broker may take its descriptor back.
+        self._journal_disk = SystemDisk()
         sock = self._bind()
         try:
             self._open(loop, sock)
@@ -70,6 +72,7 @@ class Node:
             if self._shell is None:
                 sock.close()
                 self._disk.release()
+                self._journal_disk.release()
 
     def _open(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
         if len(self.config.log_dirs) > 1:
@@ -81,7 +84,7 @@ class Node:
         for name in self.config.ignored:
             self.say(f"{name} has no effect here")
         clock = Clock()
-        self._store = EmbeddedStore(self._disk, self.data_dir)
+        self._store = EmbeddedStore(self._journal_disk, self.data_dir)
         self._broker = Broker(self.config, self._disk, SystemEntropy(), say=self.say)
         now_ms = clock.now_ms()
         first = self._broker.start(self._store.load(), now_ms)
@@ -153,6 +156,7 @@ class Node:
             self._disk.remove(f"{self.data_dir}/{PID_FILE}")
         finally:
             self._disk.release()
+            self._journal_disk.release()
 
 
 def run(

@@ -7,6 +7,7 @@ name from the list of anomalies (inconsistent-offsets, duplicate, lost-write, â€
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -100,7 +101,7 @@ class PartitionHistory:
         for offset, value in log.items():
             self.read(offset, value)
         offsets = sorted(log)
-        for before, after in zip(offsets, offsets[1:], strict=False):
+        for before, after in pairwise(offsets):
             if after != before + 1:
                 raise Anomaly("poll-skip", f"{self.name}: offset {after} follows {before}")
         latest: dict[str, int] = {}
