@@ -20,6 +20,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 from ottla.replication.leader import Leader
+from ottla.wire.acknowledgement import Acknowledge, acknowledgement
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -29,13 +30,22 @@ _CREATE_MAX: Final = 16
 
 
 class HostedTopic:
-    __slots__ = ("leaders", "name", "topic_id")
+    __slots__ = ("_acknowledgements", "leaders", "name", "topic_id")
 
     def __init__(self, name: str, topic_id: bytes) -> None:
         self.name = name
         self.topic_id = topic_id
         #: By partition number; only those led here.
         self.leaders: dict[int, Leader] = {}
+        self._acknowledgements: dict[int, Acknowledge] = {}
+
+    def acknowledgement(self, version: int) -> Acknowledge:
+        """How a produce of one batch to this topic is answered in this version of the API."""
+        known = self._acknowledgements.get(version)
+        if known is None:
+            topic = {"name": self.name, "topic_id": self.topic_id}
+            known = self._acknowledgements[version] = acknowledgement(version, topic)
+        return known
 
 
 class Hosting:
