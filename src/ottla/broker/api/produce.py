@@ -31,12 +31,14 @@ _ATTRIBUTES_LOW_AT: Final = 22
 class WaitingProduce:
     """A produce whose answer waits for the high watermark of some of its partitions."""
 
-    __slots__ = ("broker", "bucket", "call", "open_rows", "response")
+    __slots__ = ("broker", "bucket", "call", "frame", "open_rows", "response")
 
-    def __init__(self, broker: Broker, call: Call, response: Response) -> None:
+    def __init__(self, broker: Broker, call: Call, response: Response, frame: bytes | None) -> None:
         self.broker = broker
         self.call = call
         self.response = response
+        #: The answer if all goes well, where it is already packed.
+        self.frame = frame
         #: Rows not settled yet, by identity.
         self.open_rows: dict[int, dict[str, Any]] = {}
         self.bucket = -1
@@ -49,18 +51,23 @@ class WaitingProduce:
     def failed(self, row: dict[str, Any], code: ErrorCode) -> None:
         if id(row) in self.open_rows:
             row.update(error_code=code, base_offset=-1)
+            self.frame = None
             self.reached(row)
 
     def expire(self, now_ms: int) -> None:
         for row in self.open_rows.values():
             row.update(error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
         self.open_rows.clear()
+        self.frame = None
         self._answer()
 
     def _answer(self) -> None:
         if self.bucket >= 0:
             self.broker.timers.cancel(self)
-        self.broker.answer(self.call, self.response)
+        if self.frame is not None:
+            self.broker.reply(self.call, [self.frame])
+        else:
+            self.broker.answer(self.call, self.response)
 
     def abandon(self) -> None:
         self.open_rows.clear()
@@ -75,7 +82,8 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     waiting: WaitingProduce | None = None
     topics: list[dict[str, Any]] = []
     response: Response = {"responses": topics}
-    # One batch that needs no waiting is what most produces are: its answer is packed without a dict on the way.
+    # One batch is what most produces are: its answer is packed without a dict on the way.
+    frame: bytes | None = None
     single = acks and len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1
     for topic in request.topic_data:
         hosted: HostedTopic | None
@@ -114,13 +122,14 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             base_offset, last_offset, append_time, duplicate = appended
             if not duplicate:
                 broker.appended(leader, log, now_ms)
-            if single and last_offset < leader.high_watermark:
+            if single:
                 acknowledge = hosted.acknowledgement(version)
                 frame = acknowledge(
                     call.correlation_id, index, base_offset, append_time, log.log_start_offset
                 )
-                broker.reply(call, [frame])
-                return SILENT
+                if last_offset < leader.high_watermark:
+                    broker.reply(call, [frame])
+                    return SILENT
             row = {
                 "index": index, "error_code": 0, "base_offset": base_offset,
                 "log_append_time": append_time, "log_start_offset": log.log_start_offset,
@@ -128,7 +137,7 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             rows.append(row)
             if acks and last_offset >= leader.high_watermark:
                 if waiting is None:
-                    waiting = WaitingProduce(broker, call, response)
+                    waiting = WaitingProduce(broker, call, response, frame)
                 waiting.open_rows[id(row)] = row
                 leader.waiting.append((last_offset + 1, waiting, row))
         if by_id:
