@@ -1,4 +1,5 @@
 import struct
+from itertools import pairwise
 
 import pytest
 
@@ -185,6 +186,27 @@ def test_it_rolls_when_its_first_timestamp_is_too_old(bench: Bench) -> None:
     # The age is measured in the records' own time: one from the past does not roll.
     log.append(batch(b"d", timestamp=NOW - 10**6), 0, NOW + 10**6)
     assert log.bases == [0, 2]
+
+
+def test_the_jitter_makes_segments_roll_at_ages_of_their_own(bench: Bench) -> None:
+    log = bench.create(segment_ms=100_000, segment_jitter_ms=90_000)
+    for at in range(0, 1_000_000, 500):
+        log.append(batch(b"v", timestamp=NOW + at), 0, NOW + at)
+    ages = [500 * (after - before) for before, after in pairwise(log.bases)]
+    assert len(set(ages)) > 3
+    assert all(10_000 <= age <= 100_500 for age in ages)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_the_level_of_the_topics_codec_counts(bench: Bench, codec: str) -> None:
+    value = b"".join(b"%d-%d " % (number, number * 7919 % 1013) for number in range(4000))
+    sizes = []
+    for level in (1, 9):
+        log = bench.create(compression_type=codec, **{f"compression_{codec}_level": level})
+        log.append(batch(value), 0, NOW)
+        sizes.append(log.size)
+        log.close()
+    assert sizes[1] < sizes[0]
 
 
 def test_without_timestamps_the_age_is_the_segments(bench: Bench) -> None:

@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
+from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
+from ottla.log.partition_log import PartitionLog
+from ottla.log.recovery import open_log
 from ottla.records.record import Record, decode_batches, encode_batch
+from ottla.replication.leader import Leader
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.clients import (
@@ -27,7 +32,7 @@ from ottla.testing.sim.disk import PowerCut, SimDisk
 from ottla.testing.sim.node import DATA_DIR, Delays, SimNode
 from ottla.testing.sim.scenario import Failure, Options, run
 from ottla.testing.sim.sites import all_sites, call_sites
-from ottla.testing.sim.world import World
+from ottla.testing.sim.world import START_MS, SeededEntropy, World
 
 SEEDS_MAX = 700
 ENDINGS = (("cut", "cut", "cut", "kill", "stop"), ("kill", "cut"), ("stop", "cut"))
@@ -140,10 +145,58 @@ def a_deleted_topic_stays_deleted(site: str | None) -> bool:
     return not list(decode_batches(fetched.responses[0].partitions[0].records or b""))
 
 
+def what_a_start_found_and_told_stays(site: str | None) -> bool:
+    """A log was never synced when the process was killed; the next one reads it, and consumers see what it read."""
+    disk = disk_without(None)
+    config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": DATA_DIR})
+    disk.make_dir(DATA_DIR)
+    disk.sync_dir("/var")
+    topic_id = bytes(range(16))
+    records = [r.Cluster("c"), r.Topic("t", topic_id), r.Partition(topic_id, 0, (1,), (1,), 1)]
+
+    def start() -> Leader:
+        # Without a metadata journal, whose own syncs are of the same directory.
+        broker = Broker(config, disk, SeededEntropy(Random(0)))
+        broker.start(records, START_MS)
+        broker.settle(START_MS)
+        return broker.hosting.by_name["t"].leaders[0]
+
+    start().log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
+    disk.ignored_site = site
+    told = start().high_watermark
+    disk.crash()
+    return start().high_watermark >= told
+
+
+def a_log_that_begins_anew_does_not_begin_at_zero(site: str | None) -> bool:
+    """All its records were lost, but some had been deleted before: their offsets must not come again."""
+    for seed in range(40):
+        disk = SimDisk(Random(seed), strict=False)
+        disk.make_dir("/t-0")
+        config = TopicConfig.resolve({}, BrokerConfig.from_properties({"node.id": "1"}))
+        log = PartitionLog.create(disk, "/t-0", config, start_offset=0, now_ms=START_MS, topic_id_file=b"")
+        log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
+        for name in disk.list("/t-0"):
+            disk.sync(disk.open(f"/t-0/{name}"))
+        disk.sync_dir("/t-0")
+        disk.sync_dir("/")
+        disk.ignored_site = site
+        for _ in range(2):
+            found = open_log(
+                disk, "/t-0", config, recovery_point=0, log_start_offset=7, clean=False, now_ms=START_MS
+            )
+            if found is None or found.log.next_offset < 7:
+                return False
+            disk.crash()
+    return True
+
+
 STORIES: tuple[Callable[[str | None], bool], ...] = (
     a_new_journal_keeps_its_first_entry,
     a_journal_entry_that_was_acted_on_stays,
     a_deleted_topic_stays_deleted,
+    what_a_start_found_and_told_stays,
+    a_log_that_begins_anew_does_not_begin_at_zero,
 )
 
 

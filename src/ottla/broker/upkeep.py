@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 #: How often logs are looked at for a background flush.
 _FLUSH_CHECK_MS: Final = 1000
-#: A log with this much unflushed is flushed at the next check …
+#: A log with this much unflushed is flushed at the next check, any other after the checkpoint interval.
 _FLUSH_SOON_BYTES: Final = 1 << 20
-#: … and any other when its oldest unflushed record has waited this long.
-_FLUSH_LATE_MS: Final = 5000
 #: Flushes under way at once: each is a few syncs in one job.
 _FLUSHES_MAX: Final = 4
 
@@ -89,10 +87,11 @@ class Upkeep:
         self._unflushed[leader] = None
 
     def flush_due(self, now_ms: int) -> None:
+        config = self._broker.config
         for leader in list(self._unflushed):
             if len(self._flushing) >= _FLUSHES_MAX:
                 return
-            late = min(_FLUSH_LATE_MS, leader.config.flush_ms)
+            late = min(config.log_flush_offset_checkpoint_interval_ms, leader.config.flush_ms)
             if now_ms - leader.since_flush_ms >= late or leader.log.unflushed_bytes >= _FLUSH_SOON_BYTES:
                 self.flush(leader)
 

@@ -82,7 +82,6 @@ class BrokerConfig(Settings):
     log_flush_interval_messages: int
     log_flush_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
     log_recovery_point_interval_bytes: int
     num_sync_threads: int
 

@@ -336,15 +336,6 @@ BROKER: dict[str, Definition] = table(
         ),
         _number(
             FLUSH,
-            "log.flush.start.offset.checkpoint.interval.ms",
-            "int",
-            60_000,
-            0,
-            "Time between two checkpoints of the log start offsets.",
-            unit="ms",
-        ),
-        _number(
-            FLUSH,
             "log.recovery.point.interval.bytes",
             "long",
             64 * MIB,

@@ -22,6 +22,7 @@ _NAMES_BY_REASON = {
         "num.replica.fetchers",
         "queued.max.requests",
     ),
+    "log starts are written down as soon as they move": ("log.flush.start.offset.checkpoint.interval.ms",),
     "there is no tiered storage": ("log.local.retention.bytes", "log.local.retention.ms"),
     "the topic it shapes does not exist yet": (
         "share.coordinator.state.topic.min.isr",

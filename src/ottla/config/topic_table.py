@@ -82,7 +82,8 @@ TOPIC: dict[str, Definition] = table(
             "list",
             "delete",
             "What becomes of old segments: delete removes them by age and size, compact keeps the last "
-            "record of each key, both together do both. An empty list keeps everything.",
+            "record of each key, both together do both. An empty list keeps everything. Compaction itself is not done "
+            "yet: a compacted topic refuses records without a key and keeps all others.",
             broker=("log.cleanup.policy",),
             allowed=("compact", "delete"),
         ),
@@ -275,7 +276,7 @@ TOPIC: dict[str, Definition] = table(
             "preallocate",
             "boolean",
             "false",
-            "Reserve a new segment's whole size on disk when it is created.",
+            "Accepted and without effect: segments grow as they are written.",
             broker=("log.preallocate",),
         ),
         _row(
@@ -356,7 +357,7 @@ TOPIC: dict[str, Definition] = table(
             "segment.jitter.ms",
             "long",
             0,
-            "Up to this much is taken off segment.ms, at random for each segment, so that not all roll at "
+            "Up to this much is taken off segment.ms, differently for each segment, so that not all roll at "
             "once.",
             broker=("log.roll.jitter.ms", "log.roll.jitter.hours"),
             unit="ms",

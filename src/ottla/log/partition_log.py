@@ -205,7 +205,7 @@ class PartitionLog:
         active = self.active
         if (
             active.size + size > config.segment_bytes
-            or max_time - active.first_timestamp > config.segment_ms
+            or max_time - active.first_timestamp > config.segment_ms - config.segment_jitter_ms
             or max_time < 0
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
             # An index can only be too full when it is due for an entry.
@@ -254,11 +254,16 @@ class PartitionLog:
             waited = now_ms - active.created_ms
         return (
             active.size + size > config.segment_bytes
-            or waited > config.segment_ms
+            or waited > config.segment_ms - self._jitter_ms(active)
             or active.index.full
             or active.times.full
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
         )
+
+    def _jitter_ms(self, segment: Segment) -> int:
+        """What is taken off the age at which this segment rolls: the same whenever it is asked, different for others."""
+        jitter_ms = self.config.segment_jitter_ms
+        return crc32c(segment.file.path.encode()) % (jitter_ms + 1) if jitter_ms else 0
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment at the log's end. The old one stays in `unsynced` until it is durable."""

@@ -40,7 +40,7 @@ def check_policies(
     if config.compact:
         _check_keys(batch)
     if config.compression_type != "producer" and attributes & CODEC_MASK != CODECS[config.compression_type]:
-        data = recompress(batch, CODECS[config.compression_type])
+        data = recompress(batch, CODECS[config.compression_type], _level(config))
     if config.message_timestamp_type == "LogAppendTime":
         return with_append_time(data, now_ms), now_ms
     if max_time > now_ms + config.message_timestamp_after_max_ms:
@@ -63,7 +63,16 @@ def _check_keys(batch: bytes) -> None:
         raise Refusal(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
 
 
-def recompress(batch: bytes, codec: int) -> bytes:
+def _level(config: TopicConfig) -> int | None:
+    """The level that the topic's settings name for its codec; None is the codec's own default."""
+    if config.compression_type == "gzip":
+        return config.compression_gzip_level if config.compression_gzip_level >= 0 else None
+    if config.compression_type == "lz4":
+        return config.compression_lz4_level
+    return config.compression_zstd_level if config.compression_type == "zstd" else None
+
+
+def recompress(batch: bytes, codec: int, level: int | None) -> bytes:
     """The same records under the codec that the topic's compression.type names."""
     head = HEADER.unpack_from(batch)
     try:
@@ -73,6 +82,7 @@ def recompress(batch: bytes, codec: int) -> bytes:
     return encode_batch(
         records,
         codec=codec,
+        level=level,
         base_offset=head[0],
         producer_id=head[9],
         producer_epoch=head[10],
