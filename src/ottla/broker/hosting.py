@@ -78,6 +78,7 @@ class Hosting:
         for path in broker.directory.stray(known):
             broker.disk.remove_dir(path)
         read = cut = 0
+        lowered = False
         for topic in image.topics.values():
             for leader in self._host(topic.name, topic.topic_id, topic.partitions):
                 recovered = broker.directory.load(topic.name, leader.number, leader.config, now_ms)
@@ -85,6 +86,8 @@ class Hosting:
                     continue
                 self._adopt(leader, recovered.log)
                 read += recovered.scanned_bytes
+                known_point = broker.directory.recovery_points.get((topic.name, leader.number), 0)
+                lowered = lowered or recovered.log.recovery_point < known_point
                 cut += recovered.cut_bytes
                 if recovered.damaged:
                     # R12: without another replica what is left is all there is; but nobody shall think it is whole.
@@ -97,6 +100,10 @@ class Hosting:
                         f"{recovered.log.directory}: {recovered.cut_bytes} bytes of a torn tail were cut off, "
                         f"the log ends at offset {recovered.log.next_offset}"
                     )
+        if lowered:
+            # A log that ends before its recovery point grows past it again: what the next start then trusts must be known.
+            for path, data in broker.directory.checkpoint_files(broker.open_logs()).items():
+                broker.disk.replace_file(path, data)
         if not broker.directory.clean and read:
             broker.say(f"recovered after an unclean stop: {read:,} bytes read again, {cut:,} cut off")
 
@@ -124,6 +131,7 @@ class Hosting:
 
     def follow(self, image: Image, records: Iterable[r.Record]) -> None:
         """These records made the image what it now is: do here what they mean."""
+        dropped = False
         for record in records:
             match record:
                 case r.Topic():
@@ -134,6 +142,7 @@ class Hosting:
                         self._host(topic.name, topic.topic_id, (record,))
                 case r.TopicRemoved():
                     self._drop(record.topic_id)
+                    dropped = True
                 case r.Config(resource_type=resource_type, resource_name=name):
                     if resource_type == TOPIC_RESOURCE:
                         self._configure(name)
@@ -143,6 +152,12 @@ class Hosting:
                             self._configure(each)
                 case _:
                     pass
+        if dropped:
+            # A directory that a crash brings back under its old name could be taken for that of a new topic.
+            try:
+                self._broker.disk.sync_dir(self._broker.directory.path)
+            except DiskError as error:
+                self._broker.go_offline(str(error))
 
     def create_logs(self) -> bool:
         """Create the logs of some partitions that have none yet; True if others are left."""

@@ -36,6 +36,8 @@ class Syncer:
         self._files: dict[Any, Any] = {}
         self._directories: dict[str, None] = {}
         self._loose: list[Any] = []
+        #: Why the last round failed, for whoever stops the loop before it could be told.
+        self.error: str | None = None
         self._busy = False
         self._scheduled = False
         self._threads = threads
@@ -89,7 +91,7 @@ class Syncer:
                 for directory in directories:
                     self._disk.sync_dir(directory)
             except DiskError as failed:
-                error = str(failed)
+                self.error = error = str(failed)
             try:
                 self._loop.call_soon_threadsafe(self._finished, targets, error)
             except RuntimeError:

@@ -309,5 +309,8 @@ class Shell:
         if self._timer is not None:
             self._timer.cancel()
         self._syncer.stop()
+        if self._syncer.error is not None:
+            # It may have failed too late for the loop to tell: what follows must not write a clean mark over lost data.
+            self.broker.sync_failed(self._syncer.error)
         self.jobs.stop()
         self._journal.stop()

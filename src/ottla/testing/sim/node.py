@@ -129,6 +129,8 @@ class SimNode:
         self._loose: list[Any] = []
         self._kinds: dict[Any, str] = {}
         self._syncing = False
+        #: What a sync said that failed, whether or not the core has heard of it yet.
+        self.sync_error: str | None = None
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
         self._timer_ms: int | None = None
@@ -153,6 +155,9 @@ class SimNode:
         self._die()
         for link in self._links:
             self.broker.disconnected(link.connection)
+        if self.sync_error is not None:
+            # It may have been on its way to the core.
+            self.broker.sync_failed(self.sync_error)
         self.broker.stop()
         self.store.close()
 
@@ -291,7 +296,7 @@ class SimNode:
                     with self.disk.at(f"SYNC {kind}"):
                         self.disk.sync_dir(directory)
             except DiskError as failed:
-                error = str(failed)
+                error = self.sync_error = str(failed)
             self.schedule(self.world.below(3), lambda: finished(error))
 
         def finished(error: str | None) -> None:

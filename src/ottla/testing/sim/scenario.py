@@ -278,12 +278,14 @@ class Scenario:
             if flushed <= leader.log.log_start_offset:
                 flushed = 0
             history.flushed_offset = max(history.flushed_offset, flushed)
-            if leader.log.failed or node.broker.offline is not None:
+            if leader.log.failed or node.broker.offline is not None or node.sync_error is not None:
                 continue
             self._floors[topic.topic_id, leader.number] = (
                 leader.log.next_offset if ending != "cut" else history.flushed_offset
             )
-        if ending == "cut" or (ending == "stop" and world.chance(0.5)) or node.broker.offline is not None:
+        # After a failed sync the page cache shows what no later sync will save: only a cut tells what is left.
+        is_cut = ending == "cut" or (ending == "stop" and world.chance(0.5)) or node.sync_error is not None
+        if is_cut or node.broker.offline is not None:
             world.tell(f"--- the power is cut ({'strict' if self.disk.strict else 'nasty'})")
             self._floors = {
                 key: min(floor, self.shared.topics[key[0]].partitions[key[1]].flushed_offset)
