@@ -14,6 +14,8 @@ from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
+from ottla.log.epochs import LeaderEpochs
+from ottla.log.names import EPOCHS
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import open_log
 from ottla.records.record import Record, decode_batches, encode_batch
@@ -191,12 +193,68 @@ def a_log_that_begins_anew_does_not_begin_at_zero(site: str | None) -> bool:
     return True
 
 
+def an_epoch_is_durable_with_its_first_record(site: str | None) -> bool:
+    """R1: replicas will compare their histories by these starts, so an answered record's epoch must be on the disk."""
+    world = World(1)
+    disk = disk_without(site)
+    shared = Shared(world)
+    config = BrokerConfig.from_properties({"node.id": "1", "log.dirs": DATA_DIR})
+    shared.node = SimNode(world, disk, config, Delays(job_ms=1 << 40))
+    shared.node.start()
+    shared.node.delays.job_ms = 0
+    caller = Caller(shared, "caller")
+    caller.begin()
+    topic_id = caller.create()
+    shared.node.delays.job_ms = 1 << 40
+    batch = encode_batch([Record(0, world.now_ms, None, b"a")])
+    rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch}]}]
+    caller.call(PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows})
+    shared.node.kill()
+    disk.crash()
+    epochs = LeaderEpochs.parse(disk.read_file(f"{DATA_DIR}/t-0/{EPOCHS}"))
+    return epochs is not None and epochs.pairs == [(0, 0)]
+
+
+def a_tail_that_was_cut_off_stays_away(site: str | None) -> bool:
+    """The log goes on in another segment, so nobody looks at the end of this one again."""
+    disk = disk_without(None)
+    disk.make_dir("/t-0")
+    config = TopicConfig.resolve({}, BrokerConfig.from_properties({"node.id": "1"}))
+    log = PartitionLog.create(disk, "/t-0", config, start_offset=0, now_ms=START_MS, topic_id_file=b"")
+    batch = encode_batch([Record(0, START_MS, None, b"a")])
+    log.append(batch, 0, START_MS)
+    size = log.active.size
+    disk.write(log.active.file, size, (b"torn" * 30,))
+    for name in disk.list("/t-0"):
+        disk.sync(disk.open(f"/t-0/{name}"))
+    disk.sync_dir("/t-0")
+    disk.sync_dir("/")
+    disk.ignored_site = site
+    arguments: dict[str, Any] = {"log_start_offset": 0, "clean": False, "now_ms": START_MS}
+    found = open_log(disk, "/t-0", config, recovery_point=1, **arguments)
+    assert found is not None
+    assert found.log.active.size == size
+    found.log.roll(START_MS)
+    found.log.append(batch, 0, START_MS)
+    flush = found.log.begin_flush()
+    assert flush is not None
+    for file in flush.files:
+        disk.sync(file)
+    disk.sync_dir("/t-0")
+    disk.crash()
+    found = open_log(disk, "/t-0", config, recovery_point=2, **arguments)
+    assert found is not None
+    return found.log.segments[0].size == size
+
+
 STORIES: tuple[Callable[[str | None], bool], ...] = (
     a_new_journal_keeps_its_first_entry,
     a_journal_entry_that_was_acted_on_stays,
     a_deleted_topic_stays_deleted,
     what_a_start_found_and_told_stays,
     a_log_that_begins_anew_does_not_begin_at_zero,
+    an_epoch_is_durable_with_its_first_record,
+    a_tail_that_was_cut_off_stays_away,
 )
 
 

@@ -198,6 +198,8 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
         tail.damaged = tail.damaged or torn > 0
     elif torn:
         segment.disk.truncate(segment.file, segment.size)
+        # A power cut could bring the tail back, into a segment that later starts take as whole.
+        segment.disk.sync(segment.file)
         tail.cut_bytes += torn
     segment.synced_offset = segment.next_offset
 
