@@ -15,7 +15,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import kafka, measure, ottla, table
+from bench import boundary, kafka, measure, ottla, table
 from bench.process import BrokerFailed, Process
 from bench.raw import UnexpectedAnswer
 from bench.rounds import Bench, Contender, Plan, say
@@ -174,6 +174,8 @@ def main() -> int:
                 return 1
             say(f"Apache Kafka is left out: {error}")
     if options.only != table.KAFKA:
+        for line in boundary.report():
+            say(line)
         contenders.append(ottla_contender())
 
     if options.work_dir is not None:

@@ -6,8 +6,10 @@ whatever a version lacks is set once, as a class attribute with the field's defa
 (and on the classes nested in it). Called by the broker's dispatch, by the client, and by encode and decode.
 """
 
+import sys
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any, Final
 
 from kio.schema.index import api_key_map, schema_name_map
@@ -111,8 +113,22 @@ def _load(api_key: int, version: int, entity_type: EntityType) -> EntityClass:
         raise UnknownApi(f"{api_name(api_key)} (key {api_key}) has no version {version}")
     versions: Any = schema_name_map[name]
     module, _, class_name = versions[version][entity_type].partition(":")
-    cls: EntityClass = getattr(import_module(module), class_name)
+    cls: EntityClass = getattr(_import(module), class_name)
     return cls
+
+
+def _import(module: str) -> ModuleType:
+    """Import a message module without what kio brings along for tests.
+
+    Where Hypothesis is installed, kio registers its types there: 20 MB and a tenth of a second that no broker needs.
+    """
+    if "hypothesis" in sys.modules or "kio.static.primitive" in sys.modules:
+        return import_module(module)
+    sys.modules["hypothesis"] = None  # type: ignore[assignment]
+    try:
+        return import_module(module)
+    finally:
+        del sys.modules["hypothesis"]
 
 
 def _add_missing_fields(cls: EntityClass, other: EntityClass) -> None:
