@@ -37,10 +37,12 @@ chaos: $(STAMP) ## Run the long tests with faults
 sim: $(STAMP) ## Run the simulator (SEEDS='...' is handed to it)
 	@$(PY) -m ottla.testing.sim $(SEEDS)
 
-docs: $(STAMP) ## Write docs/configuration.md anew from the table of configs
+docs: $(STAMP) ## Write docs/configuration.md and docs/compatibility.md anew from the tables of configs and APIs
 	@mkdir -p docs
 	@$(PY) -m ottla.config.markdown > docs/.configuration.md.new || { rm -f docs/.configuration.md.new; exit 1; }
 	@mv docs/.configuration.md.new docs/configuration.md
+	@$(PY) -m ottla.broker.api.markdown > docs/.compatibility.md.new || { rm -f docs/.compatibility.md.new; exit 1; }
+	@mv docs/.compatibility.md.new docs/compatibility.md
 
 clean: ## Remove .venv, caches and build output
 	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

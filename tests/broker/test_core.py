@@ -5,6 +5,8 @@ import pytest
 
 from ottla.broker.api.table import APIS
 from ottla.model.limits import REQUESTS_WAITING_PER_CONNECTION_MAX
+from ottla.ports.disk import DiskError
+from ottla.ports.effects import RUN
 from ottla.wire.encode import request_encoder
 
 API_VERSIONS, FETCH, METADATA = 18, 1, 3
@@ -28,6 +30,7 @@ def head(key: int, version: int, client_id: bytes | None = b"test") -> bytes:
         head(METADATA, 12) + b"\xff\xff\xff\xff\xff\xff",
         head(METADATA, 4) + struct.pack(">i", 2**31 - 1),
         head(0, 9) + b"\0" + b"\xff" * 40,
+        head(0, 9) + b"\xc0\x84\x3d" + bytes(2_000_000),
         head(777, 0),
         head(METADATA, 99),
         head(METADATA, -1),
@@ -163,3 +166,92 @@ def test_a_silent_log_is_flushed_in_the_background(client: Any, driver: Any, bat
     assert log.recovery_point == 0
     driver.advance(10_000)
     assert log.recovery_point == 1
+
+
+def test_a_flush_for_which_there_is_no_room_is_made_up_for(
+    client: Any, driver: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create("t")
+    client.produce("t", batch(b"x"))
+    log = driver.leader("t").log
+
+    def refuse(_log: Any) -> None:
+        raise DiskError("no space left on device", full=True)
+
+    with monkeypatch.context() as full:
+        full.setattr(type(log), "begin_flush", refuse)
+        driver.advance(120_000)
+    assert log.recovery_point == 0
+    driver.advance(120_000)
+    assert log.recovery_point == 1
+
+
+def test_a_flush_does_not_write_into_the_next_topic_of_the_same_name(
+    client: Any, driver: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its snapshot there would be taken for what producers have written to the new log."""
+    client.create("t")
+    client.produce("t", batch(b"x"))
+    jobs: list[Any] = []
+    perform = driver._perform
+    with monkeypatch.context() as held:
+        held.setattr(
+            driver, "_perform", lambda effect: (jobs.append if effect[0] == RUN else perform)(effect)
+        )
+        driver.broker.upkeep.flush(driver.leader("t"))
+        driver.turn()
+        client.ask(20, topics=[{"name": "t"}])
+        client.create("t")
+        directory = driver.leader("t").log.directory
+    for effect in jobs:
+        driver._perform(effect)
+    driver.turn()
+    assert [name for name in driver.disk.list(directory) if name.endswith(".snapshot")] == []
+
+
+def test_a_flush_that_failed_while_stopping_leaves_no_clean_mark(
+    client: Any, driver: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R11: the end of the job is not told any more, and a second sync would succeed."""
+    client.create("t")
+    client.produce("t", batch(b"x"))
+    driver.broker.upkeep.flush(driver.leader("t"))
+    [(_kind, job, _done)] = [effect for effect in driver.broker.outbox if effect[0] == RUN]
+
+    def refuse(_file: Any) -> None:
+        raise DiskError("Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(driver.disk, "sync", refuse)
+        with pytest.raises(DiskError):
+            job(driver.disk)
+    driver.broker.stop()
+    assert ".kafka_cleanshutdown" not in driver.disk.list(driver.broker.directory.path)
+
+
+def test_a_sync_that_fails_before_a_checkpoint_is_final(
+    client: Any, driver: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R11: the leader epochs that bear out a new start are synced there, and nowhere else."""
+    client.create("t")
+    for _ in range(2):
+        client.produce("t", batch(b"x"))
+    jobs: list[Any] = []
+    perform = driver._perform
+    with monkeypatch.context() as held:
+        held.setattr(
+            driver, "_perform", lambda effect: (jobs.append if effect[0] == RUN else perform)(effect)
+        )
+        row = {"partition_index": 0, "offset": 1}
+        client.ask(21, topics=[{"name": "t", "partitions": [row]}])
+
+    def refuse(_file: Any) -> None:
+        raise DiskError("Input/output error")
+
+    [(_kind, job, done)] = jobs
+    with monkeypatch.context() as broken:
+        broken.setattr(driver.disk, "sync", refuse)
+        with pytest.raises(DiskError):
+            job(driver.disk)
+    done(None, "Input/output error")
+    assert driver.broker.offline

@@ -21,7 +21,7 @@ def requests(topic_id: bytes, batch: bytes) -> dict[int, dict[str, Any]]:
     """A request of each API with the fields of all its versions, about the topic `t`."""
     partition = {
         "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "partition_index": 0, "offset": 1,
-        "timestamp": -1, "index": 0, "records": batch, "current_leader_epoch": -1,
+        "timestamp": -1, "index": 0, "records": batch, "current_leader_epoch": -1, "leader_epoch": 0,
     }  # fmt: skip
     topic = {
         "topic": "t",
@@ -42,10 +42,20 @@ def requests(topic_id: bytes, batch: bytes) -> dict[int, dict[str, Any]]:
         20: {"topic_names": ["t"], "topics": [{"name": "t"}], "timeout": 1000},
         21: {"topics": [topic], "timeout": 1000},
         22: {"transaction_timeout": 1000},
+        23: {"replica_id": -1, "topics": [topic]},
         32: {"resources": [resource], "include_synonyms": True, "include_documentation": True},
+        33: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
+        35: {"topics": [{"topic": "t", "partitions": [0]}]},
         37: {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout": 1000},
         44: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
+        55: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [partition]}]},
+        57: {"feature_updates": []},
         60: {},
+        61: {"topics": [{"name": "t", "partition_indexes": [0]}]},
+        71: {"client_instance_id": topic_id},
+        72: {"client_instance_id": topic_id, "subscription_id": 1, "metrics": b"dropped"},
+        74: {"resource_types": []},
+        75: {"topics": [{"name": "t"}], "cursor": {"topic_name": "t", "partition_index": 1}},
     }  # fmt: skip
 
 
@@ -185,3 +195,55 @@ def check_incremental_alter_configs(answer: Any, version: int, client: Any) -> N
 def check_describe_cluster(answer: Any, version: int, client: Any) -> None:
     assert [(row.broker_id, row.host, row.port) for row in answer.brokers] == [(1, "127.0.0.1", 9092)]
     assert answer.cluster_id
+
+
+def check_offset_for_leader_epoch(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.topics]
+    assert (row.partition, row.leader_epoch, row.end_offset) == (0, 0, 2)
+
+
+def check_alter_configs(answer: Any, version: int, client: Any) -> None:
+    assert [(row.resource_type, row.resource_name) for row in answer.responses] == [(2, "t")]
+    assert client.driver.broker.image.topic_config("t") == {"retention.ms": "1000"}
+
+
+def check_describe_log_dirs(answer: Any, version: int, client: Any) -> None:
+    [directory] = answer.results
+    assert directory.log_dir == client.driver.broker.directory.path
+    [[row]] = [topic.partitions for topic in directory.topics]
+    assert row.partition_index == 0 and row.partition_size > 61
+    assert version < 4 or 0 < directory.usable_bytes <= directory.total_bytes
+
+
+def check_describe_quorum(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.topics]
+    assert (row.leader_id, row.high_watermark) == (1, client.driver.broker.image.end)
+    assert [voter.replica_id for voter in row.current_voters] == [1]
+    assert version < 2 or [node.listeners[0].port for node in answer.nodes] == [9092]
+
+
+def check_update_features(answer: Any, version: int, client: Any) -> None:
+    assert version > 1 or answer.results == ()
+
+
+def check_describe_producers(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.topics]
+    assert (row.partition_index, row.active_producers) == (0, ())
+
+
+def check_get_telemetry_subscriptions(answer: Any, version: int, client: Any) -> None:
+    assert (answer.subscription_id, answer.requested_metrics) == (1, ())
+
+
+def check_push_telemetry(answer: Any, version: int, client: Any) -> None:
+    assert answer.error_code.value == 0
+
+
+def check_list_config_resources(answer: Any, version: int, client: Any) -> None:
+    assert [row.resource_name for row in answer.config_resources] == (["t", "1"] if version else [])
+
+
+def check_describe_topic_partitions(answer: Any, version: int, client: Any) -> None:
+    [topic] = answer.topics
+    assert (topic.name, [row.partition_index for row in topic.partitions]) == ("t", [1])
+    assert answer.next_cursor is None

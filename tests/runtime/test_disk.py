@@ -240,6 +240,15 @@ def test_names(disk: SystemDisk, tmp_path: Path) -> None:
     assert disk.list(folder) == []
 
 
+def test_the_room_on_the_device(disk: SystemDisk, tmp_path: Path) -> None:
+    total, usable = disk.free_bytes(str(tmp_path))
+    assert 0 < usable <= total
+    device = os.statvfs(tmp_path)
+    assert total == device.f_blocks * device.f_frsize
+    with pytest.raises(DiskError, match="nowhere"):
+        disk.free_bytes(str(tmp_path / "nowhere"))
+
+
 def test_one_process_has_a_directory(disk: SystemDisk, tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     assert disk.lock(path)

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.table import APIS
+from ottla.ports.disk import DiskError
 from ottla.server.embedded import Broker
-from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
+from tests.peer import API_VERSIONS, CREATE_TOPICS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
+
+KAFKA_STORAGE_ERROR = 56
 
 
 @pytest.fixture
@@ -244,3 +247,84 @@ def test_stopping_closes_the_clients(start: Any) -> None:
         assert peer.is_closed()
         with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", int(broker.address.rpartition(":")[2])), PATIENCE_S)
+
+
+def test_a_rate_that_is_raised_while_a_listener_rests(start: Any) -> None:
+    broker = start(max_connection_creation_rate="2")
+    with Peer(broker.address) as peer, Peer(broker.address):
+        assert peer.ask(API_VERSIONS, 0).api_keys
+        with Peer(broker.address) as late:
+            eventually(broker, lambda _core: broker._node._shell._resting)
+            config = {"name": "max.connection.creation.rate", "config_operation": 0, "value": "1000"}
+            resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
+            assert peer.ask(44, resources=[resource]).responses[0].error_code.value == 0
+            assert late.ask(API_VERSIONS, 0).api_keys
+
+
+def test_what_was_decided_on_top_of_a_refused_proposal_falls_with_it(start: Any) -> None:
+    """Else a topic could be made twice: its first proposal still on its way, and nobody remembering it."""
+    broker = start()
+    reached, go_on = threading.Event(), threading.Event()
+    store = broker._node._store
+
+    def refuse(_records: Any) -> None:
+        del store.append
+        reached.set()
+        go_on.wait(PATIENCE_S)
+        raise DiskError("no space left on device", full=True)
+
+    store.append = refuse
+    topic = {"num_partitions": 1, "replication_factor": 1}
+    with Peer(broker.address) as first, Peer(broker.address) as second:
+        first.send(CREATE_TOPICS, topics=[topic | {"name": "a"}])
+        assert reached.wait(PATIENCE_S)
+        second.send(CREATE_TOPICS, topics=[topic | {"name": "b"}])
+        eventually(broker, lambda core: "b" in core.proposed.topics)
+        go_on.set()
+        codes = [each.receive().topics[0].error_code.value for each in (first, second)]
+        assert codes == [KAFKA_STORAGE_ERROR, KAFKA_STORAGE_ERROR]
+        assert on_loop(broker, lambda core: (core.image.topics, core.proposed.topics)) == ({}, {})
+        second.create("b")
+
+
+def test_a_sync_that_fails_in_an_unforeseen_way_is_told(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = start(log_flush_policy="durable")
+    with Peer(broker.address) as peer:
+        peer.create("t")
+
+        def refuse(_file: Any) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(broker._node._disk, "sync", refuse)
+        with pytest.raises(AssertionError):
+            peer.produce("t", b"x")
+        assert "can't start" in on_loop(broker, lambda core: core.offline)
+
+
+def test_an_error_in_a_timer_does_not_stop_the_clock(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = start()
+    with Peer(broker.address) as peer:
+        peer.create("t")
+        core = broker._node._broker
+        tick = core.tick
+        failed = threading.Event()
+
+        def refuse(now_ms: int) -> None:
+            monkeypatch.setattr(core, "tick", tick)
+            failed.set()
+            raise RuntimeError("a timer that fails")
+
+        on_loop(broker, lambda core: monkeypatch.setattr(core, "tick", refuse))
+        broker._loop.set_exception_handler(lambda _loop, _context: None)
+        peer.send(FETCH, 12, **fetch_fields("t", 0, max_wait=50))
+        assert failed.wait(PATIENCE_S)
+        assert peer.receive().responses[0].partitions[0].error_code.value == 0
+
+
+def test_nothing_behind_a_bad_request_is_looked_at(start: Any) -> None:
+    broker = start()
+    with Peer(broker.address) as peer, Peer(broker.address) as bad:
+        new = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+        bad.socket.sendall(b"\0\0\0\1x" + bad.frame(CREATE_TOPICS, topics=[new]))
+        assert bad.is_closed()
+        assert peer.ask(METADATA, topics=None).topics == ()

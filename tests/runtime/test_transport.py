@@ -1,5 +1,6 @@
 """One client's socket: frames that come in pieces, answers that a slow reader leaves lying, garbage."""
 
+import errno
 import random
 import socket
 import struct
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ottla.ports.disk import DiskError
+from ottla.runtime import transport
 from ottla.server.embedded import Broker
 from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
 
@@ -250,3 +253,40 @@ def test_a_topic_deleted_while_its_answer_stands_in_line(broker: Any, peer: Peer
         with pytest.raises(ConnectionResetError):
             reader.receive()
     assert peer.fetch(f"{topic}-quiet", 0) == [b"wake up"]
+
+
+def test_a_cold_file_that_cannot_be_read_ends_that_connection(
+    broker: Any, peer: Peer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trying again would be no better, and nobody would ever be told."""
+
+    def refuse(_fd: int, _position: int, _size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    peer.create(topic)
+    peer.produce(topic, b"x" * 500_000)
+    monkeypatch.setattr(transport, "HAS_SENDFILE", True)
+    monkeypatch.setattr(transport, "in_memory", lambda *_arguments: False)
+    monkeypatch.setattr(transport, "load", refuse)
+    with Peer(broker.address) as reader, pytest.raises(ConnectionResetError):
+        reader.ask(FETCH, 12, **fetch_fields(topic, 0))
+    assert peer.ask(API_VERSIONS, 0).api_keys
+
+
+def test_a_small_slice_that_cannot_be_read_ends_that_connection(
+    broker: Any, peer: Peer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its file is let go."""
+
+    def refuse(*_arguments: Any) -> bytes:
+        raise DiskError("Input/output error")
+
+    peer.create(topic)
+    peer.produce(topic, b"x" * 1000)
+    file = on_loop(broker, lambda: broker._node._broker.hosting.by_name[topic].leaders[0].log.active.file)
+    with monkeypatch.context() as broken:
+        broken.setattr(broker._node._disk, "read", refuse)
+        with Peer(broker.address) as reader:
+            reader.send(FETCH, 12, **fetch_fields(topic, 0))
+            assert reader.is_closed()
+    assert file.pins == 0

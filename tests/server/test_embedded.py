@@ -1,8 +1,10 @@
 """The broker inside another program (A11)."""
 
+import gc
 import os
 import socket
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +137,13 @@ def test_producer_ids_are_not_handed_out_again_after_a_restart(tmp_path: Path) -
         with Broker(str(tmp_path)) as broker, Peer(broker.address) as peer:
             ids += [peer.ask(22).producer_id for _ in range(5)]
     assert len(set(ids)) == 15
+
+
+def test_a_closed_broker_leaves_nothing_in_memory() -> None:
+    """A program that embeds brokers, or a suite of tests, makes hundreds of them."""
+    broker = Broker(config=FAST)
+    core = weakref.ref(broker._node._broker.hosting)
+    broker.close()
+    del broker
+    gc.collect()
+    assert core() is None

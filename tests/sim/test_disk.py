@@ -196,7 +196,9 @@ def test_a_full_disk_takes_nothing_new_and_keeps_what_it_has() -> None:
             attempt()
         assert failed.value.full
     assert disk.read_file("/d/a") == b"old"
+    assert disk.free_bytes("/d")[1] == 0
     disk.full = False
+    assert 0 < disk.free_bytes("/d")[1] <= disk.free_bytes("/d")[0]
     assert disk.write(file, 3, (b"x",)) == 4
 
 

@@ -3,7 +3,7 @@ from kio.schema.request_header.v1.header import RequestHeader as RequestHeaderV1
 from kio.schema.request_header.v2.header import RequestHeader as RequestHeaderV2
 from kio.serial import entity_reader
 
-from ottla.wire.frames import ClientConnection
+from ottla.wire.frames import ClientConnection, after_tags
 from ottla.wire.guard import MalformedMessage
 
 PRODUCE, METADATA, API_VERSIONS = 0, 3, 18
@@ -127,3 +127,9 @@ def test_a_response_header_that_does_not_end_is_malformed(rest: bytes) -> None:
     connection.request(METADATA, FLEXIBLE, b"")
     with pytest.raises(MalformedMessage):
         connection.feed(frame(0, rest))
+
+
+def test_a_header_of_too_many_tagged_fields() -> None:
+    """Refused by their number: reading them would take seconds."""
+    with pytest.raises(MalformedMessage, match="1000000 tagged fields"):
+        after_tags(memoryview(b"\xc0\x84\x3d" + bytes(2_000_000)), 0)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Connection:
-    __slots__ = ("client_id", "closed", "fetching", "paused", "peer", "software", "transport", "waiting")
+    __slots__ = (
+        "client_id", "closed", "fetch_sessions", "paused", "peer", "software", "transport", "waiting",
+    )  # fmt: skip
 
     def __init__(self, peer: str) -> None:
         #: Where it comes from, for people.
@@ -25,9 +27,10 @@ class Connection:
         #: The shell's own object for it; opaque here.
         self.transport: Any = None
         self.waiting: deque[Call] = deque()
+        #: Gone, or to be closed: nothing more that came on it is looked at.
         self.closed = False
-        #: Its fetch session, which ends with it.
-        self.fetching: Fetching | None = None
+        #: Its fetch sessions, which end with it.
+        self.fetch_sessions: dict[Fetching, None] = {}
         #: Whether the shell was asked to stop reading.
         self.paused = False
         self.client_id: str | None = None

@@ -108,7 +108,7 @@ class Broker:
 
     def stop(self) -> None:
         """Close all logs cleanly. No other call may follow."""
-        if self.offline is None:
+        if self.offline is None and self.upkeep.error is None:
             self.directory.close_cleanly(self.open_logs())
 
     def open_logs(self) -> list[tuple[str, int, PartitionLog, int]]:
@@ -130,9 +130,8 @@ class Broker:
                 call.abandon()
                 call.abandon = None
         connection.waiting.clear()
-        if connection.fetching is not None:
-            self.fetch_sessions.remove(connection.fetching)
-            connection.fetching = None
+        for fetching in list(connection.fetch_sessions):
+            self.fetch_sessions.remove(fetching)
 
     def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
         """One request without its length prefix. The frame is valid during this call only."""
@@ -215,6 +214,7 @@ class Broker:
             self.outbox.append((PAUSE, connection))
 
     def close(self, connection: Connection, reason: str) -> None:
+        connection.closed = True
         self.outbox.append((CLOSE, connection, reason))
 
     def _entry(self, key: int, version: int) -> Entry | None:

@@ -175,7 +175,6 @@ class FetchSessions:
         self.by_id: dict[int, Fetching] = {}
         #: Fetches whose partitions moved, in order.
         self.woken: dict[Fetching, None] = {}
-        self._next_id = 1
 
     def create(self, fetching: Fetching, now_ms: int) -> bool:
         """Give a full fetch a session, unless there are too many that are in use."""
@@ -184,10 +183,9 @@ class FetchSessions:
             len(self.by_id) >= slots and not self._evict(now_ms)
         ):
             return False
-        while self._next_id in self.by_id:
-            self._next_id += 1
-        fetching.id = self._next_id
-        self._next_id = self._next_id % 0x7FFFFFFE + 1
+        # Random: an id that a client kept from before a restart must not be another one's session now.
+        while not fetching.id or fetching.id in self.by_id:
+            fetching.id = self._broker.entropy.below(0x7FFFFFFF) + 1
         self.by_id[fetching.id] = fetching
         return True
 
@@ -208,9 +206,12 @@ class FetchSessions:
 
     def remove(self, fetching: Fetching) -> None:
         self.by_id.pop(fetching.id, None)
-        fetching.unwatch()
+        # One that still waits goes on as a fetch without a session: it watches until it is answered, and not beyond.
+        fetching.id = 0
+        if fetching.call is None:
+            fetching.unwatch()
         if fetching.connection is not None:
-            fetching.connection.fetching = None
+            fetching.connection.fetch_sessions.pop(fetching, None)
             fetching.connection = None
 
     def wait(self, fetching: Fetching, call: Call, deadline_ms: int) -> None:
@@ -293,5 +294,9 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
             return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end))
     data = None
     if bytes_left > 0 or whole_first:
-        data = log.slice(offset, watermark, min(interest.bytes_max, bytes_left), whole_first=whole_first)
+        try:
+            data = log.slice(offset, watermark, min(interest.bytes_max, bytes_left), whole_first=whole_first)
+        except DiskError:
+            # Of this partition alone: others in the same answer, and others' answers, are not to suffer.
+            return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     return Row(interest, 0, watermark, log.log_start_offset, data)

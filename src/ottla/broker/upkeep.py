@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
-from ottla.log.partition_log import Flush, PartitionLog
+from ottla.log.partition_log import Flush
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
 from ottla.model.errors import Refusal
@@ -65,6 +65,8 @@ class Upkeep:
         self._flushing: set[Leader] = set()
         #: Logs with records that no flush covers, the one that has waited longest first.
         self._unflushed: dict[Leader, None] = {}
+        #: Why a sync failed; set by its job, because a broker that stops may not hear of it any more.
+        self.error: str | None = None
         self._checkpoint_wanted = False
         self._checkpointing = False
         #: What must be durable before the next checkpoint is, and what may be done once that is durable.
@@ -104,6 +106,8 @@ class Upkeep:
         try:
             flush = log.begin_flush()
         except DiskError as error:
+            # R13: if the disk was only full it is tried again at the next check.
+            self._unflushed[leader] = None
             log.disk_failed(error)
             return
         leader.since_flush_ms = -1
@@ -125,7 +129,15 @@ class Upkeep:
             self._checkpoint_wanted = True
             self.checkpoint()
 
-        self._broker.run(lambda disk: _perform(disk, log, flush, parent), done)
+        def job(disk: Disk) -> None:
+            try:
+                _perform(disk, leader, flush, parent)
+            except DiskError as error:
+                if not leader.gone:
+                    self.error = str(error)
+                raise
+
+        self._broker.run(job, done)
 
     def checkpoint(self) -> None:
         """Write down the recovery points, one writing at a time; the next covers what came meanwhile."""
@@ -137,15 +149,23 @@ class Upkeep:
         files = self._broker.directory.checkpoint_files(self._broker.open_logs())
 
         def job(disk: Disk) -> None:
-            for loose, directory in before:
-                for file in loose:
-                    disk.sync(file)
-                disk.sync_dir(directory)
+            try:
+                for loose, directory in before:
+                    for file in loose:
+                        disk.sync(file)
+                    disk.sync_dir(directory)
+            except DiskError as error:
+                self.error = str(error)
+                raise
             for path, data in files.items():
                 disk.replace_file(path, data)
 
         def done(_result: Any, error: str | None) -> None:
             self._checkpointing = False
+            if error is not None and error == self.error:
+                # R11: a second sync would succeed, whatever became of what this one was for.
+                self._broker.sync_failed(error)
+                return
             if error is not None:
                 self._broker.say(
                     f"the checkpoints could not be written: {error}; the next start reads more again"
@@ -228,7 +248,12 @@ class Upkeep:
         self._unflushed.pop(leader, None)
         log = leader.log
         log.close()
-        path = broker.directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
+        try:
+            path = broker.directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
+        except DiskError as error:
+            # What keeps its name could be taken for the log of the next topic that is called so.
+            broker.go_offline(str(error))
+            return
         self._checkpoint_wanted = True
         self.checkpoint()
         self._later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
@@ -243,10 +268,14 @@ class Upkeep:
         broker.timers.add(Later(lambda: broker.run(job, done)), broker.now_ms + delay_ms)
 
 
-def _perform(disk: Disk, log: PartitionLog, flush: Flush, parent: str | None) -> None:
+def _perform(disk: Disk, leader: Leader, flush: Flush, parent: str | None) -> None:
     """The job of a flush: data and indexes, then the snapshot that belongs to their end."""
+    log = leader.log
     for file in flush.files:
         disk.sync(file)
+    if leader.gone:
+        # The name of its directory may be that of another topic's by now.
+        return
     # This makes the names durable too: it syncs the directory.
     disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
     if parent is not None:

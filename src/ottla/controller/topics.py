@@ -12,11 +12,53 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.definition import InvalidConfig
 from ottla.config.topic import validate
 from ottla.controller import records as r
-from ottla.controller.image import TOPIC_RESOURCE, Image
+from ottla.controller.image import NO_CONFIG, TOPIC_RESOURCE, Image
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PARTITIONS_PER_REQUEST_MAX
-from ottla.model.names import topic_name_problem
+from ottla.model.names import collides, topic_name_problem
 from ottla.ports.entropy import Entropy
+
+NO_ASSIGNMENTS: Mapping[int, Sequence[int]] = {}
+
+
+class Drafts:
+    """The topics that one request makes, whose names are all different: each is decided with those before it in mind.
+
+    Nothing is copied a topic, and altogether they may have no more partitions than one topic may: a request of many
+    topics must hold up nobody.
+    """
+
+    def __init__(self, image: Image, broker: BrokerConfig, entropy: Entropy) -> None:
+        self._flat_names = dict(image.flat_names)
+        self._image = image._replace(flat_names=self._flat_names)
+        self._broker = broker
+        self._entropy = entropy
+        self._partitions_left = PARTITIONS_PER_REQUEST_MAX
+
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        assignments: Mapping[int, Sequence[int]] = NO_ASSIGNMENTS,
+        configs: Mapping[str, str] = NO_CONFIG,
+    ) -> list[r.Record]:
+        count = len(assignments) or (self._broker.num_partitions if partitions == -1 else partitions)
+        if self._partitions_left < count <= PARTITIONS_PER_REQUEST_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"one request may make {PARTITIONS_PER_REQUEST_MAX} partitions, and this topic's {count} would be more",
+            )
+        made = create(
+            self._image, self._broker, self._entropy,
+            name=name, partitions=partitions, replication_factor=replication_factor,
+            assignments=assignments, configs=configs,
+        )  # fmt: skip
+        self._partitions_left -= count
+        if "." in name or "_" in name:
+            self._flat_names[collides(name)] = name
+        return made
 
 
 def create(

@@ -81,7 +81,10 @@ def _newest(segment: Segment, start_offset: int) -> int:
 def _find_in_batch(segment: Segment, head: Head, timestamp: int, start_offset: int) -> tuple[int, int] | None:
     batch = segment.batch_at(head.position)
     if head.base_offset >= start_offset:
-        return find_timestamp(batch, timestamp, DECOMPRESSED_BYTES_MAX)
+        found = find_timestamp(batch, timestamp, DECOMPRESSED_BYTES_MAX)
+        # A header that promises more than its records hold is believed, as a producer's word for the whole batch: who
+        # wrote a log full of them must not make a look-up decode it all.
+        return found if found is not None else (head.base_offset, head.max_timestamp)
     # The log begins inside this batch: its first records do not count any more.
     for record in decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX):
         if record.offset >= start_offset and record.timestamp_ms >= timestamp:

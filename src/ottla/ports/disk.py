@@ -62,3 +62,6 @@ class Disk(Protocol):
 
     def remove_dir(self, path: str) -> None:
         """Remove a directory and what is in it."""
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """(how much the device of a directory holds in all, how much of it this process may still write)."""

@@ -92,6 +92,9 @@ class Syncer:
                     self._disk.sync_dir(directory)
             except DiskError as failed:
                 self.error = error = str(failed)
+            except Exception as failed:
+                # Whatever it was, those who wait must hear of it: nobody else makes their records durable.
+                self.error = error = repr(failed)
             try:
                 self._loop.call_soon_threadsafe(self._finished, targets, error)
             except RuntimeError:

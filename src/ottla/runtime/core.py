@@ -16,6 +16,7 @@ class Session(Protocol):
     """A connection as the core sees it. `transport` is the shell's to set."""
 
     peer: str
+    closed: bool
     transport: Any
 
     @property

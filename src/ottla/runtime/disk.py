@@ -207,6 +207,11 @@ class SystemDisk:
         with failures(path):
             shutil.rmtree(path)
 
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        with failures(path):
+            device = os.statvfs(path)
+        return device.f_blocks * device.f_frsize, device.f_bavail * device.f_frsize
+
     # --- not part of the port ---------------------------------------------------------------------------------
 
     def lock(self, path: str) -> bool:

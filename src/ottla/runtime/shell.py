@@ -55,6 +55,8 @@ class Shell:
         self._by_host: Counter[str] = Counter()
         self._listeners: list[socket.socket] = []
         self._accepted_this_second = 0
+        #: Whether a listener is not looked at until the next second.
+        self._resting = False
         self._syncer = Syncer(loop, disk, broker.config.num_sync_threads, self._synced)
         self.jobs = Jobs(loop, broker.config.num_sync_threads, "ottla-job")
         self._journal = Jobs(loop, 1, "ottla-journal")
@@ -82,7 +84,7 @@ class Shell:
         for _ in range(_ACCEPT_MAX):
             if self._accepted_this_second >= config.max_connection_creation_rate:
                 # Further ones wait in the backlog until the next second.
-                self.loop.remove_reader(listener.fileno())
+                self._rest(listener)
                 return
             try:
                 sock, address = listener.accept()
@@ -92,8 +94,7 @@ class Shell:
                 # Out of descriptors, most likely: those who wait are served when others leave. Until then the listener
                 # stays readable, so looking away for a second is what keeps the loop from spinning.
                 self._tell_once(f"a connection could not be accepted: {error.strerror}")
-                self._accepted_this_second = config.max_connection_creation_rate
-                self.loop.remove_reader(listener.fileno())
+                self._rest(listener)
                 return
             self._accepted_this_second += 1
             host = address[0]
@@ -105,6 +106,10 @@ class Shell:
                 sock.close()
                 continue
             self._open(sock, host, address[1])
+
+    def _rest(self, listener: socket.socket) -> None:
+        self.loop.remove_reader(listener.fileno())
+        self._resting = True
 
     def _open(self, sock: socket.socket, host: str, port: int) -> None:
         sock.setblocking(False)
@@ -222,9 +227,12 @@ class Shell:
     def _tick(self) -> None:
         self._timer = None
         now_ms = self.clock.now_ms()
-        self.broker.tick(now_ms)
-        self.turn(now_ms)
-        self._set_alarm(now_ms)
+        try:
+            self.broker.tick(now_ms)
+            self.turn(now_ms)
+        finally:
+            # Whatever happened: without an alarm nothing that waits would ever be answered.
+            self._set_alarm(now_ms)
 
     def _synced(self, targets: list[Any], error: str | None) -> None:
         now_ms = self.clock.now_ms()
@@ -253,6 +261,9 @@ class Shell:
                 self.broker.committed(records, now_ms)
             else:
                 self.broker.rejected()
+                # What was decided on top of it falls with it.
+                proposals.extend(self._proposals)
+                self._proposals = []
             for _records, done in proposals:
                 done(error)
             if self._proposals:
@@ -285,7 +296,8 @@ class Shell:
     def _next_second(self) -> None:
         if self._stopping:
             return
-        if self._accepted_this_second >= self.broker.config.max_connection_creation_rate:
+        if self._resting:
+            self._resting = False
             for listener in self._listeners:
                 self.loop.add_reader(listener.fileno(), self._accept, listener)
         self._accepted_this_second = 0

@@ -134,7 +134,7 @@ class Transport:
                 self._begin(view[start:size], length)
                 return
             shell.receive(connection, view[start:at], now_ms)
-            if self.closing:
+            if connection.closed:
                 return
         if at < size:
             self._prefix = bytes(view[at:size])
@@ -256,7 +256,11 @@ class Transport:
         """A slice's bytes; of a large one where there is no sendfile, a piece, and the rest stays in line."""
         disk = self.shell.disk
         piece = min(size, _SEND_BYTES)
-        data = disk.read(file, position, piece)
+        try:
+            data = disk.read(file, position, piece)
+        except DiskError:
+            disk.unpin(file)
+            raise
         if len(data) < piece:
             disk.unpin(file)
             raise DiskError(f"{file.path} ends before {position + piece}")
@@ -293,10 +297,14 @@ class Transport:
         self.shell.disk.pin(file)
         fd = file.fd
 
-        def loaded(_result: Any, _error: str | None) -> None:
+        def loaded(_result: Any, error: str | None) -> None:
             self.loading = False
             self.shell.disk.unpin(file)
-            self.flush()
+            if error is None:
+                self.flush()
+            else:
+                # It would be no more in memory the next time; the client learns by the closing.
+                self.close()
 
         self.shell.jobs.run(lambda: load(fd, position, size), loaded)
         return False

@@ -103,9 +103,6 @@ class Node:
             raise self._cannot_listen(error) from error
         self._shell = Shell(self._broker, self._disk, clock, self._store, loop, self.say)
         self._shell.listen(sock)
-        # What was built so far lives as long as the broker: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
 
     def _bind(self) -> socket.socket:
         if len(self.config.listeners) != 1:
@@ -170,6 +167,9 @@ def run(
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, loop.stop)
         on_ready(node)
+        # What was built so far lives as long as this process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
         loop.run_forever()
         node.stop()
     finally:

@@ -22,6 +22,7 @@ _REQUEST_START: Final = Struct(">ihhi")
 _INT32: Final = Struct(">i")
 _SIZE_BYTES: Final = 4
 _CORRELATION_ID_LIMIT: Final = 2**31
+_HEADER_TAGS_MAX: Final = 10_000
 
 
 class ClientConnection:
@@ -114,6 +115,8 @@ class ClientConnection:
 def after_tags(frame: memoryview, offset: int) -> int:
     """The offset after the tagged section at `offset`."""
     count, offset = read_uvarint(frame, offset)
+    if count > _HEADER_TAGS_MAX:
+        raise MalformedMessage(f"{count} tagged fields in a header, at most {_HEADER_TAGS_MAX} are read")
     for _ in range(count):
         _, offset = read_uvarint(frame, offset)
         size, offset = read_uvarint(frame, offset)

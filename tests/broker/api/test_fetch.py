@@ -3,7 +3,9 @@ from typing import Any
 
 import pytest
 
-OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION = 1, 3
+from ottla.ports.disk import DiskError
+
+OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION, KAFKA_STORAGE_ERROR = 1, 3, 56
 FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID = 74, 75, 100
 
 
@@ -234,3 +236,29 @@ def test_a_connection_that_goes_leaves_no_watcher_and_no_deadline(driver: Any, f
     assert driver.leader("t").watchers == {} == driver.leader("t", 1).watchers
     assert driver.broker.next_deadline_ms == quiet
     assert driver.broker.fetch_sessions.woken == {}
+
+
+def test_nobody_waits_for_more_than_he_may_get(client: Any, batch: Any, fetching: Any) -> None:
+    for _ in range(5):
+        client.produce("t", batch(b"x" * 1000))
+    answer = client.ask(1, 12, **fetching({("t", 0): 0}, max_wait=500, min_bytes=1 << 20, max_bytes=3000))
+    assert len(answer.responses[0].partitions[0].records) == 3000
+
+
+def test_a_disk_that_cannot_be_read_is_an_error_of_that_partition(
+    client: Any, driver: Any, batch: Any, fetching: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for one who waits: another whose time is up at the same moment is answered all the same."""
+    for _ in range(3):
+        client.produce("t", batch(b"x" * 1000))
+    other = driver.connect()
+    client.send(1, 12, **fetching({("t", 0): 0}, max_wait=500, min_bytes=1 << 20, partition_max_bytes=100))
+    other.send(1, 12, **fetching({("t", 0): 3}, max_wait=500))
+
+    def refuse(*_arguments: Any) -> bytes:
+        raise DiskError("Input/output error")
+
+    monkeypatch.setattr(driver.disk, "read", refuse)
+    driver.advance(1000)
+    codes = [each.answers.pop().responses[0].partitions[0].error_code.value for each in (client, other)]
+    assert codes == [KAFKA_STORAGE_ERROR, 0]

@@ -245,3 +245,37 @@ def test_a_full_answer_does_not_starve_the_last_partition(session: Session, batc
         offsets = {("t", served): 1}
         seen.add(("t", served))
     assert len(seen) == 3
+
+
+def test_a_fetch_that_waits_outlives_its_session(session: Session, driver: Any, batch: Any) -> None:
+    """It is still woken and answered, now without a session, and watches nothing afterwards."""
+    session.client.send(1, 12, **session.fields(max_wait=10_000))
+    other = driver.connect()
+    other.ask(1, 12, **session.fields() | {"session_epoch": -1})
+    assert driver.broker.fetch_sessions.by_id == {}
+    other.produce("t", batch(b"x"), 1)
+    answer = session.client.answers.pop()
+    assert (named(answer), answer.session_id) == ({("t", 1)}, 0)
+    assert [driver.leader("t", number).watchers for number in range(3)] == [{}, {}, {}]
+
+
+def test_all_sessions_of_a_connection_end_with_it(session: Session, driver: Any, fetching: Any) -> None:
+    for _ in range(3):
+        Session(session.client, fetching, {("t", 0): 0})
+    assert len(driver.broker.fetch_sessions.by_id) == 4
+    # One that moves to another connection takes no other with it.
+    reader = driver.connect()
+    reader.ask(1, 12, **session.fields())
+    session.client.disconnect()
+    assert driver.broker.fetch_sessions.by_id.keys() == {session.id}
+    reader.disconnect()
+    assert driver.broker.fetch_sessions.by_id == {}
+    assert driver.leader("t").watchers == {}
+
+
+def test_session_ids_are_not_counted(client: Any, driver: Any, fetching: Any) -> None:
+    """A client that comes back after a restart must not hit upon a session of somebody else."""
+    client.create("t")
+    ids = [Session(client, fetching, {("t", 0): 0}).id for _ in range(5)]
+    assert len(set(ids)) == 5
+    assert max(ids) > 1000

@@ -1,6 +1,10 @@
+import struct
 from typing import Any
 
 import pytest
+from crc32c import crc32c
+
+from ottla.log import reading
 
 UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION, INVALID_REQUEST, UNKNOWN_LEADER_EPOCH = 3, 35, 42, 75
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -113,3 +117,25 @@ def test_only_what_a_consumer_may_see(drive: Any, batch: Any, producing: Any) ->
     driver.turn()
     assert offset_of(client, LATEST).offset == 2
     assert offset_of(client, 1500).offset == 1
+
+
+def test_headers_that_promise_more_than_their_records_hold_are_believed(
+    client: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log full of them must not be decoded from end to end by one small request."""
+    lie = bytearray(batch(b"x", timestamp_ms=1000))
+    struct.pack_into(">q", lie, 35, 5000)
+    struct.pack_into(">I", lie, 17, crc32c(bytes(lie[21:])))
+    for _ in range(50):
+        assert client.produce("t", bytes(lie)).error_code.value == 0
+    decoded: list[int] = []
+    find = reading.find_timestamp
+
+    def counted(found: bytes, timestamp: int, size_max: int) -> Any:
+        decoded.append(timestamp)
+        return find(found, timestamp, size_max)
+
+    monkeypatch.setattr(reading, "find_timestamp", counted)
+    row = offset_of(client, 4000)
+    assert (row.offset, row.timestamp) == (5, 5000)
+    assert decoded == [4000]

@@ -57,6 +57,7 @@ def test_groups_and_transactions_are_told_honestly_that_they_must_wait(client: A
         assert {row.error_code.value for row in answer.coordinators} == {COORDINATOR_NOT_AVAILABLE}
         assert word in answer.coordinators[0].error_message
     assert client.ask(22, transactional_id="t").error_code.value == COORDINATOR_NOT_AVAILABLE
+    assert client.ask(22, transactional_id="").error_code.value == INVALID_REQUEST
 
 
 def test_producer_ids_are_never_handed_out_twice(client: Any, driver: Any) -> None:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from ottla.ports.disk import DiskError
+
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS = 3, 17, 36, 37
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST = 38, 39, 40, 42
-KAFKA_STORAGE_ERROR, TOPIC_DELETION_DISABLED, UNKNOWN_TOPIC_ID = 56, 73, 100
+POLICY_VIOLATION, KAFKA_STORAGE_ERROR, TOPIC_DELETION_DISABLED, UNKNOWN_TOPIC_ID = 44, 56, 73, 100
 METADATA, CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 3, 19, 20, 37
 
 BAD_NAMES = ["", ".", "..", "a b", "a/b", "ä", "a\0b", "x" * 250, "a:b", "*"]
@@ -204,6 +206,24 @@ def test_a_topic_named_twice_is_not_widened(client: Any, driver: Any) -> None:
     assert known(driver) == {"a": 1}
 
 
+def test_one_request_makes_only_so_many_partitions(client: Any, driver: Any) -> None:
+    """A million partitions in a few kilobytes must hold up nobody; what is refused costs nothing."""
+    driver.are_proposals_held = True
+    asked = [new("a", 6_000), new("b", 6_000), new("c", 4_000), new("d", 1), new("e", 10_001)]
+    client.send(CREATE_TOPICS, topics=asked)
+    driver.commit()
+    driver.turn()
+    codes = [row.error_code.value for row in client.answers.pop().topics]
+    assert codes == [0, POLICY_VIOLATION, 0, POLICY_VIOLATION, INVALID_PARTITIONS]
+
+
+def test_topics_of_one_request_collide_with_each_other(client: Any) -> None:
+    codes = [
+        row.error_code.value for row in client.ask(CREATE_TOPICS, topics=[new("a.b"), new("a_b")]).topics
+    ]
+    assert codes == [0, INVALID_TOPIC]
+
+
 # --- DeleteTopics -------------------------------------------------------------------------------------------------
 
 
@@ -227,10 +247,32 @@ def test_topics_that_are_not_there(client: Any) -> None:
     assert delete(client, {"name": "b", "topic_id": topic_id}, {"name": None})[0][1] == INVALID_REQUEST
 
 
-def test_a_topic_named_twice_is_deleted_once(client: Any) -> None:
+def test_a_topic_named_twice_stays(client: Any, driver: Any) -> None:
+    """As in Kafka: who contradicts himself about what to destroy destroys nothing."""
     topic_id = client.create("a")
+    client.create("b")
     codes = [number for _name, number in delete(client, {"name": "a"}, {"name": None, "topic_id": topic_id})]
-    assert codes == [0, INVALID_REQUEST]
+    assert codes == [INVALID_REQUEST, INVALID_REQUEST]
+    answer = client.ask(DELETE_TOPICS, 5, topic_names=["a", "b", "a"])
+    assert [(row.name, row.error_code.value) for row in answer.responses] == [
+        ("a", INVALID_REQUEST),
+        ("b", 0),
+    ]
+    assert known(driver) == {"a": 1}
+
+
+def test_a_deletion_that_the_disk_refuses_takes_the_directory_offline(
+    client: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create("a")
+    assert driver.leader("a").opened
+
+    def refuse(source: str, _target: str) -> None:
+        raise DiskError(f"{source}: Input/output error")
+
+    monkeypatch.setattr(driver.disk, "rename", refuse)
+    assert delete(client, {"name": "a"}) == [("a", 0)]
+    assert "Input/output error" in driver.broker.offline
 
 
 def test_deletion_can_be_forbidden(drive: Any) -> None:

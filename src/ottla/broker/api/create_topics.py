@@ -2,7 +2,8 @@
 
 -1 partitions or replicas: the broker's default. The answer leaves once the topics are in the image; with validate_only
 nothing is changed. Errors by topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS,
-INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (named twice).
+INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (named twice),
+POLICY_VIOLATION (too many partitions in one request).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ottla.broker.api.proposing import answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.config.describe import describe_topic
 from ottla.controller import records as r
-from ottla.controller.topics import create
+from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
 @serves(19)
 def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
-    image = broker.proposed
+    drafts = Drafts(broker.proposed, broker.config, broker.entropy)
     records: list[r.Record] = []
     rows: dict[str, dict[str, Any]] = {}
+    # Described once for all topics that have the same settings.
+    described: dict[frozenset[tuple[str, str]], list[dict[str, Any]]] = {}
     for topic in request.topics:
         if topic.name in rows:
             continue
@@ -37,18 +40,19 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
                     ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times"
                 )
             configs = _configs(topic)
-            made = create(
-                image, broker.config, broker.entropy,
-                name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor,
+            made = drafts.create(
+                topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor,
                 assignments=_assignments(topic), configs=configs,
             )  # fmt: skip
         except Refusal as refusal:
             rows[topic.name] = {"name": topic.name, **refused(refusal)}
             continue
-        rows[topic.name] = _row(broker, made, configs)
+        settings = frozenset(configs.items())
+        if settings not in described:
+            described[settings] = _described(broker, configs)
+        rows[topic.name] = _row(made, described[settings])
         if not request.validate_only:
             records += made
-            image = image.apply(made)
     return answer_after(broker, call, records, {"topics": list(rows.values())})
 
 
@@ -70,7 +74,17 @@ def _assignments(topic: Any) -> dict[int, tuple[int, ...]]:
     return given
 
 
-def _row(broker: Broker, made: list[r.Record], configs: dict[str, str]) -> dict[str, Any]:
+def _described(broker: Broker, configs: dict[str, str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": entry.name, "value": entry.value, "read_only": entry.read_only,
+            "config_source": entry.source, "is_sensitive": entry.sensitive,
+        }
+        for entry in describe_topic(configs, broker.config)
+    ]  # fmt: skip
+
+
+def _row(made: list[r.Record], configs: list[dict[str, Any]]) -> dict[str, Any]:
     topic = made[0]
     assert isinstance(topic, r.Topic)
     partitions = [record for record in made if isinstance(record, r.Partition)]
@@ -80,11 +94,5 @@ def _row(broker: Broker, made: list[r.Record], configs: dict[str, str]) -> dict[
         "error_code": 0,
         "num_partitions": len(partitions),
         "replication_factor": len(partitions[0].replicas),
-        "configs": [
-            {
-                "name": entry.name, "value": entry.value, "read_only": entry.read_only,
-                "config_source": entry.source, "is_sensitive": entry.sensitive,
-            }
-            for entry in describe_topic(configs, broker.config)
-        ],
-    }  # fmt: skip
+        "configs": configs,
+    }

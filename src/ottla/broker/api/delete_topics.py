@@ -1,11 +1,12 @@
 """DeleteTopics (20): topics by name, or from version 6 on by id. Their files go after `file.delete.delay.ms`.
 
-Errors by topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_DELETION_DISABLED, INVALID_REQUEST (named twice, or by
-name and id at once).
+Errors by topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_DELETION_DISABLED, INVALID_REQUEST (by name and id at
+once, or more than once in the request: such a one stays).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.proposing import answer_after, refused
@@ -26,21 +27,25 @@ def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         asked = [(topic.name, topic.topic_id.bytes if topic.topic_id else None) for topic in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
-    records: list[r.Record] = []
+    times = Counter(asked)
     rows = []
-    gone: set[bytes] = set()
-    for name, topic_id in asked:
+    found: dict[bytes, dict[str, Any]] = {}
+    for name, topic_id in times:
         row: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": 0}
+        rows.append(row)
         try:
             topic = _find(broker, name, topic_id)
             row.update(name=topic.name, topic_id=topic.topic_id)
-            if topic.topic_id in gone:
-                raise Refusal(ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named twice")
-            gone.add(topic.topic_id)
-            records.append(r.TopicRemoved(topic.topic_id))
+            other = found.setdefault(topic.topic_id, row)
+            if times[name, topic_id] > 1 or other is not row:
+                twice = Refusal(ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named more than once")
+                other.update(refused(twice))
+                raise twice
         except Refusal as refusal:
             row.update(refused(refusal))
-        rows.append(row)
+    records: list[r.Record] = [
+        r.TopicRemoved(topic_id) for topic_id, row in found.items() if not row["error_code"]
+    ]
     return answer_after(broker, call, records, {"responses": rows})
 
 

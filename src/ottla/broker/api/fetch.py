@@ -76,11 +76,12 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         stale = fetching.call
         sessions.abandon(fetching)
         broker.reply(stale, _encode(stale, fetching, []))
-    fetching.bytes_min = request.min_bytes
     fetching.bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes)
+    # More than it may get nobody can wait for.
+    fetching.bytes_min = min(request.min_bytes, fetching.bytes_max)
     rows, total, failed = fetching.collect()
     wait_ms = int(request.max_wait.total_seconds() * _MS)
-    enough = total >= request.min_bytes or failed or wait_ms <= 0 or not fetching.interests
+    enough = total >= fetching.bytes_min or failed or wait_ms <= 0 or not fetching.interests
     if enough or any(row.diverging for row in rows):
         reply(broker, call, fetching, rows)
     else:
@@ -124,9 +125,9 @@ def _belongs(call: Call, fetching: Fetching) -> None:
     """A session lives as long as the connection that used it last: nobody watches for a client that is gone."""
     if fetching.connection is not call.connection:
         if fetching.connection is not None:
-            fetching.connection.fetching = None
+            fetching.connection.fetch_sessions.pop(fetching, None)
         fetching.connection = call.connection
-    call.connection.fetching = fetching
+        call.connection.fetch_sessions[fetching] = None
 
 
 def _refuse(broker: Broker, call: Call, error: ErrorCode) -> Response:

@@ -1,6 +1,6 @@
 """InitProducerId (22): an id for an idempotent producer, fresh each time, from a block that no other run hands out (C5).
 
-Transactional ids get COORDINATOR_NOT_AVAILABLE: transactions are not served yet.
+Transactional ids get COORDINATOR_NOT_AVAILABLE: transactions are not served yet. An empty one is INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 @serves(22)
 def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    if request.transactional_id == "":
+        return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     producer_id = broker.take_producer_id()

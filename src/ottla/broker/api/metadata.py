@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import WAIT, Response, serves
 from ottla.controller.image import Image, TopicImage
-from ottla.controller.topics import create
+from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.names import topic_name_problem
 
@@ -33,19 +33,13 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         return _answer(broker, call, request, {})
     failed: dict[str, ErrorCode] = {}
     records: list[Record] = []
-    image = broker.proposed
+    drafts = Drafts(broker.proposed, broker.config, broker.entropy)
     for name in missing:
         try:
-            made = create(
-                image, broker.config, broker.entropy,
-                name=name, partitions=-1, replication_factor=-1, assignments={}, configs={},
-            )  # fmt: skip
+            records += drafts.create(name)
         except Refusal as refusal:
             if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 failed[name] = refusal.code
-            continue
-        records += made
-        image = image.apply(made)
     # With nothing of our own to propose this still waits for the proposals of others that are under way.
     broker.propose(records, lambda _error: broker.answer(call, _answer(broker, call, request, failed)))
     return WAIT

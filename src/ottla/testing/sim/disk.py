@@ -28,6 +28,8 @@ from ottla.ports.disk import Buffer, DiskError, File
 #: What a device writes whole or not at all: a torn write keeps some of its sectors, and zeros in place of the others.
 #: Smaller than a real one (512), because the simulated batches are.
 _SECTOR_BYTES: Final = 64
+#: What the device says it holds. It is full when it is told to be, not when this much is written.
+_DEVICE_BYTES: Final = 1 << 40
 
 
 _Change = TypeVar("_Change")
@@ -230,6 +232,11 @@ class SimDisk:
             else:
                 self.remove(f"{path}/{name}")
         self.remove(path)
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        if self._directory(path) is None:
+            raise DiskError(f"{path}: no such file or directory")
+        return _DEVICE_BYTES, 0 if self.full else _DEVICE_BYTES
 
     # --- not part of the port -----------------------------------------------------------------------------------
 

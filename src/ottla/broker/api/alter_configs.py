@@ -1,0 +1,50 @@
+"""AlterConfigs (33): the settings of topics and brokers replaced as a whole: what a request does not name is reset.
+
+A resource is changed as a whole or not at all; with validate_only nothing is. IncrementalAlterConfigs is the API that
+touches single settings. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.altering import changed, difference
+from ottla.broker.api.proposing import answer_after, refused
+from ottla.broker.api.table import Response, serves
+from ottla.config.alter import SET
+from ottla.controller.image import NO_CONFIG
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.controller.records import Record
+
+
+@serves(33)
+def alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    records: list[Record] = []
+    rows = []
+    for resource in request.resources:
+        kind, name = resource.resource_type, resource.resource_name
+        row: dict[str, Any] = {"error_code": 0, "resource_type": kind, "resource_name": name}
+        try:
+            if times[kind, name] > 1:
+                raise Refusal(ErrorCode.INVALID_REQUEST, f"'{name}' is named {times[kind, name]} times")
+            for config in resource.configs:
+                if config.value is None:
+                    raise Refusal(
+                        ErrorCode.INVALID_REQUEST, f"{config.name} has no value: leave it out to reset it"
+                    )
+            after = changed(
+                broker, kind, name, NO_CONFIG, [(each.name, SET, each.value) for each in resource.configs]
+            )
+            if not request.validate_only:
+                before = broker.proposed.configs.get((kind, name), NO_CONFIG)
+                records += difference(kind, name, before, after)
+        except Refusal as refusal:
+            row.update(refused(refusal))
+        rows.append(row)
+    return answer_after(broker, call, records, {"responses": rows})

@@ -1,0 +1,46 @@
+"""What the two APIs that alter settings share: which resources have any, and the records that lead from old ones to new."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ottla.config.alter import Op, apply_broker_ops, apply_ops
+from ottla.controller import records as r
+from ottla.controller.image import BROKER_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+
+
+def changed(
+    broker: Broker, kind: int, name: str, current: Mapping[str, str], ops: list[Op]
+) -> dict[str, str]:
+    """The settings of a resource after the operations, or a Refusal if it would not have them."""
+    if kind == TOPIC_RESOURCE:
+        if name not in broker.proposed.topics:
+            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+        return apply_ops(current, ops, broker.config)
+    if kind == BROKER_RESOURCE:
+        if name not in ("", str(broker.config.node_id)):
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself"
+            )
+        after = apply_broker_ops(current, ops)
+        # Together with the broker's other settings it must make sense too.
+        other = broker.proposed.configs.get(
+            (BROKER_RESOURCE, "" if name else str(broker.config.node_id)), NO_CONFIG
+        )
+        own, everyone = (after, other) if name else (other, after)
+        broker.config.with_dynamic(own, everyone)
+        return after
+    raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+
+
+def difference(kind: int, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[r.Record]:
+    records: list[r.Record] = [
+        r.Config(kind, name, key, value) for key, value in after.items() if before.get(key) != value
+    ]
+    records += [r.Config(kind, name, key, None) for key in before if key not in after]
+    return records

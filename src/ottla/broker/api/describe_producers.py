@@ -1,0 +1,61 @@
+"""DescribeProducers (61): the idempotent and transactional producers that partitions remember (KIP-664).
+
+`last_timestamp` is when the producer's last batch was written here, by the broker's clock and not by the producer's: a
+producer is forgotten by it. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode
+from ottla.model.names import topic_name_problem
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.log.producers import Producer
+    from ottla.replication.leader import Leader
+
+
+@serves(61)
+def describe_producers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    topics = []
+    for topic in request.topics:
+        hosted = broker.hosting.by_name.get(topic.name)
+        rows = []
+        for number in topic.partition_indexes:
+            leader = hosted.leaders.get(number) if hosted is not None else None
+            rows.append(_row(topic.name, number, leader) | {"partition_index": number})
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
+
+
+def _row(name: str, number: int, leader: Leader | None) -> dict[str, Any]:
+    if leader is None:
+        problem = topic_name_problem(name)
+        return {
+            "error_code": ErrorCode.INVALID_TOPIC_EXCEPTION
+            if problem
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            "error_message": problem or f"there is no partition {number} of '{name}' here",
+            "active_producers": (),
+        }
+    # A log that nobody has needed yet remembers nobody.
+    known = leader.log.producers.by_id if leader.opened else {}
+    return {
+        "error_code": 0,
+        "active_producers": [_producer(producer_id, producer) for producer_id, producer in known.items()],
+    }
+
+
+def _producer(producer_id: int, producer: Producer) -> dict[str, Any]:
+    return {
+        "producer_id": producer_id,
+        "producer_epoch": producer.epoch,
+        "last_sequence": producer.batches[-1][1] if producer.batches else -1,
+        "last_timestamp": producer.timestamp,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "current_txn_start_offset": producer.transaction_start,
+    }

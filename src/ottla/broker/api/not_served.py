@@ -1,0 +1,33 @@
+"""APIs of the protocol that are not served, each with its reason: the one place that says so.
+
+They are not advertised either, and a request of one ends its connection. A test holds that every API is served or here.
+"""
+
+from __future__ import annotations
+
+_KEYS_BY_REASON = {
+    "consumer groups are not there yet; FindCoordinator says so to clients": (
+        *(8, 9, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69),
+    ),
+    "transactions are not there yet; InitProducerId serves idempotent producers": (
+        24,
+        25,
+        26,
+        27,
+        28,
+        65,
+        66,
+    ),
+    "share groups are not there yet": (*range(76, 80), *range(83, 88), 90, 91, 92),
+    "streams groups are not there yet": (88, 89),
+    "authentication is not there yet": (17, 36, 38, 39, 40, 41, 50, 51),
+    "authorization is not there yet": (29, 30, 31),
+    "quotas are not there yet": (48, 49),
+    "the broker has one log directory, there is nowhere to move a log": (34, 73),
+    "the cluster has one node, a partition has nowhere else to go": (43, 45, 46, 56),
+    "the cluster has one node, no broker talks to another": (58, 62, 63, 64, 67, 70),
+    "the metadata is not kept by Raft": (52, 53, 54, 59, 80, 81, 82),
+}
+
+#: API key → why it is not served.
+NOT_SERVED = {key: reason for reason, keys in _KEYS_BY_REASON.items() for key in keys}

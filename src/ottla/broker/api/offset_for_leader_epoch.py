@@ -1,0 +1,55 @@
+"""OffsetForLeaderEpoch (23): where the records of a leader epoch end, so that a reader finds out what was cut off (R1).
+
+The answer is the largest epoch not after the one asked for, and where the next one begins, or the end of the log. An
+epoch that only a newer leader can know is answered with -1 and -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
+FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH if the caller's own epoch is not the leader's (R2), KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode
+from ottla.ports.disk import DiskError
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.replication.leader import Leader
+
+
+@serves(23)
+def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    topics = []
+    for topic in request.topics:
+        hosted = broker.hosting.by_name.get(topic.topic)
+        rows = []
+        for partition in topic.partitions:
+            leader = hosted.leaders.get(partition.partition) if hosted is not None else None
+            rows.append(_row(leader, partition) | {"partition": partition.partition})
+        topics.append({"topic": topic.topic, "partitions": rows})
+    return {"topics": topics}
+
+
+def _row(leader: Leader | None, partition: Any) -> dict[str, Any]:
+    if leader is None:
+        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    current = partition.current_leader_epoch
+    if current >= 0 and current != leader.leader_epoch:
+        older = current < leader.leader_epoch
+        return {"error_code": ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH}
+    try:
+        epoch, end_offset = _end_of(leader, partition.leader_epoch)
+    except DiskError:
+        return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+    return {"error_code": 0, "leader_epoch": epoch, "end_offset": end_offset}
+
+
+def _end_of(leader: Leader, epoch: int) -> tuple[int, int]:
+    log = leader.log
+    latest = log.epochs.latest
+    if latest < epoch <= leader.leader_epoch:
+        # The leader's own epoch has written nothing yet: it will begin at the end of the log, where the one before ends.
+        return (epoch if epoch == leader.leader_epoch or latest < 0 else latest), log.next_offset
+    return log.epochs.end_of(epoch, log.next_offset)

@@ -1,0 +1,68 @@
+"""Apache's command-line tools that look into a cluster: its metadata's keepers, directories, producers, features."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.crash.broker_process import BrokerProcess
+from tests.interop.programs import Java, Said
+
+Tool = Callable[..., Said]
+
+
+@pytest.fixture
+def tool(java: Java, broker: BrokerProcess) -> Tool:
+    """These tools want the address before their command."""
+
+    def call(name: str, *arguments: str, text: str = "", code: int = 0) -> Said:
+        return java.tool(name, "--bootstrap-server", broker.address, *arguments, text=text, code=code)
+
+    return call
+
+
+def table(said: Said) -> list[dict[str, str]]:
+    """Columns between tabs, under their names."""
+    names, *rows = ([cell.strip() for cell in line.split("\t")] for line in said.lines if line.strip())
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def test_the_keeper_of_the_metadata(tool: Tool, broker: BrokerProcess) -> None:
+    status = tool("MetadataQuorumCommand", "describe", "--status")
+    found = {name: value.strip() for name, value in (line.split(":", 1) for line in status.lines)}
+    assert (found["LeaderId"], found["MaxFollowerLag"], found["CurrentObservers"]) == ("1", "0", "[]")
+    [voter] = json.loads(found["CurrentVoters"])
+    assert (voter["id"], voter["endpoints"]) == (1, [f"PLAINTEXT://{broker.address}"])
+    [row] = table(tool("MetadataQuorumCommand", "describe", "--replication"))
+    assert (row["NodeId"], row["Lag"], row["Status"]) == ("1", "0", "Leader")
+    assert row["LogEndOffset"] == found["HighWatermark"]
+
+
+def test_the_log_directory(tool: Tool, broker: BrokerProcess, topic: str) -> None:
+    tool("TopicCommand", "--create", "--topic", topic, "--partitions", "2")
+    tool("ConsoleProducer", "--topic", topic, text="one\n")
+    said = tool("LogDirsCommand", "--describe", "--topic-list", topic)
+    [node] = json.loads(said.lines[-1])["brokers"]
+    [directory] = node["logDirs"]
+    assert (directory["error"], directory["logDir"]) == (None, str(broker.data_dir))
+    sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
+    assert sizes.keys() == {f"{topic}-0", f"{topic}-1"}
+    assert sum(sizes.values()) > 61
+
+
+def test_the_producers_of_a_partition(tool: Tool, topic: str) -> None:
+    tool("TopicCommand", "--create", "--topic", topic)
+    tool("ConsoleProducer", "--topic", topic, text="one\n")
+    [row] = table(tool("TransactionsCommand", "describe-producers", "--topic", topic, "--partition", "0"))
+    assert (row["ProducerEpoch"], row["LastSequence"], row["CurrentTransactionStartOffset"]) == (
+        "0",
+        "0",
+        "None",
+    )
+
+
+def test_there_are_no_features_and_no_subscriptions(tool: Tool) -> None:
+    assert tool("FeatureCommand", "describe").out.strip() == ""
+    said = tool("FeatureCommand", "upgrade", "--feature", "group.version=1", code=1)
+    assert "group.version' is not supported" in said.out + said.errors
+    assert tool("ClientMetricsCommand", "--list").out.strip() == ""
