@@ -225,9 +225,10 @@ class Transport:
             self.resume()
 
     def _joinable(self, part: Any) -> bool:
-        return (
-            part.__class__ in (bytes, bytearray, memoryview) or part[2] <= _READ_BYTES_MAX or not HAS_SENDFILE
-        )
+        if part.__class__ in (bytes, bytearray, memoryview) or not HAS_SENDFILE:
+            return True
+        # The rest of a slice that sendfile has begun stays with it, however small it has become.
+        return len(part) == 3 and part[2] <= _READ_BYTES_MAX
 
     def _send_joined(self) -> bool:
         """Send the bytes and small slices at the head of the line; False if the socket is full."""
@@ -272,12 +273,16 @@ class Transport:
 
     def _send_file(self) -> bool:
         """Send from the file slice at the head of the line; False if the socket is full."""
-        file, position, size = self.out[0]
-        piece = min(size, _PIECE_BYTES)
-        if not in_memory(file.fd, position, piece):
-            return self._load(file, position, piece)
+        file, position, size, *begun = self.out[0]
+        # How far it is known to be in memory.
+        warm_end = begun[0] if begun else position
+        if position >= warm_end:
+            piece = min(size, _PIECE_BYTES)
+            if not in_memory(file.fd, position, piece):
+                return self._load(file, position, piece)
+            warm_end = position + piece
         try:
-            sent = os.sendfile(self.fd, file.fd, position, piece)
+            sent = os.sendfile(self.fd, file.fd, position, warm_end - position)
         except BlockingIOError:
             return False
         if sent == 0:
@@ -285,7 +290,7 @@ class Transport:
             raise DiskError(f"{file.path} ends before {position + size}")
         self.active_ms = self.shell.clock.now_ms()
         if sent < size:
-            self.out[0] = (file, position + sent, size - sent)
+            self.out[0] = (file, position + sent, size - sent, warm_end)
         else:
             self.out.popleft()
             self.shell.disk.unpin(file)
