@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class Connection:
     __slots__ = (
-        "client_id", "closed", "fetch_sessions", "paused", "peer", "software", "transport", "waiting",
+        "closed", "fetch_sessions", "paused", "peer", "transport", "waiting",
     )  # fmt: skip
 
     def __init__(self, peer: str) -> None:
@@ -33,9 +33,6 @@ class Connection:
         self.fetch_sessions: dict[Fetching, None] = {}
         #: Whether the shell was asked to stop reading.
         self.paused = False
-        self.client_id: str | None = None
-        #: Name and version of the client library, once it told us.
-        self.software = ""
 
 
 class Call:

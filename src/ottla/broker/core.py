@@ -172,10 +172,6 @@ class Broker:
             raise
         return None
 
-    def client_id(self, frame: memoryview) -> str | None:
-        length = _REQUEST_HEAD.unpack_from(frame)[3]
-        return bytes(frame[10 : 10 + length]).decode(errors="replace") if length >= 0 else None
-
     def answer(self, call: Call, response: Response) -> None:
         """Send the answer to a call, now or as soon as those before it are answered."""
         body = call.entry.encode(response)

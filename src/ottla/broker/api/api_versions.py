@@ -25,7 +25,6 @@ def api_versions(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
         name, version = request.client_software_name, request.client_software_version
         if not (_SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version)):
             return {"error_code": ErrorCode.INVALID_REQUEST}
-        call.connection.software = f"{name} {version}"
     return {"error_code": 0, "api_keys": _served()}
 
 

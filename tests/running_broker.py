@@ -1,0 +1,83 @@
+"""A real broker for tests of the client and of the command line: `ottla up` in a process of its own, ended by its pid."""
+
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+STOP_TIMEOUT_S = 20
+
+
+class RunningBroker:
+    """`ottla up` on a data directory. The first line it says tells its address."""
+
+    def __init__(self, data_dir: Path, port: int = 0, *settings: str) -> None:
+        arguments = ["up", "--listen", f"127.0.0.1:{port}", "--data-dir", str(data_dir), "--no-console"]
+        for setting in settings:
+            arguments += ["--set", setting]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ottla.cli", *arguments], stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        if " listens on " not in line:
+            self.process.terminate()
+            rest = self.process.communicate(timeout=STOP_TIMEOUT_S)[1]
+            raise AssertionError(f"the broker did not start:\n{line}{rest}")
+        self.address = line.split()[-1]
+        self.port = int(self.address.rpartition(":")[2])
+        self.said: list[str] = [line]
+        # Read on, or a broker with much to say would stop at a full pipe.
+        self._reader = threading.Thread(target=self.said.extend, args=(self.process.stderr,), daemon=True)
+        self._reader.start()
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.terminate()
+        return self._ended()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._ended()
+
+    def _ended(self) -> int:
+        code = self.process.wait(STOP_TIMEOUT_S)
+        self._reader.join(STOP_TIMEOUT_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture(scope="session")
+def ottla_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a broker that all tests share; each uses topics of its own."""
+    broker = RunningBroker(tmp_path_factory.mktemp("ottla"))
+    yield broker.address
+    assert broker.stop() == 0
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., RunningBroker]]:
+    """Start brokers on this test's data directory; whatever still runs at the end is stopped."""
+    started: list[RunningBroker] = []
+
+    def start(port: int = 0, *settings: str) -> RunningBroker:
+        broker = RunningBroker(tmp_path / "data", port, *settings)
+        started.append(broker)
+        return broker
+
+    yield start
+    for broker in started:
+        broker.stop()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    return f"t{next(_numbers)}-{request.node.name.partition('[')[0]}"[:200]
