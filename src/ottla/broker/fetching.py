@@ -5,6 +5,9 @@ long as its session. Each interest watches its partition: when the partition mov
 fetch is waiting, the fetch is woken. So an idle fetch over a thousand partitions costs nothing, and one that is answered
 visits only the partitions that have something to say.
 
+A fetch that reads committed records only (`Fetching.committed`) stops at the last stable offset instead of the high
+watermark, and is told which of the records before it were aborted. It is not woken while a transaction holds it back.
+
 An interest stays dirty while its partition has data it has not seen or an error; looking and finding nothing cleans it.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.log.reading import Slice
+from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 
@@ -35,6 +39,9 @@ class Row(NamedTuple):
     log_start_offset: int
     data: Slice | None
     diverging: tuple[int, int] | None = None
+    last_stable_offset: int = -1
+    #: None for a fetch that reads whatever there is.
+    aborted: list[Ended] | None = None
 
 
 class Interest:
@@ -42,7 +49,7 @@ class Interest:
 
     __slots__ = (
         "bytes_max", "fetching", "key", "last_fetched_epoch", "leader", "leader_epoch", "name", "number", "offset",
-        "told_start", "told_watermark", "topic_id",
+        "seen_stable", "told_start", "told_watermark", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +68,8 @@ class Interest:
         self.last_fetched_epoch = -1
         self.told_watermark = -1
         self.told_start = -1
+        #: Where the last look at it found the last stable offset, if that was what stopped it.
+        self.seen_stable = -1
 
     def find_again(self, hosting: Hosting) -> int:
         """Look for a partition that was not there, or is gone: a session outlives topics. The error if there is none."""
@@ -82,13 +91,25 @@ class Interest:
     def moved(self) -> None:
         fetching = self.fetching
         fetching.dirty[self] = None
-        if fetching.call is not None:
+        if fetching.call is not None and not (fetching.committed and self._held_back()):
             fetching.sessions.woken[fetching] = None
+
+    def _held_back(self) -> bool:
+        """Whether all that is new since the last look belongs to open transactions or stands behind one."""
+        leader = self.leader
+        return (
+            leader is not None
+            and not leader.gone
+            and leader.opened
+            and leader.last_stable_offset == self.seen_stable < leader.high_watermark
+            and self.offset >= leader.log.log_start_offset
+            and self.leader_epoch in (-1, leader.leader_epoch)
+        )
 
 
 class Fetching:
     __slots__ = (
-        "bucket", "bytes_max", "bytes_min", "call", "connection", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching",
+        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessions) -> None:
@@ -104,6 +125,8 @@ class Fetching:
         self.call: Call | None = None
         self.bytes_min = 0
         self.bytes_max = 0
+        #: Whether it wants committed records only.
+        self.committed = False
         self.bucket = -1
         self.used_ms = 0
         #: Whether the interests are registered with their partitions.
@@ -161,7 +184,10 @@ class Fetching:
         for interest in clean:
             # Nothing more to see until its partition moves. Data that did not fit, and news that have not left yet, keep
             # it dirty.
-            if interest.leader is None or interest.offset >= interest.leader.high_watermark:
+            leader = interest.leader
+            if leader is None or interest.offset >= (
+                leader.last_stable_offset if self.committed else leader.high_watermark
+            ):
                 del self.dirty[interest]
         return rows, total, failed
 
@@ -280,7 +306,12 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
         # R13: it was to be created now, and there is no room.
         return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     offset = interest.offset
-    watermark = leader.high_watermark
+    watermark = stable = leader.high_watermark
+    if log.producers.transactions is not None:
+        stable = log.last_stable_offset(watermark)
+    committed = interest.fetching.committed
+    if committed:
+        interest.seen_stable = stable
     if log.failed:
         return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     if offset < log.log_start_offset or offset > log.next_offset:
@@ -291,12 +322,20 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
             # Nothing is known of that epoch or any before it: the caller's history is not ours.
             return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
         if epoch < interest.last_fetched_epoch or end < offset:
-            return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end))
+            return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end), stable)
     data = None
+    aborted: list[Ended] | None = None
     if bytes_left > 0 or whole_first:
         try:
-            data = log.slice(offset, watermark, min(interest.bytes_max, bytes_left), whole_first=whole_first)
+            data = log.slice(
+                offset,
+                stable if committed else watermark,
+                min(interest.bytes_max, bytes_left),
+                whole_first=whole_first,
+            )
+            if committed:
+                aborted = log.aborted(offset, stable, data) if data is not None else []
         except DiskError:
             # Of this partition alone: others in the same answer, and others' answers, are not to suffer.
             return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
-    return Row(interest, 0, watermark, log.log_start_offset, data)
+    return Row(interest, 0, watermark, log.log_start_offset, data, None, stable, aborted)

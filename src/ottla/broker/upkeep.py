@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
+from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name
 from ottla.log.partition_log import Flush
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
@@ -221,7 +221,7 @@ class Upkeep:
         paths = []
         for segment in segments:
             stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
-            paths += [stem + suffix for suffix in (LOG, INDEX, TIME_INDEX, SNAPSHOT)]
+            paths += [stem + suffix for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)]
             segment.close()
 
         def remove(disk: Disk) -> None:

@@ -118,6 +118,10 @@ class SparseIndex:
     def place(self, key: int) -> Place:
         return self._place(key, _KEY)
 
+    def first_from(self, value: int) -> Entry | None:
+        """The first entry with a value not below `value`, or None if all are below."""
+        return self._place(value - 1, _VALUE).above
+
     def last(self) -> Entry | None:
         if self._pending:
             return self._unpack(self._pending, len(self._pending) - self._entry.size)

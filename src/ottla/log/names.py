@@ -2,7 +2,7 @@
 
 <log dir>/meta.properties, .kafka_cleanshutdown, recovery-point-offset-checkpoint,
           replication-offset-checkpoint, log-start-offset-checkpoint
-<log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .snapshot
+<log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .txnindex .snapshot
                               leader-epoch-checkpoint, partition.metadata
 <log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
 """
@@ -16,6 +16,7 @@ from typing import Final
 LOG: Final = ".log"
 INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
 

@@ -20,15 +20,18 @@ from crc32c import crc32c
 
 from ottla.config.topic import TopicConfig
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.markers import Marker, append_marker
 from ottla.log.names import EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name, snapshot_offset
 from ottla.log.producers import Producers
-from ottla.log.reading import Slice, find_newest, find_time, slice_of
+from ottla.log.reading import Slice, find_aborted, find_newest, find_time, slice_of
 from ottla.log.replay import load_producers
 from ottla.log.segment import Segment
+from ottla.log.transactions import Ended
 from ottla.log.validation import (
     CLIENT_ATTRIBUTES,
     bad_header,
     check_policies,
+    no_producer,
     too_large,
     too_new,
     wrong_length,
@@ -44,6 +47,7 @@ from ottla.records.batch import (
     MAGIC,
     PREFIX,
     PREFIX_BYTES,
+    TRANSACTIONAL_BIT,
 )
 
 __all__ = ["Appended", "Flush", "PartitionLog", "Slice"]
@@ -73,7 +77,7 @@ class Flush(NamedTuple):
 class PartitionLog:
     __slots__ = (
         "active", "bases", "config", "directory", "disk", "epochs", "failed",
-        "flushed_offset", "fresh",
+        "flushed_offset", "fresh", "has_aborted",
         "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "unflushed_bytes", "unsynced",
     )  # fmt: skip
 
@@ -108,6 +112,8 @@ class PartitionLog:
         self.fresh = False
         self.epochs = LeaderEpochs()
         self.producers = Producers()
+        #: Whether some segment has aborted transactions.
+        self.has_aborted = False
         #: Set when the disk failed in a way that nothing may be trusted to it any more.
         self.failed = False
         self.on_failure: Callable[[str], None] | None = None
@@ -184,6 +190,10 @@ class PartitionLog:
             repeated = self.producers.check(producer_id, producer_epoch, sequence, count)
             if repeated is not None:
                 return Appended(repeated[2], repeated[3], _NO_TIMESTAMP, True)
+            if self.producers.transactions is not None and not attributes & TRANSACTIONAL_BIT:
+                self.producers.check_outside(producer_id)
+        elif attributes & TRANSACTIONAL_BIT:
+            raise no_producer()
 
         append_time = _NO_TIMESTAMP
         data: Buffer = batch
@@ -198,8 +208,50 @@ class PartitionLog:
             if size > config.max_message_bytes:
                 raise too_large(size, config)
 
+        appended = self.write(
+            data, size, self.next_offset + delta, max_time, leader_epoch, now_ms, append_time
+        )
+        if producer_id >= 0:
+            self.producers.appended(
+                producer_id, producer_epoch, sequence, count, appended[0], appended[1], now_ms,
+                attributes & TRANSACTIONAL_BIT,
+            )  # fmt: skip
+        return appended
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> Appended:
+        """End a producer's transaction with a control batch. Raises Refusal; then nothing changed.
+
+        A producer that has none open here gets its marker all the same, and the epochs in it count from now on.
+        """
+        marker = Marker(commit, coordinator_epoch)
+        return append_marker(self, producer_id, producer_epoch, marker, leader_epoch, now_ms)
+
+    def note_aborted(self, segment: Segment, ended: Ended) -> None:
+        """This transaction was aborted, by a marker in this segment."""
+        segment.aborted.append(ended)
+        self.has_aborted = True
+
+    def write(
+        self,
+        data: Buffer,
+        size: int,
+        last_offset: int,
+        max_time: int,
+        leader_epoch: int,
+        now_ms: int,
+        append_time: int,
+    ) -> Appended:
+        """Write a batch that was found good, at the end of the log. Raises Refusal; then nothing changed."""
+        config = self.config
         base_offset = self.next_offset
-        last_offset = base_offset + delta
         if leader_epoch > self.epochs.latest:
             self.begin_epoch(leader_epoch)
         active = self.active
@@ -230,10 +282,6 @@ class PartitionLog:
             self.unsynced.append(active)
         self.unflushed_bytes += size
         self.next_offset = last_offset + 1
-        if producer_id >= 0:
-            self.producers.appended(
-                producer_id, producer_epoch, sequence, count, base_offset, last_offset, now_ms
-            )
         return Appended(base_offset, last_offset, append_time, False)
 
     def disk_failed(self, error: DiskError) -> None:
@@ -413,6 +461,22 @@ class PartitionLog:
                 # What does not fit must come before what lies in the next segment.
                 return found if found.size else None
         return None
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where readers of committed records stop: of everything before it is known whether it was committed."""
+        transactions = self.producers.transactions
+        if transactions is None:
+            return high_watermark
+        first = transactions.first_unstable(high_watermark)
+        if first is None:
+            return high_watermark
+        return min(max(first, self.log_start_offset), high_watermark)
+
+    def aborted(self, offset: int, end_offset: int, piece: Slice) -> list[Ended]:
+        """The aborted transactions that have records in a slice from `offset` on, bounded by `end_offset`."""
+        if not self.has_aborted:
+            return []
+        return find_aborted(self.segments[self.segment_for(offset) :], offset, end_offset, piece)
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than this; None if all are."""

@@ -1,4 +1,4 @@
-"""What a partition remembers of each idempotent producer: its epoch and its last five batches (R14).
+"""What a partition remembers of each idempotent producer: its epoch, its last five batches (R14), its open transaction.
 
     .snapshot    version i16 = 1 | crc u32 (CRC-32C of the rest) | count i32 | entries of 46 bytes:
                  producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 |
@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
+from ottla.log.transactions import Ended, Transactions
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PRODUCER_BATCHES_REMEMBERED
 
@@ -33,26 +34,29 @@ class Producer:
         self.epoch = epoch
         self.batches: list[Batch] = []
         self.timestamp = -1
+        #: Of the coordinator that wrote the last marker.
         self.coordinator_epoch = -1
+        #: The first offset of the open transaction, -1 without one.
         self.transaction_start = -1
 
 
 class Producers:
-    __slots__ = ("by_id",)
+    __slots__ = ("by_id", "transactions")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
+        #: None until there is a transaction: most logs never see one.
+        self.transactions: Transactions | None = None
 
     def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> Batch | None:
         """None if the batch is the producer's next one; the first copy if it is a repetition; else a Refusal."""
         producer = self.by_id.get(producer_id)
-        if producer is None or not producer.batches:
-            if producer is not None and epoch < producer.epoch:
-                raise _old_epoch(producer_id, epoch, producer.epoch)
+        if producer is None:
             return None
-        if epoch != producer.epoch:
+        if epoch != producer.epoch or not producer.batches:
             if epoch < producer.epoch:
                 raise _old_epoch(producer_id, epoch, producer.epoch)
+            # Known without a batch is who got its epoch from a marker.
             if sequence != 0:
                 raise Refusal(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -86,6 +90,7 @@ class Producers:
         base_offset: int,
         last_offset: int,
         timestamp: int,
+        transactional: int = 0,
     ) -> None:
         producer = self.by_id.get(producer_id)
         if producer is None:
@@ -100,6 +105,51 @@ class Producers:
         if len(batches) > PRODUCER_BATCHES_REMEMBERED:
             del batches[0]
         producer.timestamp = timestamp
+        if transactional and producer.transaction_start < 0:
+            producer.transaction_start = base_offset
+            if self.transactions is None:
+                self.transactions = Transactions()
+            self.transactions.begin(base_offset, producer_id)
+
+    def check_outside(self, producer_id: int) -> None:
+        """Refuse a batch that belongs to no transaction from a producer that has one open."""
+        producer = self.by_id.get(producer_id)
+        if producer is not None and producer.transaction_start >= 0:
+            raise Refusal(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has a transaction open and sent a batch that is not part of it",
+            )
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+        """Refuse the marker of a producer's earlier instance, or of an earlier coordinator."""
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            return
+        if epoch < producer.epoch:
+            raise _old_epoch(producer_id, epoch, producer.epoch)
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise Refusal(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"a coordinator of epoch {coordinator_epoch} ends a transaction of producer {producer_id}, "
+                f"but a newer one has epoch {producer.coordinator_epoch}",
+            )
+
+    def ended(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int
+    ) -> Ended | None:
+        """A marker was written; the transaction that it ended, None if the producer had none open here."""
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            producer = self.by_id[producer_id] = Producer(epoch)
+        elif producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        producer.coordinator_epoch = coordinator_epoch
+        producer.timestamp = timestamp
+        first, producer.transaction_start = producer.transaction_start, -1
+        if first < 0 or self.transactions is None:
+            return None
+        return Ended(producer_id, first, offset, self.transactions.end(first, offset))
 
     def expire(self, before_ms: int) -> None:
         for producer_id in [
@@ -173,7 +223,20 @@ class Producers:
                 first = (last - delta) & _SEQUENCE_MASK
                 producer.batches.append((first, last, last_offset - delta, last_offset, timestamp))
                 del producer.batches[:-PRODUCER_BATCHES_REMEMBERED]
+        producers._find_open()
         return producers
+
+    def _find_open(self) -> None:
+        """Make the transactions of what the producers say."""
+        begun = sorted(
+            (producer.transaction_start, producer_id)
+            for producer_id, producer in self.by_id.items()
+            if producer.transaction_start >= 0
+        )
+        self.transactions = Transactions() if begun else None
+        if self.transactions is not None:
+            for first_offset, producer_id in begun:
+                self.transactions.begin(first_offset, producer_id)
 
 
 def _old_epoch(producer_id: int, epoch: int, current: int) -> Refusal:

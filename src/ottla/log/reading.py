@@ -1,4 +1,4 @@
-"""Finding things in segments: the bytes of a range of offsets, and records by their timestamp (A7, B2).
+"""Finding things in segments: the bytes of a range of offsets, what of it was aborted, records by timestamp (A7, B2).
 
 Functions of a log's segments and its start, called by `PartitionLog`. None scans a segment that has an index.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ottla.log.segment import Head, Segment
+from ottla.log.transactions import Ended
 from ottla.model.limits import DECOMPRESSED_BYTES_MAX
 from ottla.ports.disk import File
 from ottla.records.batch import LENGTH_OVERHEAD, OFFSET_AND_LENGTH
@@ -38,6 +39,23 @@ def slice_of(
             return Slice(segment.file, position, 0)
         size = max(bytes_max, first)
     return Slice(segment.file, position, size) if size > 0 else None
+
+
+def find_aborted(segments: Sequence[Segment], offset: int, end_offset: int, piece: Slice) -> list[Ended]:
+    """The aborted transactions with records in a slice; `segments` begin with the one that holds `offset`.
+
+    Some that begin a little after the slice may be among them: where it ends is known to about an index interval.
+    """
+    for segment in segments:
+        if segment.file is piece.file:
+            end_offset = min(end_offset, segment.offset_bound(piece.position + piece.size))
+            break
+    found: list[Ended] = []
+    for segment in segments:
+        # A marker may come long after its transaction's records, in any later segment.
+        if segment.aborted.count and segment.aborted.collect(offset, end_offset, found):
+            break
+    return found
 
 
 def find_time(segments: Iterable[Segment], timestamp: int, start_offset: int) -> tuple[int, int] | None:

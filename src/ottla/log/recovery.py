@@ -6,7 +6,8 @@ entries, leader epochs and producer states of the good ones are made anew in the
 what was written since the last background flush, not on the size of the log.
 
 An index is believed as far as its last entry before the recovery point fits the batch it points at; else it is made anew
-from the log. After a clean stop the recovery point is the end of the log.
+from the log. After a clean stop the recovery point is the end of the log. Transactions past the recovery point are read
+from the log in a second pass, which logs without them do not need.
 """
 
 from __future__ import annotations
@@ -16,10 +17,21 @@ from typing import Final, NamedTuple
 
 from ottla.config.topic import TopicConfig
 from ottla.log.epochs import LeaderEpochs
-from ottla.log.names import DELETED, EPOCHS, INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name, segment_base
+from ottla.log.names import (
+    DELETED,
+    EPOCHS,
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    offset_name,
+    segment_base,
+)
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers
 from ottla.log.replay import (
+    ATTRIBUTES,
     BASE,
     DELTA,
     EPOCH,
@@ -35,6 +47,7 @@ from ottla.log.replay import (
 from ottla.log.segment import Segment
 from ottla.model.limits import OFFSET_MAX, PRODUCER_BATCHES_REMEMBERED
 from ottla.ports.disk import Disk
+from ottla.records.batch import TRANSACTIONAL_BIT
 
 _LEFT_OVER: Final = (DELETED, ".tmp", ".cleaned")
 
@@ -51,7 +64,9 @@ class Recovered(NamedTuple):
 class _Tail:
     """What is learnt from the batches past the recovery point while they are read."""
 
-    __slots__ = ("cut_bytes", "damaged", "epochs", "heard", "scanned_bytes", "trust_before")
+    __slots__ = (
+        "cut_bytes", "damaged", "epochs", "heard", "scanned_bytes", "transactional", "trust_before",
+    )  # fmt: skip
 
     def __init__(self, trust_before: int, epochs: LeaderEpochs) -> None:
         #: The recovery point.
@@ -61,6 +76,8 @@ class _Tail:
         self.heard: defaultdict[int, deque[Header]] = defaultdict(
             lambda: deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
         )
+        #: Whether there are transactions among them; those need all batches, in order.
+        self.transactional = False
         self.scanned_bytes = 0
         self.cut_bytes = 0
         self.damaged = False
@@ -124,7 +141,9 @@ def open_log(
             tail.cut_bytes += segment.size
             _remove(segment)
         segments = [empty]
+        names = []
         tail.heard.clear()
+        tail.transactional = False
     log = PartitionLog(
         disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset)
     )
@@ -134,8 +153,11 @@ def open_log(
     log.fresh = not clean
     log.active.names_synced = clean
     _adopt_epochs(log, tail.epochs if epochs is not None else None, epochs_file)
+    aborted_from = _believe_aborted(log, names, trust_before)
     producers = _producers_at(disk, directory, trust_before, bases[0])
-    if producers is not None and trust_before <= log.next_offset:
+    if tail.transactional or aborted_from < trust_before:
+        tail.scanned_bytes += load_producers(log, now_ms, aborted_from=aborted_from)
+    elif producers is not None and trust_before <= log.next_offset:
         log.producers = producers
         for headers in tail.heard.values():
             for header in headers:
@@ -152,7 +174,7 @@ def _tidy(disk: Disk, directory: str, names: list[str]) -> None:
     there = set(names)
     for name in names:
         stem, dot, suffix = name.rpartition(".")
-        orphan = dot + suffix in (INDEX, TIME_INDEX) and stem + LOG not in there
+        orphan = dot + suffix in (INDEX, TIME_INDEX, TXN_INDEX) and stem + LOG not in there
         if orphan or name.endswith(_LEFT_OVER):
             disk.remove(f"{directory}/{name}")
 
@@ -186,6 +208,8 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
                 latest = epochs.latest
             if header[PRODUCER] >= 0:
                 heard[header[PRODUCER]].append(header)
+                if header[ATTRIBUTES] & TRANSACTIONAL_BIT:
+                    tail.transactional = True
     tail.scanned_bytes += segment.size - start
     if segment.first_timestamp < 0 and segment.size and (first := segment.head_at(0)) is not None:
         segment.first_timestamp = first.max_timestamp
@@ -268,6 +292,23 @@ def _producers_at(disk: Disk, directory: str, recovery_point: int, first_base: i
     return producers
 
 
+def _believe_aborted(log: PartitionLog, names: list[str], trust_before: int) -> int:
+    """Load the indexes of aborted transactions as far as they can be believed; returns from which marker on to read the log.
+
+    That a whole file is missing cannot be seen, as most segments have none: before the recovery point it is not looked for.
+    """
+    there = set(names)
+    aborted_from = trust_before
+    for segment in log.segments:
+        if offset_name(segment.base_offset) + TXN_INDEX not in there:
+            continue
+        if not segment.aborted.load(segment.base_offset):
+            aborted_from = min(aborted_from, segment.base_offset)
+        segment.aborted.truncate(min(aborted_from, segment.next_offset))
+        log.has_aborted = log.has_aborted or segment.aborted.count > 0
+    return aborted_from
+
+
 def _remove_newer_snapshots(log: PartitionLog) -> None:
     """Snapshots of what was cut off must not be found once the log has grown past them again."""
     for offset in snapshot_offsets(log.disk.list(log.directory)):
@@ -307,5 +348,5 @@ def _remove(segment: Segment) -> None:
 
 
 def _remove_files(disk: Disk, directory: str, base_offset: int) -> None:
-    for suffix in (LOG, INDEX, TIME_INDEX):
+    for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX):
         disk.remove(f"{directory}/{offset_name(base_offset)}{suffix}")

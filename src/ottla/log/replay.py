@@ -1,6 +1,7 @@
-"""Reading batches of a log again, to rebuild what is remembered beside it: producer states and leader epochs.
+"""Reading batches of a log again, to rebuild what is remembered beside it: producers, transactions, leader epochs.
 
-Called when a log is opened (`log/recovery.py`) and when it is cut (`PartitionLog.truncate`). Only headers are looked at.
+Called when a log is opened (`log/recovery.py`) and when it is cut (`PartitionLog.truncate`). Only headers are looked at, and
+the markers of transactions.
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from crc32c import crc32c
 
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.markers import replay_marker
 from ottla.log.names import snapshot_offset
 from ottla.log.producers import Producers
 from ottla.log.segment import Segment
-from ottla.records.batch import CONTROL_BIT, CRC_START, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
+from ottla.model.limits import OFFSET_MAX
+from ottla.records.batch import (
+    CONTROL_BIT,
+    CRC_START,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_BIT,
+)
 
 if TYPE_CHECKING:
     from ottla.log.partition_log import PartitionLog
@@ -75,10 +86,11 @@ def snapshot_offsets(names: list[str]) -> list[int]:
     return sorted((offset for name in names if (offset := snapshot_offset(name)) is not None), reverse=True)
 
 
-def load_producers(log: PartitionLog, now_ms: int) -> int:
+def load_producers(log: PartitionLog, now_ms: int, *, aborted_from: int = OFFSET_MAX) -> int:
     """Rebuild the producers from the newest snapshot that is whole, and the batches after it; returns bytes read.
 
-    Those of the batches count as heard of now: their own timestamps may be years old.
+    Those of the batches count as heard of now: their own timestamps may be years old. Transactions that were aborted at
+    `aborted_from` or later are not in their segments' indexes, and are put there.
     """
     # Not the log's start: batches before it that are still there have something to say.
     start = log.bases[0]
@@ -89,6 +101,8 @@ def load_producers(log: PartitionLog, now_ms: int) -> int:
             # Of a history that is no more; it must not be found once the log has grown past it again.
             log.disk.remove(path)
             continue
+        if offset > aborted_from:
+            continue
         producers = Producers.parse(log.disk.read_file(path))
         if producers is not None:
             log.producers, start = producers, offset
@@ -96,10 +110,18 @@ def load_producers(log: PartitionLog, now_ms: int) -> int:
     read = 0
     for segment in log.segments[log.segment_for(start) :]:
         position = segment.locate(start)
-        for _position, size, header in scan(segment, position, segment.size, check_from=log.next_offset):
+        for at, size, header in scan(segment, position, segment.size, check_from=log.next_offset):
             read += size
-            if header[BASE] >= start:
+            if header[BASE] < start or header[PRODUCER] < 0:
+                continue
+            if not header[ATTRIBUTES] & CONTROL_BIT:
                 replay_producer(log.producers, header, now_ms)
+                continue
+            producer_id, epoch = header[PRODUCER], header[PRODUCER + 1]
+            batch = segment.batch_at(at)
+            aborted = replay_marker(log.producers, batch, producer_id, epoch, header[BASE], now_ms)
+            if aborted is not None and aborted.last_offset >= aborted_from:
+                log.note_aborted(segment, aborted)
     return read
 
 
@@ -107,7 +129,10 @@ def replay_producer(producers: Producers, header: Header, timestamp: int) -> Non
     if header[PRODUCER] >= 0 and not header[ATTRIBUTES] & CONTROL_BIT:
         base, delta = header[BASE], header[DELTA]
         producer_id, epoch, sequence, _count = header[PRODUCER:]
-        producers.appended(producer_id, epoch, sequence, delta + 1, base, base + delta, timestamp)
+        transactional = header[ATTRIBUTES] & TRANSACTIONAL_BIT
+        producers.appended(
+            producer_id, epoch, sequence, delta + 1, base, base + delta, timestamp, transactional
+        )
 
 
 def find_epochs(log: PartitionLog) -> LeaderEpochs:

@@ -1,4 +1,4 @@
-"""A segment: one `.log` file of batches and its two sparse indexes, named by the first offset it may hold (B1).
+"""A segment: one `.log` file of batches and its indexes, named by the first offset it may hold (B1).
 
 The active segment also remembers where its most recent batches stand, so that readers at the tail, which are most
 readers, find their place without touching a file. Everything else is found by the index and a walk over at most an
@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ottla.log.index import SparseIndex, offset_index, time_index
-from ottla.log.names import INDEX, LOG, TIME_INDEX, offset_name
+from ottla.log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
+from ottla.log.transactions import TransactionIndex
 from ottla.model.limits import RELATIVE_OFFSET_MAX
 from ottla.ports.disk import Buffer, Disk, DiskError, File
 from ottla.records.batch import DELTA_AND_TIMES, HEADER_BYTES, LENGTH_OVERHEAD, OFFSET_AND_LENGTH
@@ -41,7 +42,7 @@ class Head(NamedTuple):
 
 class Segment:
     __slots__ = (
-        "base_offset", "created_ms", "directory", "disk", "file", "first_timestamp", "index", "max_timestamp",
+        "aborted", "base_offset", "created_ms", "directory", "disk", "file", "first_timestamp", "index", "max_timestamp",
         "max_timestamp_offset", "names_synced", "next_offset", "since_index_bytes", "size", "synced_offset",
         "tail_ends", "tail_positions", "times",
     )  # fmt: skip
@@ -61,6 +62,8 @@ class Segment:
         self.base_offset = base_offset
         stem = f"{directory}/{offset_name(base_offset)}"
         self.file: File = disk.open(stem + LOG, create=create)
+        #: Made by its first entry; whoever opens a log that has the file loads it.
+        self.aborted = TransactionIndex(disk, stem + TXN_INDEX)
         try:
             # An index may be missing beside a log that is there; it is made anew.
             self.index: SparseIndex = offset_index(disk, stem + INDEX, index_bytes_max, create=True)
@@ -74,6 +77,7 @@ class Segment:
                 for file in self.files:
                     if disk.size(file):
                         disk.truncate(file, 0)
+                disk.remove(stem + TXN_INDEX)
         except DiskError:
             disk.close(self.file)
             raise
@@ -146,6 +150,7 @@ class Segment:
         self.note_time()
         self.index.flush()
         self.times.flush()
+        self.aborted.flush()
 
     def finish(self) -> None:
         """The segment has been rolled: nothing more is appended."""
@@ -231,6 +236,7 @@ class Segment:
         del self.tail_positions[keep:]
         self.index.truncate_keys(self.next_offset - self.base_offset)
         self.times.truncate_values(self.next_offset - self.base_offset)
+        self.aborted.truncate(self.next_offset)
         self.reload()
 
     def reload(self) -> None:
@@ -249,9 +255,15 @@ class Segment:
         first = self.head_at(0)
         self.first_timestamp = first.max_timestamp if first is not None else _NO_TIMESTAMP
 
+    def offset_bound(self, position: int) -> int:
+        """An offset that no batch before this position reaches, at most about an index interval too high."""
+        entry = self.index.first_from(position)
+        return self.base_offset + entry[0] if entry is not None else self.next_offset
+
     @property
-    def files(self) -> tuple[File, File, File]:
-        return self.file, self.index.file, self.times.file
+    def files(self) -> tuple[File, ...]:
+        files = (self.file, self.index.file, self.times.file)
+        return files if self.aborted.file is None else (*files, self.aborted.file)
 
     def close(self) -> None:
         for file in self.files:

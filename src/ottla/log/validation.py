@@ -122,6 +122,10 @@ def bad_header(count: int, delta: int, attributes: int) -> Refusal:
     )
 
 
+def no_producer() -> Refusal:
+    return Refusal(ErrorCode.INVALID_RECORD, "a batch of a transaction needs a producer id")
+
+
 def too_new(timestamp: int, now_ms: int, config: TopicConfig) -> Refusal:
     return Refusal(
         ErrorCode.INVALID_TIMESTAMP,

@@ -2,7 +2,7 @@
 
 The high watermark is where consumers stop reading (E3): with one replica it is the end of the log, or under the durable
 policy the end of what is synced, so that a consumer never sees a record that a power cut could take back (B5).
-It never moves backwards.
+It never moves backwards. Consumers of committed records stop at the last stable offset, which is not above it.
 """
 
 from __future__ import annotations
@@ -66,6 +66,10 @@ class Leader:
     @property
     def opened(self) -> bool:
         return self._log is not None
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log.last_stable_offset(self.high_watermark)
 
     def adopt(self, log: PartitionLog) -> None:
         self._log = log

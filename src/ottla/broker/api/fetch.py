@@ -1,6 +1,7 @@
 """Fetch (1): records of partitions from given offsets on, by zero copy; with incremental sessions (A4, B7, KIP-227).
 
-Waits until `min_bytes` are there or `max_wait` is over. A consumer sees records below the high watermark only. The answer
+Waits until `min_bytes` are there or `max_wait` is over. A consumer sees records below the high watermark only; with
+isolation level 1 (read committed) below the last stable offset, and with them the list of those that were aborted. The answer
 holds whole batches as they lie in the log, beginning with the one that holds the offset asked for; the last may be cut.
 
 Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH,
@@ -10,7 +11,7 @@ This is the one answer that is not made by a compiled encoder, because its recor
 
     throttle i32 | error i16 | session i32 (7+) | topics: name (-12) or id (13+), partitions:
         number i32 | error i16 | high watermark i64 | last stable offset i64 | log start i64 (5+) |
-        aborted transactions (null) | preferred replica i32 (11+) | records | tags: 0 diverging epoch
+        aborted transactions (null unless read committed): producer id i64, first offset i64 | preferred replica i32 (11+) | records | tags: 0 diverging epoch
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.fetching import Fetching, Interest, Row, find
+from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
 from ottla.wire.encode import uvarint
 
@@ -35,11 +37,16 @@ _FLEXIBLE_HEAD = struct.Struct(">iib")
 #: Throttle, and from version 7 on error and session.
 _TOP_4 = struct.Struct(">i")
 _TOP_7 = struct.Struct(">ihi")
-#: A partition up to its records, without and with log start and preferred replica; the aborted list is null.
+#: A partition up to its records, without and with log start and preferred replica; the aborted list is null or empty.
 _ROW_4 = struct.Struct(">ihqqii")
 _ROW_5 = struct.Struct(">ihqqqii")
 _ROW_11 = struct.Struct(">ihqqqiii")
 _ROW_12 = struct.Struct(">ihqqqBi")
+#: The same in pieces, where the list is not empty.
+_FIRST = struct.Struct(">ihqq")
+_ABORTED = struct.Struct(">qq")
+_NO_REPLICA: Final = b"\xff" * 4
+_READ_COMMITTED: Final = 1
 
 
 @serves(1)
@@ -76,6 +83,11 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         stale = fetching.call
         sessions.abandon(fetching)
         broker.reply(stale, _encode(stale, fetching, []))
+    committed = request.isolation_level == _READ_COMMITTED
+    if committed is not fetching.committed:
+        fetching.committed = committed
+        # What a session has nothing more to say about at one level it may at the other.
+        fetching.dirty.update(dict.fromkeys(fetching.interests.values()))
     fetching.bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes)
     # More than it may get nobody can wait for.
     fetching.bytes_min = min(request.min_bytes, fetching.bytes_max)
@@ -147,6 +159,25 @@ def reply(broker: Broker, call: Call, fetching: Fetching, rows: list[Row]) -> No
     broker.reply(call, parts)
 
 
+def _with_aborted(
+    version: int, first: tuple[int, int, int, int], start: int, aborted: list[Ended], length: int
+) -> bytearray:
+    """A partition up to its records, with aborted transactions."""
+    text = bytearray(_FIRST.pack(*first))
+    flexible = version >= 12
+    if version >= 5:
+        text += start.to_bytes(8, "big", signed=True)
+    text += uvarint(len(aborted) + 1) if flexible else len(aborted).to_bytes(4, "big")
+    for ended in aborted:
+        text += _ABORTED.pack(ended.producer_id, ended.first_offset)
+        if flexible:
+            text += b"\x00"
+    if version >= 11:
+        text += _NO_REPLICA
+    text += uvarint(length + 1) if flexible else length.to_bytes(4, "big")
+    return text
+
+
 def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int = 0) -> list[Any]:
     version = call.entry.version
     flexible = version >= 12
@@ -170,18 +201,22 @@ def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int =
             name = topic.encode()
             text += (uvarint(len(name) + 1) if flexible else len(name).to_bytes(2, "big")) + name
         text += uvarint(len(of_topic) + 1) if flexible else len(of_topic).to_bytes(4, "big")
-        for interest, code, watermark, start, data, diverging in of_topic:
+        for interest, code, watermark, start, data, diverging, stable, aborted in of_topic:
             length = data.size if data is not None else 0
             number = interest.number
-            if flexible:
-                text += _ROW_12.pack(number, code, watermark, watermark, start, 0, -1)
+            if aborted:
+                text += _with_aborted(version, (number, code, watermark, stable), start, aborted, length)
+            elif flexible:
+                text += _ROW_12.pack(number, code, watermark, stable, start, 0 if aborted is None else 1, -1)
                 text += uvarint(length + 1)
-            elif version >= 11:
-                text += _ROW_11.pack(number, code, watermark, watermark, start, -1, -1, length)
-            elif version >= 5:
-                text += _ROW_5.pack(number, code, watermark, watermark, start, -1, length)
             else:
-                text += _ROW_4.pack(number, code, watermark, watermark, -1, length)
+                none = -1 if aborted is None else 0
+                if version >= 11:
+                    text += _ROW_11.pack(number, code, watermark, stable, start, none, -1, length)
+                elif version >= 5:
+                    text += _ROW_5.pack(number, code, watermark, stable, start, none, length)
+                else:
+                    text += _ROW_4.pack(number, code, watermark, stable, none, length)
             if data is not None:
                 size += len(text) + length
                 parts.append(text)

@@ -2,6 +2,7 @@
 
 Special timestamps: -1 latest, -2 earliest, -3 newest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered
 (9+), -6 earliest pending upload (11+). Nothing is tiered here, so -4 is the start and -5 and -6 are unknown (-1).
+With isolation level 1 (read committed, version 2+) the end is the last stable offset, and nothing at or after it is found.
 A time that no record reaches answers offset -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
 UNKNOWN_LEADER_EPOCH, UNSUPPORTED_VERSION, INVALID_REQUEST (the same partition twice), KAFKA_STORAGE_ERROR.
 """
@@ -24,6 +25,7 @@ _LATEST: Final = -1
 _EARLIEST: Final = -2
 _NEWEST: Final = -3
 _EARLIEST_LOCAL: Final = -4
+_READ_COMMITTED: Final = 1
 #: The first version that knows each special timestamp.
 _SINCE: Final = {_LATEST: 0, _EARLIEST: 0, _NEWEST: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
 
@@ -41,14 +43,14 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
             if (topic.name, number) in seen:
                 row: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST}
             else:
-                row = _row(leader, partition, call.version)
+                row = _row(leader, partition, call.version, request.isolation_level == _READ_COMMITTED)
             seen.add((topic.name, number))
             rows.append(row | {"partition_index": number})
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
-def _row(leader: Leader | None, partition: Any, version: int) -> dict[str, Any]:
+def _row(leader: Leader | None, partition: Any, version: int, committed: bool) -> dict[str, Any]:
     if leader is None:
         return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     asked = partition.current_leader_epoch
@@ -59,22 +61,23 @@ def _row(leader: Leader | None, partition: Any, version: int) -> dict[str, Any]:
     if timestamp < 0 and (timestamp not in _SINCE or version < _SINCE[timestamp]):
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
     try:
-        return _find(leader, timestamp)
+        return _find(leader, timestamp, committed)
     except (DiskError, CorruptRecords):
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
 
 
-def _find(leader: Leader, timestamp: int) -> dict[str, Any]:
+def _find(leader: Leader, timestamp: int, committed: bool) -> dict[str, Any]:
     log = leader.log
+    end = leader.last_stable_offset if committed else leader.high_watermark
     if timestamp == _LATEST:
-        return {"error_code": 0, "offset": leader.high_watermark, "leader_epoch": leader.leader_epoch}
+        return {"error_code": 0, "offset": end, "leader_epoch": leader.leader_epoch}
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         start = log.log_start_offset
         return {"error_code": 0, "offset": start, "leader_epoch": log.epochs.epoch_of(start)}
     if timestamp < _EARLIEST_LOCAL:
         return {"error_code": 0}
     found = log.find_newest() if timestamp == _NEWEST else log.find_time(timestamp)
-    if found is None or found[0] >= leader.high_watermark:
+    if found is None or found[0] >= end:
         return {"error_code": 0}
     return {
         "error_code": 0,

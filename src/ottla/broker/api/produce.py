@@ -176,7 +176,10 @@ def _append(
             )
         attributes = records[_ATTRIBUTES_LOW_AT]
         if attributes & TRANSACTIONAL_BIT:
-            raise Refusal(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+            raise Refusal(
+                ErrorCode.INVALID_TXN_STATE,
+                "this broker has no transaction coordinator yet: transactions are not served",
+            )
         codec = attributes & CODEC_MASK
         if codec > ZSTD or (codec == ZSTD and version < 7):
             raise Refusal(

@@ -1,0 +1,100 @@
+"""Markers: the control batches that end transactions, in Kafka's format.
+
+A control batch holds one record:   key: version i16 = 0 | type i16 (0 abort, 1 commit)
+                                    value: version i16 = 0 | epoch of the transaction coordinator i32
+
+`append_marker` is `PartitionLog.append_marker`; `replay_marker` does to producers what it did, from the file.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ottla.log.producers import Producers
+from ottla.log.transactions import Ended
+from ottla.model.limits import DECOMPRESSED_BYTES_MAX
+from ottla.records.errors import CorruptRecords
+from ottla.records.record import Record, decode_batch, encode_batch
+
+if TYPE_CHECKING:
+    from ottla.log.partition_log import Appended, PartitionLog
+
+_KEY: Final = struct.Struct(">hh")
+_VALUE: Final = struct.Struct(">hi")
+_VERSION: Final = 0
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+class Marker(NamedTuple):
+    commit: bool
+    coordinator_epoch: int
+
+
+def encode_marker(
+    marker: Marker, *, producer_id: int, producer_epoch: int, now_ms: int, append_time: bool = False
+) -> bytes:
+    key = _KEY.pack(_VERSION, _COMMIT if marker.commit else _ABORT)
+    return encode_batch(
+        [Record(0, now_ms, key, _VALUE.pack(_VERSION, marker.coordinator_epoch))],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+        append_time_ms=now_ms if append_time else None,
+    )
+
+
+def decode_marker(batch: bytes) -> Marker | None:
+    """What a control batch says; None if it is not about a transaction, or compaction has emptied it."""
+    try:
+        records = decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX)
+    except CorruptRecords:
+        return None
+    if not records:
+        return None
+    key, value = records[0].key or b"", records[0].value or b""
+    if len(key) < _KEY.size or len(value) < _VALUE.size:
+        return None
+    # Later versions of either may have more fields behind these.
+    kind = _KEY.unpack_from(key)[1]
+    return Marker(kind == _COMMIT, _VALUE.unpack_from(value)[1]) if kind in (_ABORT, _COMMIT) else None
+
+
+def append_marker(
+    log: PartitionLog,
+    producer_id: int,
+    producer_epoch: int,
+    marker: Marker,
+    leader_epoch: int,
+    now_ms: int,
+) -> Appended:
+    log.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch)
+    append_time = log.config.message_timestamp_type == "LogAppendTime"
+    batch = encode_marker(
+        marker,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        now_ms=now_ms,
+        append_time=append_time,
+    )
+    offset = log.next_offset
+    appended = log.write(
+        batch, len(batch), offset, now_ms, leader_epoch, now_ms, now_ms if append_time else -1
+    )
+    ended = log.producers.ended(producer_id, producer_epoch, marker.coordinator_epoch, offset, now_ms)
+    if ended is not None and not marker.commit:
+        log.note_aborted(log.active, ended)
+    return appended
+
+
+def replay_marker(
+    producers: Producers, batch: bytes, producer_id: int, producer_epoch: int, offset: int, timestamp: int
+) -> Ended | None:
+    """The transaction that this control batch aborted, if it did."""
+    marker = decode_marker(batch)
+    if marker is None:
+        return None
+    ended = producers.ended(producer_id, producer_epoch, marker.coordinator_epoch, offset, timestamp)
+    return None if marker.commit else ended

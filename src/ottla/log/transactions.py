@@ -1,0 +1,167 @@
+"""What a log knows of transactions: which are open, which ended just now, and which were aborted.
+
+Open and just ended ones are in memory (`Transactions`, a part of `Producers`, so snapshots and replay rebuild them); they
+say where the last stable offset is. Aborted ones are in a file beside each segment that holds such a transaction's marker
+(`TransactionIndex`), for consumers that read committed records only. The format is Kafka's:
+
+    .txnindex    entries of 34 bytes:  version i16 = 0 | producer id i64 | first offset i64 | last offset i64, which is
+                 the marker's | last stable offset i64, as it was once the transaction had ended
+
+Entries stand in the order of their markers, so their last offsets grow. The file is made with its first entry: most
+segments never have one. Like the other indexes it is durable with the flush that moves the recovery point; what is past
+that is read from the log again by recovery.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from ottla.ports.disk import Disk, DiskError, File
+
+ENTRY: Final = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+#: What is read of an index at once: whole entries.
+_BLOCK_BYTES: Final = 120 * ENTRY.size
+
+
+class Ended(NamedTuple):
+    """A transaction that has its marker."""
+
+    producer_id: int
+    first_offset: int
+    #: The marker's.
+    last_offset: int
+    #: Where the first transaction begins that was open when this one ended; without one, the offset after the marker.
+    last_stable_offset: int
+
+
+class Transactions:
+    """The transactions of one log that hold its last stable offset back."""
+
+    __slots__ = ("_ended", "open")
+
+    def __init__(self) -> None:
+        #: First offset → producer id, by offset: they begin at the end of the log.
+        self.open: OrderedDict[int, int] = OrderedDict()
+        #: (marker's offset, first offset) of those whose marker may not be below the high watermark yet. Both grow: one
+        #: that began later and ended earlier than another decides nothing.
+        self._ended: deque[tuple[int, int]] = deque()
+
+    def begin(self, first_offset: int, producer_id: int) -> None:
+        self.open[first_offset] = producer_id
+
+    def end(self, first_offset: int, marker_offset: int) -> int:
+        """The transaction that began there has its marker; returns the last stable offset that this leaves."""
+        self.open.pop(first_offset, None)
+        ended = self._ended
+        while ended and ended[-1][1] >= first_offset:
+            ended.pop()
+        ended.append((marker_offset, first_offset))
+        return next(iter(self.open), marker_offset + 1)
+
+    def first_unstable(self, high_watermark: int) -> int | None:
+        """The first offset of which is not known, to whoever reads up to the high watermark, if it was committed."""
+        ended = self._ended
+        while ended and ended[0][0] < high_watermark:
+            ended.popleft()
+        first = next(iter(self.open), None)
+        if ended and (first is None or ended[0][1] < first):
+            return ended[0][1]
+        return first
+
+
+class TransactionIndex:
+    """The aborted transactions whose markers stand in one segment."""
+
+    __slots__ = ("_disk", "_path", "_pending", "_written", "file")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        #: None while there is no file: it comes with the first entry.
+        self.file: File | None = None
+        self._written = 0
+        #: Entries that there was no room for; the next flush of the log tries again.
+        self._pending = bytearray()
+
+    @property
+    def count(self) -> int:
+        return (self._written + len(self._pending)) // ENTRY.size
+
+    def load(self, base_offset: int) -> bool:
+        """Take the file that is there. False if it cannot be the index of this segment: then it counts as empty."""
+        file = self.file = self._disk.open(self._path)
+        size = self._disk.size(file)
+        self._written = size
+        last = base_offset - 1
+        sound = size % ENTRY.size == 0
+        if sound:
+            for version, _producer_id, first, end, stable in self._rows(0):
+                if version != _VERSION or not last < end or not 0 <= first <= end or stable > end + 1:
+                    sound = False
+                    break
+                last = end
+        if not sound:
+            self._cut(0)
+        return sound
+
+    def append(self, ended: Ended) -> None:
+        self._pending += ENTRY.pack(_VERSION, *ended)
+        try:
+            self.flush()
+        except DiskError:
+            # The marker stands in the log already and must not be refused (R13); the entry waits in memory.
+            return
+
+    def flush(self) -> None:
+        """Hand pending entries to the file (not yet durable)."""
+        if self._pending:
+            if self.file is None:
+                self.file = self._disk.open(self._path, create=True)
+            self._written = self._disk.write(self.file, self._written, (bytes(self._pending),))
+            self._pending.clear()
+
+    def truncate(self, offset: int) -> None:
+        """Drop the transactions whose markers stand at `offset` or after it."""
+        if self.count:
+            self.flush()
+            self._cut(self._rank(offset))
+
+    def collect(self, offset: int, end_offset: int, found: list[Ended]) -> bool:
+        """Add those that reach into these offsets; True if no later segment's index can have any more of them."""
+        for _version, *fields in self._rows(self._rank(offset)):
+            ended = Ended(*fields)
+            if ended.first_offset < end_offset and ended.last_offset >= offset:
+                found.append(ended)
+            if ended.last_stable_offset >= end_offset:
+                return True
+        return False
+
+    def _cut(self, count: int) -> None:
+        if self.file is not None and self._written != count * ENTRY.size:
+            self._written = count * ENTRY.size
+            self._disk.truncate(self.file, self._written)
+
+    def _rank(self, offset: int) -> int:
+        """How many of the entries in the file have markers before this offset."""
+        low, high = 0, self._written // ENTRY.size
+        while low < high:
+            middle = (low + high) // 2
+            if next(self._rows(middle, ENTRY.size))[3] < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _rows(self, rank: int, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[int, ...]]:
+        position = rank * ENTRY.size
+        while self.file is not None and position < self._written:
+            data = self._disk.read(self.file, position, min(block_bytes, self._written - position))
+            if not data:
+                break
+            yield from ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size])
+            position += len(data)
+        yield from ENTRY.iter_unpack(bytes(self._pending))
