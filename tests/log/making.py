@@ -6,10 +6,12 @@ from typing import Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
+from ottla.log.markers import decode_marker
 from ottla.log.partition_log import PartitionLog, Slice
 from ottla.log.recovery import Recovered, open_log
 from ottla.ports.disk import Buffer, DiskError, File
-from ottla.records.record import Record, decode_batches, encode_batch
+from ottla.records.batch import CONTROL_BIT, HEADER, TRANSACTIONAL_BIT
+from ottla.records.record import Record, decode_batch, decode_batches, encode_batch, whole_batches
 from ottla.runtime.disk import SystemDisk
 
 NOW = 1_700_000_000_000
@@ -35,10 +37,20 @@ def batch(
 
 
 def sequenced(
-    sequence: int, *values: bytes, producer: int = 7, epoch: int = 0, timestamp: int = NOW
+    sequence: int,
+    *values: bytes,
+    producer: int = 7,
+    epoch: int = 0,
+    timestamp: int = NOW,
+    transactional: bool = False,
 ) -> bytes:
     return batch(
-        *values, timestamp=timestamp, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+        *values,
+        timestamp=timestamp,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=transactional,
     )
 
 
@@ -139,6 +151,7 @@ class Bench:
             segment.close()
             for suffix in ("log", "index", "timeindex"):
                 self.file(f"{segment.base_offset:020d}.{suffix}").unlink()
+            self.file(f"{segment.base_offset:020d}.txnindex").unlink(missing_ok=True)
 
 
 def read_slice(log: PartitionLog, piece: Slice) -> bytes:
@@ -150,10 +163,34 @@ def records(log: PartitionLog, offset: int | None = None, bytes_max: int = 1 << 
     found: list[Record] = []
     at = log.log_start_offset if offset is None else offset
     while (piece := log.slice(at, log.next_offset, bytes_max, whole_first=True)) is not None:
-        got = [record for record in decode_batches(read_slice(log, piece)) if record.offset >= at]
-        assert got, "a slice holds at least one whole batch"
-        found += got
-        at = got[-1].offset + 1
+        data = read_slice(log, piece)
+        found += [record for record in decode_batches(data) if record.offset >= at]
+        ends = [head[0] + head[6] for head in map(HEADER.unpack_from, whole_batches(data))]
+        assert ends, "a slice holds at least one whole batch"
+        at = ends[-1] + 1
+    return found
+
+
+def committed(log: PartitionLog, end_offset: int, bytes_max: int = 1 << 30) -> list[Record]:
+    """What a consumer of committed records makes of the slices that it gets, up to the last stable offset."""
+    found: list[Record] = []
+    at = log.log_start_offset
+    while (piece := log.slice(at, end_offset, bytes_max, whole_first=True)) is not None:
+        to_come = sorted(log.aborted(at, end_offset, piece), key=lambda ended: -ended.first_offset)
+        aborted: set[int] = set()
+        for data in whole_batches(read_slice(log, piece)):
+            base, _, _, _, _, attributes, delta, _, _, producer, *_ = HEADER.unpack_from(data)
+            while to_come and to_come[-1].first_offset <= base + delta:
+                aborted.add(to_come.pop().producer_id)
+            if attributes & CONTROL_BIT:
+                marker = decode_marker(bytes(data))
+                assert marker is not None
+                if not marker.commit:
+                    aborted.discard(producer)
+            elif not (attributes & TRANSACTIONAL_BIT and producer in aborted):
+                found += [record for record in decode_batch(data) if record.offset >= at]
+            next_at = base + delta + 1
+        at = next_at
     return found
 
 

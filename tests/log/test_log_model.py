@@ -13,9 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ottla.log.partition_log import PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.model.errors import ErrorCode, Refusal
-from tests.log.making import NOW, Bench, batch, config, records, sequenced
+from tests.log.making import NOW, Bench, batch, committed, config, records, sequenced
 
 SETTINGS = {"segment_bytes": 900, "index_interval_bytes": 150, "segment_index_bytes": 96}
+#: Stands for a marker among the values.
+MARKER = b"marker"
 #: A producer keeps this many batches that it has no answer for.
 WINDOW = 5
 
@@ -29,6 +31,18 @@ class Kept(NamedTuple):
     leader_epoch: int
     #: The offset at which its batch begins: batches go whole.
     batch: int
+
+
+class Step(NamedTuple):
+    """One batch of a transaction, or the marker at its end, as the list remembers it."""
+
+    offset: int
+    producer: int
+    epoch: int
+    #: Of the batch that would come next; of a marker None.
+    next_sequence: int | None
+    #: Of a marker.
+    commit: bool = False
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -45,6 +59,8 @@ class LogMachine(RuleBasedStateMachine):
         self.sent: dict[int, list[tuple[int, list[bytes], int, int]]] = {}
         #: What a crash may not take back.
         self.flushed_to = 0
+        self.steps: list[Step] = []
+        self.watermark = 0
 
     def teardown(self) -> None:
         self.bench.disk.release()
@@ -115,6 +131,59 @@ class LogMachine(RuleBasedStateMachine):
         with pytest.raises(Refusal):
             self.log.append(bytes(data), self.epoch, NOW)
 
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    transactional = st.integers(11, 13)
+
+    def last_of(self, producer: int) -> tuple[int, int]:
+        """A transactional producer's epoch and next sequence."""
+        epoch = sequence = 0
+        for step in self.steps:
+            if step.producer == producer:
+                if step.epoch != epoch:
+                    epoch, sequence = step.epoch, 0
+                if step.next_sequence is not None:
+                    sequence = step.next_sequence
+        return epoch, sequence
+
+    def ended(self) -> tuple[dict[int, int], list[tuple[int, int, int, bool]]]:
+        """Where each producer's open transaction begins; and (producer, first, marker, commit) of the others."""
+        begun: dict[int, int] = {}
+        ended = []
+        for step in self.steps:
+            if step.next_sequence is not None:
+                begun.setdefault(step.producer, step.offset)
+            elif step.producer in begun:
+                ended.append((step.producer, begun.pop(step.producer), step.offset, step.commit))
+        return begun, ended
+
+    @rule(producer=transactional, sizes=sizes, timestamp=times)
+    def append_in_transaction(self, producer: int, sizes: list[int], timestamp: int) -> None:
+        values = self.next_values(sizes)
+        epoch, sequence = self.last_of(producer)
+        base = self.end
+        data = sequenced(
+            sequence, *values, producer=producer, epoch=epoch, timestamp=timestamp, transactional=True
+        )
+        assert self.log.append(data, self.epoch, NOW) == (base, base + len(values) - 1, -1, False)
+        self.remember(base, values, timestamp)
+        self.steps.append(Step(base, producer, epoch, sequence + len(values)))
+
+    @rule(producer=transactional, commit=st.booleans(), bump=st.booleans())
+    def end_transaction(self, producer: int, commit: bool, bump: bool) -> None:
+        epoch = self.last_of(producer)[0] + bump
+        base = self.end
+        answer = self.log.append_marker(producer, epoch, 0, commit, self.epoch, NOW)
+        assert answer == (base, base, -1, False)
+        self.kept.append(Kept(base, NOW, MARKER, self.epoch, base))
+        self.steps.append(Step(base, producer, epoch, None, commit))
+
+    @rule(percent=st.integers(0, 100))
+    def advance_the_high_watermark(self, percent: int) -> None:
+        offset = self.watermark + (self.end - self.watermark) * percent // 100
+        begins = next((kept.batch for kept in self.kept if kept.offset == offset), offset)
+        self.watermark = max(self.watermark, begins)
+
     # --- what the broker does ---------------------------------------------------------------------------------
 
     @rule()
@@ -170,6 +239,8 @@ class LogMachine(RuleBasedStateMachine):
         self.bench.remove(self.log.truncate(offset, NOW))
         self.kept = [kept for kept in self.kept if kept.offset < end]
         self.start = min(self.start, end)
+        self.steps = [step for step in self.steps if step.offset < end]
+        self.watermark = end
         self.flushed_to = min(self.flushed_to, end)
         self.bench.recovery_point = self.log.recovery_point
         self.bench.log_start_offset = self.start
@@ -192,6 +263,7 @@ class LogMachine(RuleBasedStateMachine):
         self.bench.stop(self.log)
         recovered = self.bench.recover(clean=True)
         self.log = recovered.log
+        self.watermark = self.end
         assert recovered.cut_bytes == 0 and not recovered.damaged
         assert self.log.recovery_point == self.end
         self.flushed_to = self.end
@@ -201,6 +273,7 @@ class LogMachine(RuleBasedStateMachine):
         """The page cache stays: nothing is lost, flushed or not."""
         recovered = self.bench.recover()
         self.log = recovered.log
+        self.watermark = self.end
         assert recovered.cut_bytes == 0 and not recovered.damaged
         assert self.log.recovery_point == max(self.flushed_to, self.log.bases[0])
 
@@ -210,6 +283,7 @@ class LogMachine(RuleBasedStateMachine):
             file.write(batch(b"never whole")[:bytes_torn])
         recovered = self.bench.recover()
         self.log = recovered.log
+        self.watermark = self.end
         assert recovered.cut_bytes == bytes_torn and not recovered.damaged
 
     # --- what must hold ---------------------------------------------------------------------------------------
@@ -228,10 +302,35 @@ class LogMachine(RuleBasedStateMachine):
         found = [
             (record.offset, record.timestamp_ms, record.value) for record in records(self.log, bytes_max=400)
         ]
-        assert found == [kept[:3] for kept in self.kept]
-        if self.kept:
-            middle = self.kept[len(self.kept) // 2].offset
+        kept = [kept for kept in self.kept if kept.value is not MARKER]
+        assert found == [each[:3] for each in kept]
+        if kept:
+            middle = kept[len(kept) // 2].offset
             assert records(self.log, middle)[0].offset == middle
+
+    @invariant()
+    def reads_what_was_committed(self) -> None:
+        begun, ended = self.ended()
+        if self.watermark < self.start:
+            # Deleted is only what is below it.
+            self.watermark = self.end
+        unstable = [*begun.values(), *(first for _, first, marker, _ in ended if marker >= self.watermark)]
+        stable = min([max(first, self.start) for first in unstable] + [self.watermark])
+        assert self.log.last_stable_offset(self.watermark) == stable
+        writers = {step.offset: step.producer for step in self.steps if step.next_sequence is not None}
+        aborted = [(producer, first, marker) for producer, first, marker, commit in ended if not commit]
+        expected = [
+            kept[:3]
+            for kept in self.kept
+            if kept.value is not MARKER
+            and kept.offset < stable
+            and not any(
+                writers.get(kept.batch) == producer and first <= kept.offset < marker
+                for producer, first, marker in aborted
+            )
+        ]
+        found = committed(self.log, stable, bytes_max=300)
+        assert [(record.offset, record.timestamp_ms, record.value) for record in found] == expected
 
     @invariant()
     def finds_times_as_the_list_does(self) -> None:
@@ -249,4 +348,4 @@ class LogMachine(RuleBasedStateMachine):
 
 
 TestLog = LogMachine.TestCase
-TestLog.settings = settings(max_examples=60, stateful_step_count=30)
+TestLog.settings = settings(max_examples=100, stateful_step_count=40)

@@ -298,7 +298,8 @@ def _believe_aborted(log: PartitionLog, names: list[str], trust_before: int) -> 
     That a whole file is missing cannot be seen, as most segments have none: before the recovery point it is not looked for.
     """
     there = set(names)
-    aborted_from = trust_before
+    # Before the log's first segment there is nothing to read; the snapshot at its beginning knows what was open there.
+    aborted_from = max(trust_before, log.bases[0])
     for segment in log.segments:
         if offset_name(segment.base_offset) + TXN_INDEX not in there:
             continue
