@@ -53,9 +53,8 @@ def test_the_first_unstable_offset_is_that_of_a_plain_search() -> None:
     chance = random.Random(1)
     for _ in range(300):
         kept, begun, ended = Transactions(), dict[int, int](), list[tuple[int, int]]()
-        offset = watermark = 0
-        for _ in range(40):
-            offset += 1
+        watermark = 0
+        for offset in range(1, 41):
             if begun and chance.random() < 0.5:
                 first = chance.choice(list(begun))
                 del begun[first]
