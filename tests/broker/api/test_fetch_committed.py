@@ -156,11 +156,14 @@ def test_a_waiting_reader_sleeps_through_open_transactions_and_is_woken_by_the_m
 def test_a_waiting_reader_is_woken_by_what_concerns_it_besides(
     client: Any, driver: Any, topic_id: bytes, writer: Writer, fetching: Any
 ) -> None:
+    for _ in range(2):
+        client.produce("t", writer.batch(b"0"))
     writer.write(1, b"a")
+    wanted = {"max_wait": 10_000, "min_bytes": 1 << 20, "isolation_level": READ_COMMITTED}
     for end in ("deleted", "gone"):
         reader = driver.connect()
         offset = 0 if end == "deleted" else 1
-        reader.send(1, 12, **fetching({("t", 0): offset}, max_wait=10_000, isolation_level=READ_COMMITTED))
+        reader.send(1, 12, **fetching({("t", 0): offset}, **wanted))
         assert reader.answers == []
         if end == "deleted":
             client.ask(21, topics=[{"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}])
