@@ -1,7 +1,7 @@
 """Apache Kafka as the peer: fetched with Maven, formatted, started as one KRaft node.
 
 The newest 4.x release and what it needs at run time are copied once into the cache directory (`make bench` passes
-`--update-kafka` on to fetch again). JVM options are those of Kafka's own start scripts; the properties are those of the
+`--update-kafka` on to fetch again); the interop tests ask for 3.9 as well, the last that also ran with ZooKeeper. JVM options are those of Kafka's own start scripts; the properties are those of the
 server.properties it ships, on loopback, with the internal topics at one replica. Logging goes to a simple logger at
 warning level, and neither JMX nor the collector's log is on: all three favour Kafka.
 
@@ -43,7 +43,7 @@ POM = """\
   <groupId>bench</groupId><artifactId>kafka-peer</artifactId><version>1</version>
   <dependencies>
     <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>[4.0,5.0)</version>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{versions}</version>
     </dependency>
     <dependency>
       <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>1.7.36</version>
@@ -51,6 +51,8 @@ POM = """\
   </dependencies>
 </project>
 """
+#: What Maven is asked for, and the folder of the cache that it goes to.
+SERIES = {"4": ("[4.0,5.0)", "kafka"), "3.9": ("[3.9,3.10)", "kafka-3.9")}
 PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -137,10 +139,11 @@ class Distribution:
             raise BrokerFailed(f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}")
 
 
-def fetch(*, update: bool = False, cache: Path = CACHE) -> Distribution:
-    """The newest 4.x release, from the cache or by Maven."""
+def fetch(series: str = "4", *, update: bool = False, cache: Path = CACHE) -> Distribution:
+    """The newest release of a series, from the cache or by Maven."""
     java = find_java()
-    home = cache / "kafka"
+    versions, folder = SERIES[series]
+    home = cache / folder
     libraries = home / "libs"
     if update or not libraries.is_dir():
         maven = shutil.which("mvn")
@@ -149,7 +152,7 @@ def fetch(*, update: bool = False, cache: Path = CACHE) -> Distribution:
         cache.mkdir(parents=True, exist_ok=True)
         (cache / ".gitignore").write_text("*\n")
         home.mkdir(exist_ok=True)
-        (home / "pom.xml").write_text(POM)
+        (home / "pom.xml").write_text(POM.format(versions=versions))
         print("bench: fetching Apache Kafka with Maven (once, about 45 MB) ...", file=sys.stderr, flush=True)
         # Copied aside and renamed, so that an interrupted fetch is not taken for a whole one.
         arriving = home / "arriving"

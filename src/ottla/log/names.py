@@ -5,6 +5,8 @@
 <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .txnindex .snapshot
                               leader-epoch-checkpoint, partition.metadata
 <log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
+<log dir>/<topic>-<partition>.<32 hex digits>-stray        one that no topic knows, kept for a person to look at
+<log dir>/__cluster_metadata-0                             Kafka's own metadata log, in a directory that was Kafka's
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ META_PROPERTIES: Final = "meta.properties"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
+KAFKA_METADATA: Final = "__cluster_metadata-0"
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
@@ -39,15 +42,24 @@ def partition_dir(topic: str, partition: int) -> str:
 
 
 def parse_partition_dir(name: str) -> tuple[str, int] | None:
-    if is_delete_dir(name):
+    # Kafka's metadata log lies among the partitions and is none: it is nobody's to serve, and not a stray one.
+    if is_delete_dir(name) or name == KAFKA_METADATA:
         return None
     match = _PARTITION_DIR.fullmatch(name)
     return (match["topic"], int(match["partition"])) if match else None
 
 
 def delete_dir(topic: str, partition: int, unique: bytes) -> str:
+    return _renamed(topic, partition, unique, "delete")
+
+
+def stray_dir(topic: str, partition: int, unique: bytes) -> str:
+    return _renamed(topic, partition, unique, "stray")
+
+
+def _renamed(topic: str, partition: int, unique: bytes, why: str) -> str:
     # The whole name must stay a legal file name, so a long topic name is cut as Kafka does.
-    suffix = f"-{partition}.{unique.hex()}-delete"
+    suffix = f"-{partition}.{unique.hex()}-{why}"
     return topic[: 255 - len(suffix)] + suffix
 
 

@@ -19,6 +19,8 @@ def topic_name_problem(name: str) -> str | None:
         return f"'{name}' is not a topic name"
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return f"the topic name has {len(name)} characters, at most {TOPIC_NAME_LENGTH_MAX} are allowed"
+    if name == "__cluster_metadata":
+        return "'__cluster_metadata' is no topic: Kafka keeps its metadata under that name"
     if not _ALLOWED.fullmatch(name):
         return f"topic name {name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None

@@ -22,7 +22,7 @@ from itertools import count, islice
 from typing import cast
 
 from ottla.ports.disk import Buffer, DiskError, File
-from ottla.runtime.platform import sync_all, sync_data, write_parts
+from ottla.runtime.platform import lock_against_java, sync_all, sync_data, write_parts
 
 
 class OpenFile:
@@ -221,7 +221,8 @@ class SystemDisk:
             fd = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                lock_against_java(fd)
+            except (BlockingIOError, PermissionError):
                 os.close(fd)
                 return False
         self._locks.append(fd)

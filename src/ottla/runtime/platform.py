@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -59,6 +60,20 @@ def _full_sync(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fsync(fd)
+
+
+def lock_against_java(fd: int) -> None:
+    """Take the lock that Kafka takes on the same file, of another kind than flock's. BlockingIOError if it is taken.
+
+    Of the open file where the kernel offers it; else of the process, which loses it when it closes the file elsewhere.
+    """
+    import fcntl
+
+    if hasattr(fcntl, "F_OFD_SETLK") and not PORTABLE:
+        # struct flock: type, whence, start, length (0: all of it), process id (0 is asked for), padded to its end.
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    else:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 #: Write several buffers at a position.

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from ottla.broker.core import Broker
 from ottla.broker.log_directory import ForeignDirectory
+from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
 from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
@@ -85,9 +86,18 @@ class Node:
             self.say(f"{name} has no effect here")
         clock = Clock()
         self._store = EmbeddedStore(self._journal_disk, self.data_dir)
-        self._broker = Broker(self.config, self._disk, SystemEntropy(), say=self.say)
+        entropy = SystemEntropy()
+        journal = self._store.load()
+        found = take_over(self._disk, self.config, journal, new_id=entropy.id_bytes)
+        self.config = found.config
+        if found.records:
+            self._store.append(found.records)
+            journal += found.records
+        for note in found.notes:
+            self.say(note)
+        self._broker = Broker(self.config, self._disk, entropy, say=self.say)
         now_ms = clock.now_ms()
-        first = self._broker.start(self._store.load(), now_ms)
+        first = self._broker.start(journal, now_ms)
         if first:
             self._store.append(first)
             self._broker.committed(first, now_ms)
