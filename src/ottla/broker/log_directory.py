@@ -68,7 +68,8 @@ class LogDirectory:
     def _offsets(self, name: str) -> dict[checkpoints.Partition, int]:
         data = self.disk.read_file(f"{self.path}/{name}")
         offsets = checkpoints.parse_offsets(data)
-        if offsets is None and data is not None:
+        # Kafka makes the file empty and fills it later.
+        if offsets is None and data:
             self.say(f"{self.path}/{name} is damaged and ignored; the logs are read again from their start")
         return offsets or {}
 

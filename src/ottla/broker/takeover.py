@@ -37,6 +37,14 @@ CLEANED: Final = "cleaner-offset-checkpoint"
 _NO_LEADER: Final = -1
 #: How many names a note spells out.
 _NAMED_MAX: Final = 5
+_DEFAULTS_NOTE: Final = (
+    "settings of Kafka's server.properties are not part of its metadata: retention and other defaults are those of "
+    "this start (ottla broker --config server.properties takes Kafka's)"
+)
+_KAFKA_NOTE: Final = (
+    "do not start Kafka on this directory again: it would serve these logs with its old metadata, without the "
+    "topics, settings and producer ids that change from now on, and ottla would refuse the directory afterwards"
+)
 
 
 class Found(NamedTuple):
@@ -179,22 +187,17 @@ def _records(
     else:
         made += _producer_ids_in_snapshots(folders)
     partitions_count = sum(len(partitions) for _topic, partitions in topics)
+    source = "Kafka's metadata" if state is not None else "the partition folders"
     head = (
         f"took over {len(topics)} topics, {partitions_count} partitions of cluster {cluster_id} from "
-        f"{f'Kafka{chr(39)}s metadata' if state is not None else 'the partition folders'}; this is broker {config.node_id}"
+        f"{source}; this is broker {config.node_id}"
     )
-    tail = [
-        "settings of Kafka's server.properties are not part of its metadata: retention and other defaults are those of "
-        "this start (ottla broker --config server.properties takes Kafka's)",
-        "do not start Kafka on this directory again: it would serve these logs with its old metadata, without the "
-        "topics, settings and producer ids that change from now on, and ottla would refuse the directory afterwards",
-    ]
     if state is None:
         notes.append(
             "the topics' settings are not known here (there is no metadata log): each topic keeps all its records until "
             "you set its retention.ms; those that Kafka had compacted are compacted"
         )
-    return made, [head, *notes, *tail]
+    return made, [head, *notes, _DEFAULTS_NOTE, _KAFKA_NOTE]
 
 
 def _topics_of(

@@ -1,4 +1,4 @@
-"""`ottla log dump`: what is in the files of a log directory."""
+"""`ottla log dump`, what is in the files of a data directory, and `ottla log verify`, what is wrong with them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.options import AsJson
-from ottla.cli.outcome import FAILED, NOT_FOUND, CommandError, print_json, say
+from ottla.cli.outcome import FAILED, NOT_FOUND, USAGE, CommandError, print_json, say
 from ottla.cli.text import Format, shown, time_text
 
 if TYPE_CHECKING:
     from ottla.cli.dump import Row
 
 app = typer.Typer(
-    help="""Look into the files of a log directory.
+    help="""Look into the files of a data directory, ottla's or Kafka's.
 
 \b
 Example:
   ottla log dump ottla-data/orders-0/00000000000000000000.log
+  ottla log verify ottla-data
 """,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -29,28 +30,33 @@ Example:
 #: Files that are text: entries of two or three columns, or names and values.
 CHECKPOINT_SUFFIX = "-checkpoint"
 PROPERTY_FILES = ("meta.properties", "partition.metadata")
+JSON_FILES = ("quorum-state", ".kafka_cleanshutdown", "kafka-takeover")
+JOURNAL = "metadata.journal"
+#: Folders and files whose batches hold Kafka's metadata records.
+KRAFT_FOLDER = "__cluster_metadata-0"
+KRAFT_SUFFIX = ".checkpoint"
+#: What a file on its way in or out has behind its own suffix.
+PASSING = (".deleted", ".cleaned", ".swap", ".part", ".tmp")
 
 
 def register(parent: typer.Typer) -> None:
     parent.add_typer(app, name="log")
 
 
-@app.callback()
-def log() -> None:
-    """Keeps `dump` a command of its own, however many there are."""
-
-
 @app.command()
 def dump(
-    files: Annotated[list[Path], typer.Argument(help="Files of a log directory, or partition folders.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Files of a data directory, partition folders, or all of it.")
+    ],
     records: Annotated[
         bool, typer.Option("--records/--no-records", help="The records in each batch too.")
     ] = True,
     form: Annotated[Format, typer.Option("--format", "-f", help="How keys and values are written.")] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Print batches, records and indexes of a segment, producer snapshots and checkpoints.
+    """Print what is in segments, indexes, snapshots, checkpoints and metadata, of ottla and of Kafka.
 
+    Kafka's own metadata log (__cluster_metadata-0) is shown record by record. Folders are read with all below them.
     Reads the files only; a broker may be running on them. Checks every CRC and the order of the indexes; exits with 1
     when something is wrong with a file.
 
@@ -81,7 +87,7 @@ def _expanded(files: list[Path]) -> Iterator[Path]:
         if file.is_dir():
             yield from (
                 entry
-                for entry in sorted(file.iterdir())
+                for entry in sorted(file.rglob("*"))
                 if entry.is_file() and _kind(entry) and entry.stat().st_size
             )
         elif not file.exists():
@@ -90,51 +96,67 @@ def _expanded(files: list[Path]) -> Iterator[Path]:
             yield file
         else:
             raise CommandError(
-                f"{file}: not a file of a log directory (.log, .index, .timeindex, .txnindex, .snapshot, …-checkpoint, "
-                "meta.properties, partition.metadata)"
+                f"{file}: not a file of a data directory (.log, .index, .timeindex, .txnindex, .snapshot, .checkpoint, "
+                f"…-checkpoint, {JOURNAL}, {', '.join((*PROPERTY_FILES, *JSON_FILES))})"
             )
 
 
 def _kind(file: Path) -> str:
     if file.name in PROPERTY_FILES:
         return "properties"
+    if file.name in JSON_FILES:
+        return "json"
+    if file.name == JOURNAL:
+        return "journal"
     if file.name.endswith(CHECKPOINT_SUFFIX):
         return "checkpoint"
     # A segment that is being deleted or cleaned keeps its format under a second suffix.
-    suffixes = [suffix for suffix in file.suffixes if suffix not in (".deleted", ".cleaned", ".swap")]
+    suffixes = [suffix for suffix in file.suffixes if suffix not in PASSING]
     last = suffixes[-1] if suffixes else ""
-    return last if last in (".log", ".index", ".timeindex", ".txnindex", ".snapshot") else ""
+    return last if last in (".log", ".index", ".timeindex", ".txnindex", ".snapshot", KRAFT_SUFFIX) else ""
 
 
 def rows_of(file: Path, records: bool) -> Iterator[Row]:
-    """The rows of any file of a log directory."""
-    from ottla.cli import dump
+    """The rows of any file of a data directory."""
+    from ottla.cli import dump, dump_metadata
 
     kind = _kind(file)
     if kind in ("checkpoint", "properties"):
         text = file.read_text(encoding="utf-8", errors="backslashreplace")
         yield from dump.checkpoint(text) if kind == "checkpoint" else dump.properties(text)
         return
-    base_offset = dump.base_offset_of(file.name)
-    if kind == ".log":
-        import mmap
-
-        if not file.stat().st_size:
-            return
-        with file.open("rb") as opened:
-            # Mapped, not read: a segment may be larger than memory. It is unmapped when the last view has gone.
-            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        yield from dump.batches(memoryview(mapped), records=records)
+    if kind in (".log", KRAFT_SUFFIX):
+        rows = _batches(file, records)
+        is_metadata = kind == KRAFT_SUFFIX or file.absolute().parent.name == KRAFT_FOLDER
+        yield from dump_metadata.kraft(rows) if is_metadata else rows
         return
     data = file.read_bytes()
+    base_offset = dump.base_offset_of(file.name)
     if kind == ".index":
         yield from dump.offset_index(data, base_offset)
     elif kind == ".timeindex":
         yield from dump.time_index(data, base_offset)
     elif kind == ".txnindex":
         yield from dump.txn_index(data)
+    elif kind == "journal":
+        yield from dump_metadata.journal(data)
+    elif kind == "json":
+        yield from dump_metadata.json_file(data)
     else:
         yield from dump.producer_snapshot(data)
+
+
+def _batches(file: Path, records: bool) -> Iterator[Row]:
+    import mmap
+
+    from ottla.cli import dump
+
+    if not file.stat().st_size:
+        return
+    with file.open("rb") as opened:
+        # Mapped, not read: a segment may be larger than memory. It is unmapped when the last view has gone.
+        mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+    yield from dump.batches(memoryview(mapped), records=records)
 
 
 def _plain(row: Row, form: Format) -> dict[str, Any]:
@@ -178,6 +200,12 @@ def _print_row(row: Row, form: Format) -> None:
         f"{'  ' + ' '.join(flags) if flags else ''}{problem}"
     )
     for record in row.get("records", ()):
+        if "metadata" in record:
+            words = "  ".join(
+                f"{name} {value}" for name, value in record["metadata"].items() if name != "type"
+            )
+            print(f"  {record['offset']}  {record['metadata']['type']}  {words}".rstrip())
+            continue
         headers = "".join(f"  {name}={_or_null(value, form)}" for name, value in record["headers"])
         print(
             f"  {record['offset']}  {time_text(record['timestamp_ms'])}  key {_or_null(record['key'], form)}"
@@ -187,3 +215,57 @@ def _print_row(row: Row, form: Format) -> None:
 
 def _or_null(data: bytes | None, form: Format) -> str:
     return "null" if data is None else shown(data, form) or "''"
+
+
+@app.command()
+def verify(
+    folders: Annotated[
+        list[Path], typer.Argument(help="A broker's data directories, or single partition folders.")
+    ],
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every record, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find damage in a data directory, ottla's or Kafka's, and say what it means and what to do.
+
+    Reads every batch, index, snapshot and checkpoint and changes nothing. A broker may be running on the directory. Exits
+    with 1 when something is damaged; notes alone are not damage. All directories of one broker belong in one call.
+
+    \b
+    Example:
+      ottla log verify ottla-data
+      ottla log verify ottla-data/orders-0 --deep --json
+    """
+    from ottla.cli.progress import ProgressLine
+    from ottla.cli.verify import ReadOnlyFiles, in_use, worded
+    from ottla.server.verifying import verify as find
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise CommandError(f"{folder}: not a directory", USAGE if folder.exists() else NOT_FOUND)
+    changing = any(in_use(str(place)) for folder in folders for place in (folder, folder.absolute().parent))
+    counts = {"note": 0, "mend": 0, "loss": 0}
+    progress = ProgressLine()
+    paths = [str(folder) for folder in folders]
+    for finding in find(ReadOnlyFiles(), paths, changing=changing, deep=deep, progress=progress.show):
+        report = worded(finding)
+        counts[report.level] += 1
+        progress.clear()
+        if as_json:
+            print_json(report._asdict())
+            continue
+        place = report.file
+        place += f", byte {report.position}" if report.position is not None else ""
+        place += f", offset {report.offset}" if report.offset is not None else ""
+        print(
+            f"{report.level.upper()}  {place}\n  {report.what}\n  means: {report.means}\n  do:    {report.do}"
+        )
+    progress.clear()
+    damaged = counts["mend"] + counts["loss"]
+    running = " (a broker is running on it)" if changing else ""
+    say(
+        f"{counts['loss']} with records lost or in doubt, {counts['mend']} that can be mended, {counts['note']} note(s){running}"
+        if damaged or counts["note"]
+        else f"no damage found{running}"
+    )
+    if damaged:
+        raise typer.Exit(FAILED)

@@ -197,10 +197,10 @@ def _newest_snapshot(disk: Disk, folder: str, names: list[str]) -> KraftState | 
         state = KraftState()
         data = disk.read_file(f"{folder}/{name}") or b""
         whole, at = False, 0
-        for at, header, batch in batches(data):
+        for position, header, batch in batches(data):
             for control in _apply_batch(state, header, batch, f"{folder}/{name}"):
                 whole = control == "SnapshotFooter"
-            at += len(batch)
+            at = position + len(batch)
         if whole and at == len(data):
             state.end = end
             return state

@@ -47,13 +47,9 @@ class EmbeddedStore:
             # The first start, or one after it that died before its first entry: no name is durable yet.
             self._disk.sync_dir(_above(self._directory))
             data = b""
-        records: list[Record | None] = []
-        at = 0
-        while (payload := _payload(data, at)) is not None:
-            records += [decode(line) for line in payload.split(b"\n")]
-            at += _HEAD.size + len(payload)
+        records, at = read_journal(data)
         if at < len(data):
-            if _entry_after(data, at):
+            if entry_after(data, at):
                 raise DamagedJournal(
                     f"{self._path} is damaged at byte {at} of {len(data)}: restore it from a copy, "
                     "or move the data directory away and start anew"
@@ -105,6 +101,16 @@ class EmbeddedStore:
         self._disk.close(self._file)
 
 
+def read_journal(data: bytes) -> tuple[list[Record | None], int]:
+    """The records of all whole entries, and where the last of them ends."""
+    records: list[Record | None] = []
+    at = 0
+    while (payload := _payload(data, at)) is not None:
+        records += [decode(line) for line in payload.split(b"\n")]
+        at += _HEAD.size + len(payload)
+    return records, at
+
+
 def _payload(data: bytes, at: int) -> bytes | None:
     """The payload of the entry at a position, or None if there is no whole one."""
     if len(data) - at < _HEAD.size:
@@ -115,7 +121,7 @@ def _payload(data: bytes, at: int) -> bytes | None:
     return payload if payload and len(payload) == length and crc32c(payload) == crc else None
 
 
-def _entry_after(data: bytes, at: int) -> bool:
+def entry_after(data: bytes, at: int) -> bool:
     """Whether a whole entry stands anywhere behind a bad one, whose length may be the very thing that is wrong."""
     found = data.find(_FIRST_BYTES, at + _HEAD.size)
     while found >= 0:
