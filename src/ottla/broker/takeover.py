@@ -125,12 +125,10 @@ def _with_node_id(config: BrokerConfig, properties: dict[str, str]) -> BrokerCon
     if not written.isdigit() or int(written) == config.node_id:
         return config
     if {"node.id", "broker.id"} & config.properties.keys():
-        if "node.id" in properties:
-            # The directory's own check says it better.
-            return config
+        name = "node.id" if "node.id" in properties else "broker.id"
         raise ForeignDirectory(
-            f"{config.log_dirs[0]} belongs to broker.id {written}, this broker has {config.node_id}: "
-            "start it with the id the directory was made with"
+            f"{config.log_dirs[0]} belongs to {name} {written}, this broker has {config.node_id}: "
+            "start it with its own --data-dir, or with the id the directory was made with"
         )
     return BrokerConfig.from_properties({**config.properties, "node.id": written})
 
@@ -203,6 +201,12 @@ def _records(
 def _topics_of(
     state: KraftState, folders: _Folders, node_id: int, notes: list[str]
 ) -> list[tuple[r.Topic, list[r.Partition]]]:
+    everywhere = [partition for topic in state.partitions.values() for partition in topic.values()]
+    if folders.by_partition and not any(node_id in partition.replicas for partition in everywhere):
+        raise ForeignDirectory(
+            f"Kafka's metadata knows no partition on broker {node_id}, but {len(folders.by_partition)} partition folders "
+            f"are here: is node.id in {names.META_PROPERTIES} right? Nothing was changed"
+        )
     topics: list[tuple[r.Topic, list[r.Partition]]] = []
     shared: list[str] = []
     elsewhere: list[str] = []
