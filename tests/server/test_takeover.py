@@ -17,7 +17,6 @@ from ottla.server.node import CannotStart
 from tests.kafka_fixture import SERIES, contents, kafka_directory
 from tests.peer import METADATA, Peer
 
-
 DESCRIBE_PRODUCERS = 61
 
 
@@ -78,7 +77,7 @@ def test_the_node_id_of_the_directory_counts_unless_another_is_named(tmp_path: P
     meta = directory / "meta.properties"
     meta.write_text(meta.read_text().replace("node.id=1", "node.id=7"))
     before = contents(directory)
-    with pytest.raises(CannotStart, match="belongs to node.id 7, this broker has 3"):
+    with pytest.raises(CannotStart, match=r"belongs to node\.id 7, this broker has 3"):
         Broker(str(directory), config={"node.id": "3"})
     with pytest.raises(CannotStart, match="no partition on broker 7"):
         Broker(str(directory))
@@ -109,7 +108,7 @@ def test_a_directory_that_kafka_ran_on_again_is_refused_untouched(tmp_path: Path
     shutil.copytree(directory / "orders-0", directory / "new-0")
     grow_kafkas_metadata(directory)
     before = contents(directory)
-    with pytest.raises(CannotStart, match="Kafka has run on .* since ottla took it over"):
+    with pytest.raises(CannotStart, match=r"Kafka has run on .* since ottla took it over"):
         Broker(str(directory))
     assert contents(directory) == before
 
@@ -174,7 +173,7 @@ def test_damaged_metadata_is_refused_untouched(tmp_path: Path) -> None:
     data[200] ^= 0xFF
     log.write_bytes(data)
     before = contents(directory)
-    with pytest.raises(CannotStart, match="Kafka's metadata cannot be taken over.*damaged"):
+    with pytest.raises(CannotStart, match=r"Kafka's metadata cannot be taken over.*damaged"):
         Broker(str(directory))
     assert contents(directory) == before
 

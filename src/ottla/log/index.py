@@ -19,6 +19,7 @@ from ottla.ports.disk import Disk, DiskError, File
 _PENDING_BYTES_MAX: Final = 4096
 #: Once the search is down to this many bytes they are read at once.
 _BLOCK_BYTES: Final = 4096
+_SALVAGE_BYTES: Final = 1 << 16
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 TIME_ENTRY: Final = struct.Struct(">qi")
@@ -80,15 +81,20 @@ class SparseIndex:
 
     def salvage(self) -> None:
         """Keep what a power cut left whole: the entries up to the first that does not go on from the one before."""
-        data = self._disk.read(
-            self.file, 0, self._disk.size(self.file) // self._entry.size * self._entry.size
-        )
+        width = self._entry.size
+        block = _SALVAGE_BYTES // width * width
         count, last = 0, (-1, -1)
-        for key, value in self._entry.iter_unpack(data):
-            if key <= last[0] or value <= last[1]:
-                break
-            last = key, value
-            count += 1
+        # In pieces: Kafka's own file of a segment in use is ten megabytes, nearly all of them zeros.
+        whole = True
+        while whole:
+            data = self._disk.read(self.file, count * width, block)
+            whole = len(data) == block
+            for key, value in self._entry.iter_unpack(data[: len(data) // width * width]):
+                if key <= last[0] or value <= last[1]:
+                    whole = False
+                    break
+                last = key, value
+                count += 1
         self._pending.clear()
         self.written = count * self._entry.size
         self._disk.truncate(self.file, self.written)
