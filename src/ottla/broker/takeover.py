@@ -380,10 +380,12 @@ def _producer_ids_in_snapshots(folders: _Folders) -> list[r.Record]:
 
 
 def _set_aside(disk: Disk, paths: Sequence[str], image: Image, new_id: Callable[[], bytes]) -> list[str]:
-    """Rename folders that the metadata does not know, instead of letting them be removed: they may be Kafka's."""
+    """Rename folders that the metadata does not know, instead of letting them be removed: they may be Kafka's.
+
+    Not synced: what a power cut takes back, the next start does again.
+    """
     notes = []
     for path in paths:
-        moved = False
         for name in disk.list(path):
             parsed = names.parse_partition_dir(name)
             if parsed is None:
@@ -399,9 +401,6 @@ def _set_aside(disk: Disk, paths: Sequence[str], image: Image, new_id: Callable[
                 target = names.stray_dir(*parsed, new_id())
                 disk.rename(f"{path}/{name}", f"{path}/{target}")
                 notes.append(f"{path}/{name} belongs to no topic that is known here: it is now {target}")
-                moved = True
-        if moved:
-            disk.sync_dir(path)
     return notes
 
 
