@@ -13,10 +13,11 @@ import signal
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -44,10 +45,13 @@ TIME = 1_700_000_000_000
 PATIENCE_S = 60
 
 
+Records: TypeAlias = dict[tuple[str, int], dict[int, tuple[bytes | None, bytes | None]]]
+
+
 class Left(NamedTuple):
     """What a reader must find: for each (topic, partition) its records by offset, and each topic's own settings."""
 
-    records: dict[tuple[str, int], dict[int, tuple[bytes | None, bytes | None]]]
+    records: Records
     settings: dict[str, dict[str, str]]
     starts: dict[tuple[str, int], int]
 
@@ -155,6 +159,20 @@ class Filling:
             assert each.result(PATIENCE_S).topic_partitions[0].offset == offset
         consumer.close()
 
+    def compact(self, topic: str) -> None:
+        """Write the same keys again and again until Kafka's cleaner has been here; what is left is what it serves."""
+        written = [(b"key-%d" % (number % 10), b"%d" % number * 200) for number in range(3000)]
+        self.produce(topic, written)
+        deadline = time.monotonic() + PATIENCE_S
+        before: Any = None
+        while True:
+            now = read(self.address, {(topic, 0)}, {})[topic, 0]
+            if len(now) < len(written) and now == before:
+                break
+            assert time.monotonic() < deadline, f"{topic} was not compacted"
+            before = now
+        self.left.records[topic, 0] = now
+
     def transactions(self, topic: str) -> None:
         producer = Producer({"bootstrap.servers": self.address, "transactional.id": "teller"})
         producer.init_transactions(PATIENCE_S)
@@ -162,6 +180,32 @@ class Filling:
             producer.begin_transaction()
             self.produce(topic, [(name, b"%d" % number) for number in range(3)], producer=producer)
             end(PATIENCE_S)
+
+
+def read(address: str, places: Iterable[tuple[str, int]], starts: Mapping[tuple[str, int], int]) -> Records:
+    """All records of these partitions, from their starts to their ends."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_uncommitted",
+        }
+    )
+    found: Records = {place: {} for place in places}
+    consumer.assign([TopicPartition(*place, starts.get(place, 0)) for place in found])
+    ended: set[tuple[str, int]] = set()
+    while len(ended) < len(found):
+        message = consumer.poll(PATIENCE_S)
+        assert message is not None, f"nothing more of {set(found) - ended}"
+        place = (message.topic(), message.partition())
+        if message.error() is not None:
+            ended.add(place)
+        else:
+            found[place][message.offset()] = (message.key(), message.value())
+    consumer.close()
+    return found
 
 
 def rows(count: int, size: int = 60) -> list[tuple[bytes | None, bytes | None]]:
@@ -201,6 +245,10 @@ def fill(address: str, *, count: int = 2000) -> Left:
     filling.create("nothing.in_it")
     filling.alter_broker("1", "log.retention.ms", "987654321")
     filling.alter_broker("1", "log.cleaner.threads", "2")
+    filling.create(
+        "compacted", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.01"
+    )
+    filling.compact("compacted")
     filling.create("money")
     filling.transactions("money")
     filling.produce("wide", [(None, None), (b"tombstone", None)])
