@@ -18,6 +18,7 @@ PATHS = [
     *(("config", name) for name in ("describe", "set", "unset")),
     ("log",),
     ("log", "dump"),
+    ("log", "verify"),
     ("bench",),
     *(("bench", name) for name in ("produce", "consume", "latency")),
     ("demo",),

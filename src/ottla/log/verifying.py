@@ -19,7 +19,16 @@ from crc32c import crc32c
 
 from ottla.log.checkpoints import parse_epochs, parse_partition_metadata
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
-from ottla.log.names import EPOCHS, INDEX, LOG, PARTITION_METADATA, TIME_INDEX, offset_name, segment_base
+from ottla.log.names import (
+    EPOCHS,
+    INDEX,
+    LOG,
+    PARTITION_METADATA,
+    TIME_INDEX,
+    TXN_INDEX,
+    offset_name,
+    segment_base,
+)
 from ottla.log.producers import Producers
 from ottla.log.replay import snapshot_offsets
 from ottla.model.limits import OFFSET_MAX
@@ -27,7 +36,6 @@ from ottla.records.batch import CRC_START, HEADER, HEADER_BYTES, LENGTH_OVERHEAD
 from ottla.records.record import CorruptRecords, decode_batch
 
 TXN_ENTRY: Final = struct.Struct(">hqqqq")
-_TXN_INDEX: Final = ".txnindex"
 _CHUNK_BYTES: Final = 1 << 20
 _KNOWN: Final = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)")
 _LEFT_OVER: Final = re.compile(r".+\.(deleted|cleaned|swap|tmp)")
@@ -120,7 +128,7 @@ def _strangers(folder: str, names: list[str], bases: list[int]) -> Iterator[Find
             yield Finding("leftover", path)
         elif not _KNOWN.fullmatch(name) and name not in _KNOWN_NAMES and not _KRAFT_SNAPSHOT.fullmatch(name):
             yield Finding("stray-file", path)
-        elif name.endswith((INDEX, TIME_INDEX, _TXN_INDEX)) and name[:20] not in logs:
+        elif name.endswith((INDEX, TIME_INDEX, TXN_INDEX)) and name[:20] not in logs:
             yield Finding("index-without-log", path)
 
 
@@ -154,7 +162,7 @@ def _segment(
     # The indexes before the log: entries that a broker adds meanwhile are then not missed in it.
     offsets = files.read_file(stem + INDEX)
     times = files.read_file(stem + TIME_INDEX)
-    transactions = files.read_file(stem + _TXN_INDEX)
+    transactions = files.read_file(stem + TXN_INDEX)
     entries = _entries(OFFSET_ENTRY, offsets)
     wanted = {position for _key, position in entries}
     wanted_ends = {base + key for key, _position in entries}
@@ -181,7 +189,7 @@ def _segment(
         stem + INDEX, offsets, base, size, walk, unsure=unsure, trailing=trailing, last=last
     )
     yield from _time_index(stem + TIME_INDEX, times, base, time_at, unsure=unsure, trailing=trailing)
-    yield from _txn_index(stem + _TXN_INDEX, transactions, base, walk.next_offset, unsure=unsure or trailing)
+    yield from _txn_index(stem + TXN_INDEX, transactions, base, walk.next_offset, unsure=unsure or trailing)
 
 
 def _judged(finding: Finding, walk: _Walk, expected: Expected, *, last: bool) -> Finding:
