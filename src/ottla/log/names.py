@@ -5,6 +5,7 @@
 <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .txnindex .snapshot
                               leader-epoch-checkpoint, partition.metadata
 <log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
+<log dir>/<topic>-<partition>.<32 hex digits>-future       a partition on its way in from another log directory
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
-_DELETE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
+_DELETE_DIR: Final = re.compile(r".+\.(?P<unique>[0-9a-f]{32})-delete")
+_FUTURE_DIR: Final = re.compile(r".+-(?P<partition>[0-9]+)\.(?P<unique>[0-9a-f]{32})-future")
 _SEGMENT: Final = re.compile(r"([0-9]{20})\.log")
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})\.snapshot")
 
@@ -46,13 +48,32 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def delete_dir(topic: str, partition: int, unique: bytes) -> str:
+    return _cut(topic, f"-{partition}.{unique.hex()}-delete")
+
+
+def future_dir(topic: str, partition: int, unique: bytes) -> str:
+    return _cut(topic, f"-{partition}.{unique.hex()}-future")
+
+
+def _cut(topic: str, suffix: str) -> str:
     # The whole name must stay a legal file name, so a long topic name is cut as Kafka does.
-    suffix = f"-{partition}.{unique.hex()}-delete"
     return topic[: 255 - len(suffix)] + suffix
 
 
 def is_delete_dir(name: str) -> bool:
     return _DELETE_DIR.fullmatch(name) is not None
+
+
+def delete_dir_unique(name: str) -> str | None:
+    """The digits that tell one partition on its way out from another."""
+    match = _DELETE_DIR.fullmatch(name)
+    return match["unique"] if match else None
+
+
+def parse_future_dir(name: str) -> tuple[int, str] | None:
+    """(partition, unique digits). The topic's name may be cut: its id is in the directory."""
+    match = _FUTURE_DIR.fullmatch(name)
+    return (int(match["partition"]), match["unique"]) if match else None
 
 
 def segment_base(name: str) -> int | None:
