@@ -128,7 +128,9 @@ class Hosting:
 
     def _lose_unfound(self) -> None:
         """What was not found may be in a directory that cannot be looked at: it must not begin anew elsewhere."""
-        reasons = "; ".join(f"{each.path} is offline: {each.offline}" for each in self._broker.directories.offline)
+        reasons = "; ".join(
+            f"{each.path} is offline: {each.offline}" for each in self._broker.directories.offline
+        )
         for leader in self.leaders():
             if not leader.opened and (leader.topic, leader.number) not in self._broker.directories.chosen:
                 leader.lose(reasons)

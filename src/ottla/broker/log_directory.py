@@ -177,7 +177,8 @@ class LogDirectory:
     def is_blank(self, topic: str, number: int) -> bool:
         """Whether a partition's directory holds no segment: it was being made when the last run ended."""
         return not any(
-            names.segment_base(name) is not None for name in self.disk.list(self.partition_path(topic, number))
+            names.segment_base(name) is not None
+            for name in self.disk.list(self.partition_path(topic, number))
         )
 
     def retire(self, topic: str, number: int, unique: bytes) -> str:

@@ -67,6 +67,8 @@ class Piece(NamedTuple):
     name: str
     start: int
     end: int
+    #: Whether nothing was copied of it yet: then whatever has its name is something else.
+    is_new: bool
 
 
 class Prepared(NamedTuple):
@@ -222,7 +224,9 @@ class Moving:
         self._broker.disk_failed(error.path, error)
         if not move.cancelled:
             leader = move.leader
-            self._broker.say(f"moving {leader.topic}-{leader.number} to {move.target.path} was given up: {error}")
+            self._broker.say(
+                f"moving {leader.topic}-{leader.number} to {move.target.path} was given up: {error}"
+            )
             self.cancel(leader)
 
     # --- copying ------------------------------------------------------------------------------------------------
@@ -232,15 +236,15 @@ class Moving:
         if move.cancelled:
             return
         log = move.leader.log
-        for segment in log.segments:
-            if segment in move.closed:
-                continue
-            have = move.copied.get(segment, {}).get(_log_name(segment), 0)
+        segment = next(each for each in log.segments if each not in move.closed)
+        have = move.copied.get(segment, {}).get(_log_name(segment), 0)
+        try:
             if segment is log.active and segment.size - have <= _TAIL_BYTES:
                 self._prepare(move, log)
             else:
                 self._copy(move, log, segment, min(segment.size, have + _PIECE_BYTES))
-            return
+        except DiskError as error:
+            self._failed(move, error)
 
     def _copy(self, move: Move, log: PartitionLog, segment: Segment, end: int) -> None:
         pieces = _pieces(move, log, segment, end)
@@ -273,15 +277,9 @@ class Moving:
     def _prepare(self, move: Move, log: PartitionLog) -> None:
         """Steps 1 and 2."""
         active = log.active
-        try:
-            active.flush_indexes()
-        except DiskError as error:
-            self._failed(move, error)
-            return
+        active.flush_indexes()
         pieces = _pieces(move, log, active, active.size)
-        prepared = Prepared(
-            log.next_offset, log.log_start_offset, log.epochs.render(), tuple(log.segments)
-        )
+        prepared = Prepared(log.next_offset, log.log_start_offset, log.epochs.render(), tuple(log.segments))
         snapshot = log.producers.render()
         source = log.directory
         kept = {offset_name(base) for base in (*log.bases, prepared.recovery_point)}
@@ -309,31 +307,25 @@ class Moving:
         """Swap, if nothing has changed since it was prepared but that a little was appended; else go on copying."""
         if move.cancelled or move.prepared is None:
             return
-        broker, leader, prepared = self._broker, move.leader, move.prepared
-        log = leader.log
-        is_the_same = (
-            prepared.segments == tuple(log.segments)
-            and prepared.log_start_offset == log.log_start_offset
-            and prepared.epochs == log.epochs.render()
-            and log.active.size - move.copied[log.active][_log_name(log.active)] <= _TAIL_BYTES
-        )
-        if not is_the_same:
-            self._step(move)
-        elif broker.upkeep.is_flushing(leader):
-            # Its job writes to the source, by name.
-            broker.timers.add(Later(lambda: self._try_swap(move)), broker.now_ms + _AGAIN_MS)
-        else:
-            self._swap(move, prepared)
-
-    def _swap(self, move: Move, prepared: Prepared) -> None:
-        """Steps 3 to 6."""
-        broker, disk, leader = self._broker, self._broker.disk, move.leader
-        log = leader.log
+        broker, leader = self._broker, move.leader
         try:
-            self._copy_tail(move, log)
+            if not _is_ready(move, leader.log, move.prepared):
+                self._step(move)
+                return
+            if broker.upkeep.is_flushing(leader):
+                # Its job writes to the source, by name.
+                broker.timers.add(Later(lambda: self._try_swap(move)), broker.now_ms + _AGAIN_MS)
+                return
+            self._copy_tail(move, leader.log)
         except DiskError as error:
             self._failed(move, error)
-            return
+        else:
+            self._swap(move, move.prepared)
+
+    def _swap(self, move: Move, prepared: Prepared) -> None:
+        """Steps 4 to 6."""
+        broker, disk, leader = self._broker, self._broker.disk, move.leader
+        log = leader.log
         self._end(move)
         log.close()
         try:
@@ -366,6 +358,7 @@ class Moving:
         )
 
     def _copy_tail(self, move: Move, log: PartitionLog) -> None:
+        """Step 3."""
         disk, active = self._broker.disk, log.active
         # Their newest entries need not be durable: they lie past the recovery point.
         active.flush_indexes()
@@ -395,6 +388,19 @@ class Moving:
         broker.advance(leader)
 
 
+def _is_ready(move: Move, log: PartitionLog, prepared: Prepared) -> bool:
+    """Whether nothing has changed since the swap was prepared, but that a little was appended."""
+    active = log.active
+    return (
+        prepared.segments == tuple(log.segments)
+        and prepared.log_start_offset == log.log_start_offset
+        and prepared.epochs == log.epochs.render()
+        and active.size - move.copied[active][_log_name(active)] <= _TAIL_BYTES
+        # The names in the copy are durable as they are.
+        and not any(piece.is_new for piece in _pieces(move, log, active, active.size))
+    )
+
+
 def _log_name(segment: Segment) -> str:
     return segment.file.path.rpartition("/")[2]
 
@@ -406,23 +412,26 @@ def _pieces(move: Move, log: PartitionLog, segment: Segment, end: int) -> list[P
     """
     copied = move.copied.get(segment, {})
     name = _log_name(segment)
-    pieces = [Piece(name, copied.get(name, 0), end)]
+    pieces = [_piece(copied, name, end)]
     if end == segment.size:
         stem = offset_name(segment.base_offset)
         for beside in log.disk.list(log.directory):
             if beside.startswith(stem) and beside != name and not beside.endswith(_NOT_COPIED):
                 size = log.disk.size(log.disk.open(f"{log.directory}/{beside}"))
-                pieces.append(Piece(beside, copied.get(beside, 0), size))
+                pieces.append(_piece(copied, beside, size))
     return pieces
 
 
+def _piece(copied: dict[str, int], name: str, end: int) -> Piece:
+    have = copied.get(name, -1)
+    return Piece(name, have, end, False) if 0 <= have <= end else Piece(name, 0, end, True)
+
+
 def _copy_pieces(disk: Disk, source: str, target: str, pieces: Sequence[Piece]) -> None:
-    for name, start, end in pieces:
+    for name, start, end, is_new in pieces:
         path = f"{target}/{name}"
-        if start == 0 or start > end:
-            # Perhaps there is a copy of something else that had this name.
+        if is_new:
             disk.remove(path)
-            start = 0
         disk.copy(f"{source}/{name}", path, start=start, end=end)
 
 

@@ -24,7 +24,6 @@ from typing import Final, cast
 from ottla.ports.disk import Buffer, DiskError, File
 from ottla.runtime.platform import sync_all, sync_data, write_parts
 
-
 #: How much of a file a copy reads at once.
 _COPY_BYTES: Final = 1 << 20
 #: What a failing or vanished device answers.

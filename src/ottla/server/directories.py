@@ -63,6 +63,10 @@ def _check_apart(paths: Sequence[str]) -> None:
     for at, path in enumerate(real):
         for other_at, other in enumerate(real):
             if at < other_at and path == other:
-                raise BadDirectories(f"{paths[at]} and {paths[other_at]} are the same directory: name it once")
+                raise BadDirectories(
+                    f"{paths[at]} and {paths[other_at]} are the same directory: name it once"
+                )
             if at != other_at and path.startswith(other.rstrip("/") + "/"):
-                raise BadDirectories(f"{paths[at]} is inside {paths[other_at]}: choose directories that stand apart")
+                raise BadDirectories(
+                    f"{paths[at]} is inside {paths[other_at]}: choose directories that stand apart"
+                )

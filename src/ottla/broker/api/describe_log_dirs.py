@@ -67,9 +67,7 @@ def _asked(broker: Broker, topics: Any) -> list[Leader]:
         if topic.topic in by_name
         for number in topic.partitions
     }
-    return [
-        leader for name, number in wanted if (leader := by_name[name].leaders.get(number)) is not None
-    ]
+    return [leader for name, number in wanted if (leader := by_name[name].leaders.get(number)) is not None]
 
 
 def _partition(leader: Leader) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class Admin(Client):
             taken = {topic.name for topic in live}
             free = [kind for kind in self._kinds if kind.name not in taken]
             self._create(free[self.world.below(len(free))])
-        elif len(self._log_dirs) > 1 and self.world.chance(0.6):
+        elif len(self._log_dirs) > 1 and self.world.chance(0.8):
             self._move(live[self.world.below(len(live))])
         elif self.world.chance(0.5):
             self._delete(live[self.world.below(len(live))])

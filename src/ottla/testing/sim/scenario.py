@@ -119,7 +119,9 @@ class Scenario:
         ]
         if options.policy == "page-cache":
             self.producers[0]._is_idempotent = True
-        self.admin = Admin(self.shared, self.kinds, log_dirs=log_dirs, pause_ms=3000 // options.directories)
+        self.admin = Admin(
+            self.shared, self.kinds, log_dirs=log_dirs, pause_ms=3000 if options.directories == 1 else 500
+        )
         #: Directories whose last stop was clean, and that no start has got to its end with since.
         self._clean: set[str] = set()
         #: By topic id and partition: the log reaches at least so far.
