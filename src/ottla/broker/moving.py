@@ -82,7 +82,7 @@ class Prepared(NamedTuple):
 
 class Move:
     __slots__ = (
-        "cancelled", "closed", "copied", "end_offset", "leader", "path", "prepared", "source", "target", "unique",
+        "cancelled", "closed", "copied", "end_offset", "is_unwanted", "leader", "path", "prepared", "source", "target", "unique",
     )  # fmt: skip
 
     def __init__(self, leader: Leader, source: LogDirectory, target: LogDirectory, unique: bytes) -> None:
@@ -99,6 +99,8 @@ class Move:
         self.end_offset = 0
         self.prepared: Prepared | None = None
         self.cancelled = False
+        #: Whether what was copied is of no use any more.
+        self.is_unwanted = False
 
     @property
     def size(self) -> int:
@@ -161,13 +163,17 @@ class Moving:
         move = self._moves.get(leader)
         if move is not None:
             self._end(move)
-            broker = self._broker
-            # Not its own digits: with them it would stand for a source whose copy is complete.
-            gone = f"{move.target.path}/{delete_dir(leader.topic, leader.number, broker.entropy.id_bytes())}"
-            with suppress(DiskError):
-                # At once, or the next start would take it up again. What a job still copies has nowhere to go.
-                broker.disk.rename(move.path, gone)
-                broker.upkeep.later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(gone))
+            move.is_unwanted = True
+            self._discard(move)
+
+    def _discard(self, move: Move) -> None:
+        """Take a copy away, at once: the next start would take it up again."""
+        broker, leader = self._broker, move.leader
+        # Not its own digits: with them it would stand for a source whose copy is complete.
+        gone = f"{move.target.path}/{delete_dir(leader.topic, leader.number, broker.entropy.id_bytes())}"
+        with suppress(DiskError):
+            broker.disk.rename(move.path, gone)
+            broker.upkeep.later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(gone))
 
     def directory_failed(self, directory: LogDirectory) -> None:
         for move in [move for move in self._moves.values() if directory in (move.source, move.target)]:
@@ -209,6 +215,9 @@ class Moving:
             return None
 
         def done(failed: DiskError | None, error: str | None) -> None:
+            if move.is_unwanted:
+                # The job may have made it after it was taken away.
+                self._discard(move)
             if move.cancelled:
                 return
             if failed is None and error is None:
