@@ -226,7 +226,7 @@ def test_a_flush_that_failed_while_stopping_leaves_no_clean_mark(
         with pytest.raises(DiskError):
             job(driver.disk)
     driver.broker.stop()
-    assert ".kafka_cleanshutdown" not in driver.disk.list(driver.broker.directory.path)
+    assert ".kafka_cleanshutdown" not in driver.disk.list(driver.broker.directories.all[0].path)
 
 
 def test_a_sync_that_fails_before_a_checkpoint_is_final(
@@ -254,4 +254,4 @@ def test_a_sync_that_fails_before_a_checkpoint_is_final(
         with pytest.raises(DiskError):
             job(driver.disk)
     done(None, "Input/output error")
-    assert driver.broker.offline
+    assert driver.broker.directories.offline

@@ -17,7 +17,7 @@ EVERY = [
 ]
 
 
-def requests(topic_id: bytes, batch: bytes) -> dict[int, dict[str, Any]]:
+def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str, Any]]:
     """A request of each API with the fields of all its versions, about the topic `t`."""
     partition = {
         "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "partition_index": 0, "offset": 1,
@@ -45,6 +45,7 @@ def requests(topic_id: bytes, batch: bytes) -> dict[int, dict[str, Any]]:
         23: {"replica_id": -1, "topics": [topic]},
         32: {"resources": [resource], "include_synonyms": True, "include_documentation": True},
         33: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
+        34: {"dirs": [{"path": log_dir, "topics": [{"name": "t", "partitions": [0]}]}]},
         35: {"topics": [{"topic": "t", "partitions": [0]}]},
         37: {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout": 1000},
         44: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
@@ -76,7 +77,9 @@ def error_codes(entity: Any) -> list[int]:
 def test_every_version_is_answered(key: int, version: int, client: Any, batch: Any) -> None:
     topic_id = client.create("t", 2)
     client.produce("t", batch(b"one", b"two"))
-    answer = client.ask(key, version, **requests(topic_id, batch(b"x"))[key])
+    answer = client.ask(
+        key, version, **requests(topic_id, batch(b"x"), client.driver.broker.directories.all[0].path)[key]
+    )
     coordinators_come_later = 15
     expected = coordinators_come_later if key == 10 else 0
     assert set(error_codes(answer)) <= {expected}
@@ -91,7 +94,9 @@ def test_no_request_however_broken_is_an_error_of_ours(
     """Bytes changed, cut off and put in at random: each is answered, or ends its connection, and no more."""
     driver = client.driver
     topic_id = client.create("t", 2)
-    body = request_encoder(key, version)(requests(topic_id, batch(b"x"))[key])
+    body = request_encoder(key, version)(
+        requests(topic_id, batch(b"x"), client.driver.broker.directories.all[0].path)[key]
+    )
     tags = b"\0" if request_header_is_flexible(key, version) else b""
     chance = random.Random(key * 100 + version)
     for _ in range(60):
@@ -207,9 +212,14 @@ def check_alter_configs(answer: Any, version: int, client: Any) -> None:
     assert client.driver.broker.image.topic_config("t") == {"retention.ms": "1000"}
 
 
+def check_alter_replica_log_dirs(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.results]
+    assert (row.partition_index, row.error_code.value) == (0, 0)
+
+
 def check_describe_log_dirs(answer: Any, version: int, client: Any) -> None:
     [directory] = answer.results
-    assert directory.log_dir == client.driver.broker.directory.path
+    assert directory.log_dir == client.driver.broker.directories.all[0].path
     [[row]] = [topic.partitions for topic in directory.topics]
     assert row.partition_index == 0 and row.partition_size > 61
     assert version < 4 or 0 < directory.usable_bytes <= directory.total_bytes

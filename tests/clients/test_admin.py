@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiokafka.admin
@@ -11,8 +12,10 @@ import confluent_kafka
 import confluent_kafka.admin
 import kafka
 import kafka.admin
+import kafka.errors
 import pytest
 
+import ottla
 from tests.clients.adapters import PATIENCE_S, AioKafka, Confluent, KafkaPython, Message
 
 UNLESS_SET = "604800000"
@@ -110,6 +113,36 @@ def test_how_much_of_the_directory_a_partition_takes(broker: Any, admin: Any, to
     sizes = {row["partition_index"]: row["partition_size"] for row in described["partitions"]}
     assert sizes[0] == 0 and 10_000 < sizes[1] < 11_000
     assert 0 < directory["usable_bytes"] <= directory["total_bytes"]
+
+
+def test_a_partition_moves_to_another_directory(tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    with ottla.Broker(paths[0], config={"log.dirs": ",".join(paths)}) as broker:
+        client = KafkaPython(broker.address)
+        client.create("t", 2)
+        sent = [Message(b"k", b"%d" % number) for number in range(100)]
+        client.produce("t", sent)
+        [other] = [path for path in paths if not (Path(path) / "t-0").exists()]
+        admin = kafka.KafkaAdminClient(bootstrap_servers=broker.address)
+
+        def homes() -> list[tuple[str, bool]]:
+            [found] = admin.describe_log_dirs({"t": [0]})
+            return [
+                (directory["log_dir"], row["is_future_key"])
+                for directory in found["log_dirs"]
+                for topic in directory["topics"]
+                for row in topic["partitions"]
+            ]
+
+        try:
+            [(_, code)] = admin.alter_replica_log_dirs({("t", 0, 1): other}).items()
+            assert code is kafka.errors.NoError
+            deadline = time.monotonic() + PATIENCE_S
+            while homes() != [(other, False)]:
+                assert time.monotonic() < deadline, homes()
+        finally:
+            admin.close()
+        assert [seen.value for seen in client.read("t", 0, 100)] == [message.value for message in sent]
 
 
 def test_the_producers_of_a_partition(broker: Any, admin: Any, topic: str) -> None:

@@ -19,11 +19,13 @@ from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
+from tests.crash.failing import Faults
 
 #: Longer than anything healthy takes, shorter than the limit of a test.
 PATIENCE_S = 60.0
 
 KILL_AT = Path(__file__).with_name("kill_at.py")
+FAILING = Path(__file__).with_name("failing.py")
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 18, 19, 20
 LATEST = -1
@@ -32,8 +34,16 @@ LATEST = -1
 class BrokerProcess:
     """A broker on one port and one data directory; may be started, killed and started again."""
 
-    def __init__(self, data_dir: Path, port: int, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int,
+        settings: Mapping[str, str] | None = None,
+        *,
+        faults: Faults | None = None,
+    ) -> None:
         self.data_dir = data_dir
+        self.faults = faults
         self.port = port
         self.address = f"127.0.0.1:{port}"
         self._settings = dict(settings or {})
@@ -51,11 +61,16 @@ class BrokerProcess:
         self.kill()
 
     def spawn(self, *, kill_at: int = 0) -> Self:
-        """Start the process and return at once. `kill_at` N: it dies just before it changes a file for the Nth time."""
+        """Start the process and return at once. `kill_at` N: it dies just before it changes a file for the Nth time.
+
+        With `faults`, operations on files fail as that file's rules say (`tests/crash/failing.py`).
+        """
         assert self._process is None or self._process.poll() is not None
         command = [str(Path(sys.executable).parent / "ottla")]
         if kill_at:
             command = [sys.executable, str(KILL_AT), str(kill_at), str(self.data_dir)]
+        elif self.faults is not None:
+            command = [sys.executable, str(FAILING), str(self.faults.path)]
         command += ["up", "--listen", self.address, "--data-dir", str(self.data_dir), "--no-console"]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]

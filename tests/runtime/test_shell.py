@@ -298,7 +298,7 @@ def test_a_sync_that_fails_in_an_unforeseen_way_is_told(start: Any, monkeypatch:
         monkeypatch.setattr(broker._node._disk, "sync", refuse)
         with pytest.raises(AssertionError):
             peer.produce("t", b"x")
-        assert "can't start" in on_loop(broker, lambda core: core.offline)
+        assert "can't start" in on_loop(broker, lambda core: core.directories.all[0].offline)
 
 
 def test_an_error_in_a_timer_does_not_stop_the_clock(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,7 +261,7 @@ def test_a_cold_file_that_cannot_be_read_ends_that_connection(
     """Trying again would be no better, and nobody would ever be told."""
 
     def refuse(_fd: int, _position: int, _size: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(errno.EINVAL, "Invalid argument")
 
     peer.create(topic)
     peer.produce(topic, b"x" * 500_000)

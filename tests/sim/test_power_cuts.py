@@ -53,6 +53,26 @@ def test_a_failed_sync_is_the_end_of_writing_and_loses_nothing_acknowledged() ->
     assert offline > 5
 
 
+def test_partitions_that_move_between_directories_lose_nothing_acknowledged() -> None:
+    moved = 0
+    for seed in range(1, 81):
+        outcome = run(seed, Options(directories=2, events_max=1500), traced=True)
+        moved += sum(" was moved to " in line for line in outcome.trace)
+    assert moved > 20
+
+
+def test_one_of_two_directories_fails_and_the_other_goes_on() -> None:
+    offline = went_on = 0
+    for seed in range(1, 41):
+        options = Options(directories=2, policy="durable", faults=("sync",), events_max=1000)
+        text = "\n".join(run(seed, options, traced=True).trace)
+        assert "/var/data is offline" not in text
+        _before, failed, after = text.partition("/var/more is offline")
+        offline += bool(failed)
+        went_on += " is at " in after.partition("---")[0]
+    assert offline > 5 and went_on > 3
+
+
 def test_a_full_disk_refuses_and_resumes() -> None:
     refused = resumed = 0
     for seed in range(1, 31):

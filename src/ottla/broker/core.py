@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from ottla.broker import api as _api
@@ -25,7 +25,9 @@ from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_fo
 from ottla.broker.connection import Call, Connection
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.hosting import Hosting
+from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import LogDirectory
+from ottla.broker.moving import Moving
 from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
 from ottla.config.broker import BrokerConfig
@@ -34,9 +36,9 @@ from ottla.controller.image import BROKER_RESOURCE, Image
 from ottla.log.names import id_text
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PRODUCER_ID_BLOCK, REQUESTS_WAITING_PER_CONNECTION_MAX
-from ottla.ports.disk import Disk
+from ottla.ports.disk import Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
 from ottla.replication.leader import Leader
@@ -59,7 +61,9 @@ class Broker:
         entropy: Entropy,
         *,
         say: Callable[[str], None] = lambda _text: None,
+        unusable: Mapping[str, str] | None = None,
     ) -> None:
+        """`unusable` says of log directories that are out of reach from the start why."""
         self.config = config
         self.disk = disk
         self.entropy = entropy
@@ -70,17 +74,16 @@ class Broker:
         self.image = Image()
         self.proposed = Image()
         self.hosting = Hosting(self)
-        self.directory = LogDirectory(disk, config.log_dirs[0], say)
+        self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
+        self.moving = Moving(self)
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Leader] = deque()
         self.now_ms = 0
-        #: Why nothing can be written any more, once the disk has failed.
-        self.offline: str | None = None
 
     # --- start and stop ---------------------------------------------------------------------------------------
 
@@ -90,12 +93,12 @@ class Broker:
         self.image = self.proposed = Image().apply(records)
         bootstrap: list[r.Record] = []
         if not self.image.cluster_id:
-            # A first start that died before its journal had the id has left it in the directory.
-            chosen = self.directory.unused_cluster_id() or id_text(self.entropy.id_bytes())
+            # A first start that died before its journal had the id has left it in a directory.
+            chosen = self.directories.unused_cluster_id() or id_text(self.entropy.id_bytes())
             bootstrap.append(r.Cluster(chosen))
             self.image = self.proposed = self.image.apply(bootstrap)
         self.config = self.resolve_config()
-        self.directory.open(
+        self.directories.open(
             cluster_id=self.image.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
         )
         self.hosting.load(self.image, now_ms)
@@ -107,15 +110,25 @@ class Broker:
         return bootstrap
 
     def stop(self) -> None:
-        """Close all logs cleanly. No other call may follow."""
-        if self.offline is None and self.upkeep.error is None:
-            self.directory.close_cleanly(self.open_logs())
+        """Close all logs cleanly, but for those in directories that failed. No other call may follow."""
+        problems = []
+        for directory in self.directories.online:
+            if directory.sync_error is None:
+                try:
+                    directory.close_cleanly(self.open_logs(directory))
+                except (DiskError, Refusal) as error:
+                    # The others get their mark nevertheless.
+                    problems.append(error)
+        if problems:
+            raise problems[0]
 
-    def open_logs(self) -> list[tuple[str, int, PartitionLog, int]]:
+    def open_logs(self, directory: LogDirectory) -> list[tuple[str, int, PartitionLog, int]]:
+        """The logs in a directory, with what its checkpoints tell of them."""
+        path = directory.path
         return [
-            (leader.topic, leader.number, leader.log, leader.high_watermark)
+            (leader.topic, leader.number, log, leader.high_watermark)
             for leader in self.hosting.leaders()
-            if leader.opened and not leader.log.failed
+            if leader.opened and (log := leader.log).parent == path
         ]
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -256,7 +269,7 @@ class Broker:
         for file in log.loose:
             outbox.append((SYNC, file, None, (leader, None, file)))
         if log.fresh:
-            outbox.append((SYNC, None, self.directory.path, (leader, None, None)))
+            outbox.append((SYNC, None, log.parent, (leader, None, None)))
         for segment in log.unsynced:
             directory = None if segment.names_synced else log.directory
             outbox.append((SYNC, segment.file, directory, (leader, segment, segment.next_offset)))
@@ -266,6 +279,10 @@ class Broker:
         self.now_ms = now_ms
         moved: dict[Leader, None] = {}
         for leader, segment, what in targets:
+            if not leader.opened:
+                # Its directory went offline meanwhile, perhaps before the produce that waits stood in line.
+                self._fail_waiting(leader)
+                continue
             if segment is None:
                 if what is None:
                     leader.log.fresh = False
@@ -293,22 +310,41 @@ class Broker:
             leader.moved = True
             self._moved.append(leader)
 
-    def sync_failed(self, error: str) -> None:
-        """R11: a failed fsync is final. What it covered may be gone whatever a second try says."""
-        self.go_offline(f"a sync failed: {error}")
+    # --- failures of a disk ------------------------------------------------------------------------------------
 
-    def go_offline(self, reason: str) -> None:
-        if self.offline is None:
-            self.offline = reason
-            self.say(
-                f"{self.directory.path} is offline, nothing more is written to it: {reason}. Restart to recover."
-            )
-            for leader in self.hosting.leaders():
-                if leader.opened:
-                    leader.log.failed = True
-                while leader.waiting:
-                    _offset, produce, row = leader.waiting.popleft()
-                    produce.failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
+    def sync_failed(self, path: str, error: str) -> None:
+        """R11: a failed fsync is final. What it covered may be gone whatever a second try says."""
+        directory = self.directories.containing(path)
+        if directory is not None:
+            self.go_offline(directory, f"a sync failed: {error}")
+
+    def disk_failed(self, path: str, error: DiskError) -> None:
+        """Something could not be read. If that is the device's fault, all of its directory is not to be trusted."""
+        directory = self.directories.containing(path)
+        if error.broken and directory is not None:
+            self.go_offline(directory, str(error))
+
+    def go_offline(self, directory: LogDirectory, reason: str) -> None:
+        """A directory failed: its partitions have no log until the next start; those elsewhere do not notice."""
+        if directory.offline is not None:
+            return
+        self.directories.give_up(directory, reason)
+        self.moving.directory_failed(directory)
+        nothing_left = not self.directories.online
+        for leader in self.hosting.leaders():
+            if nothing_left or (leader.opened and leader.log.parent == directory.path):
+                self.lose(leader, f"{directory.path} is offline: {reason}")
+
+    def lose(self, leader: Leader, reason: str) -> None:
+        """A partition has no log any more: whoever waits for it hears so at once."""
+        leader.lose(reason)
+        self._fail_waiting(leader)
+        self.moved(leader)
+
+    def _fail_waiting(self, leader: Leader) -> None:
+        while leader.waiting:
+            _offset, produce, row = leader.waiting.popleft()
+            produce.failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
 
     # --- turns and time ---------------------------------------------------------------------------------------
 

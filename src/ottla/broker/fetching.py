@@ -267,6 +267,9 @@ class FetchSessions:
                     self._finish(fetching, rows)
         return bool(woken)
 
+    def read_failed(self, path: str, error: DiskError) -> None:
+        self._broker.disk_failed(path, error)
+
     def answer(self, fetching: Fetching, now_ms: int) -> None:
         rows, _total, _failed = fetching.collect()
         self._finish(fetching, rows)
@@ -303,7 +306,7 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     try:
         log = leader.log
     except DiskError:
-        # R13: it was to be created now, and there is no room.
+        # Its directory is offline; or, R13, it was to be created now, and there is no room.
         return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     offset = interest.offset
     watermark = stable = leader.high_watermark
@@ -312,8 +315,6 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     committed = interest.fetching.committed
     if committed:
         interest.seen_stable = stable
-    if log.failed:
-        return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     if offset < log.log_start_offset or offset > log.next_offset:
         return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
     if interest.last_fetched_epoch >= 0:
@@ -335,7 +336,8 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
             )
             if committed:
                 aborted = log.aborted(offset, stable, data) if data is not None else []
-        except DiskError:
+        except DiskError as error:
             # Of this partition alone: others in the same answer, and others' answers, are not to suffer.
+            interest.fetching.sessions.read_failed(log.directory, error)
             return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     return Row(interest, 0, watermark, log.log_start_offset, data, None, stable, aborted)

@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.moving import settle_futures
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
 from ottla.log.partition_log import PartitionLog
+from ottla.log.recovery import Recovered
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 from ottla.replication.leader import Leader
@@ -24,6 +26,7 @@ from ottla.wire.acknowledgement import Acknowledge, acknowledgement
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
+    from ottla.broker.log_directory import LogDirectory
 
 #: Logs that one turn creates in the background.
 _CREATE_MAX: Final = 16
@@ -61,6 +64,13 @@ class Hosting:
         for hosted in self.by_name.values():
             yield from hosted.leaders.values()
 
+    def offline_partitions(self, name: str) -> set[int]:
+        """Those of a topic whose logs cannot be had."""
+        hosted = self.by_name.get(name)
+        if hosted is None or not self._broker.directories.offline:
+            return set()
+        return {number for number, leader in hosted.leaders.items() if leader.offline is not None}
+
     # --- the start --------------------------------------------------------------------------------------------
 
     def load(self, image: Image, now_ms: int) -> None:
@@ -75,42 +85,71 @@ class Hosting:
                 and (topic_id is None or topic_id == there.topic_id)
             )
 
-        for path in broker.directory.stray(known):
-            broker.disk.remove_dir(path)
-        read = cut = 0
-        lowered = False
+        homes, surveys = broker.directories.survey(known)
+        moves = settle_futures(broker, image, homes, surveys)
+        broker.directories.remove_strays(surveys)
+        lowered: set[LogDirectory] = set()
+        read: dict[LogDirectory, int] = {}
+        cut: dict[LogDirectory, int] = {}
         for topic in image.topics.values():
             for leader in self._host(topic.name, topic.topic_id, topic.partitions):
-                recovered = broker.directory.load(topic.name, leader.number, leader.config, now_ms)
-                if recovered is None:
-                    continue
-                self._adopt(leader, recovered.log)
-                read += recovered.scanned_bytes
-                known_point = broker.directory.recovery_points.get((topic.name, leader.number), 0)
-                lowered = lowered or recovered.log.recovery_point < known_point
-                cut += recovered.cut_bytes
-                if recovered.damaged:
-                    # R12: without another replica what is left is all there is; but nobody shall think it is whole.
-                    broker.say(
-                        f"{recovered.log.directory}: DAMAGED before its recovery point; records that were acknowledged "
-                        f"are missing, the log ends at offset {recovered.log.next_offset}. Restore it from a copy if you have one"
-                    )
-                elif recovered.cut_bytes:
-                    broker.say(
-                        f"{recovered.log.directory}: {recovered.cut_bytes} bytes of a torn tail were cut off, "
-                        f"the log ends at offset {recovered.log.next_offset}"
-                    )
-        if lowered:
+                home = homes.get((topic.name, leader.number))
+                if home is not None and home.offline is None:
+                    try:
+                        recovered = home.load(topic.name, leader.number, leader.config, now_ms)
+                        if recovered is None:
+                            # Of a log that was being made when the last run ended: it stays where it is.
+                            broker.directories.chosen[topic.name, leader.number] = home
+                            continue
+                        self._adopt(leader, home, recovered)
+                    except DiskError as error:
+                        broker.go_offline(home, str(error))
+                    else:
+                        read[home] = read.get(home, 0) + recovered.scanned_bytes
+                        cut[home] = cut.get(home, 0) + recovered.cut_bytes
+                        known_point = home.recovery_points.get((topic.name, leader.number), 0)
+                        if recovered.log.recovery_point < known_point:
+                            lowered.add(home)
+        if broker.directories.offline:
+            self._lose_unfound()
+        broker.directories.check_any_left()
+        for home in lowered:
             # A log that ends before its recovery point grows past it again: what the next start then trusts must be known.
-            for path, data in broker.directory.checkpoint_files(broker.open_logs()).items():
+            for path, data in home.checkpoint_files(broker.open_logs(home)).items():
                 broker.disk.replace_file(path, data)
-        if not broker.directory.clean and read:
-            broker.say(f"recovered after an unclean stop: {read:,} bytes read again, {cut:,} cut off")
+        again = sum(size for home, size in read.items() if not home.clean)
+        if again:
+            cut_bytes = sum(size for home, size in cut.items() if not home.clean)
+            broker.say(f"recovered after an unclean stop: {again:,} bytes read again, {cut_bytes:,} cut off")
+        for (name, number), directory in moves.items():
+            leader = self.by_name[name].leaders[number]
+            if leader.opened and directory.offline is None:
+                broker.moving.begin(leader, directory)
 
-    def _adopt(self, leader: Leader, log: PartitionLog) -> None:
-        broker = self._broker
-        log.on_failure = broker.go_offline
+    def _lose_unfound(self) -> None:
+        """What was not found may be in a directory that cannot be looked at: it must not begin anew elsewhere."""
+        reasons = "; ".join(
+            f"{each.path} is offline: {each.offline}" for each in self._broker.directories.offline
+        )
+        for leader in self.leaders():
+            if not leader.opened and (leader.topic, leader.number) not in self._broker.directories.chosen:
+                leader.lose(reasons)
+
+    def _adopt(self, leader: Leader, home: LogDirectory, recovered: Recovered) -> None:
+        broker, log = self._broker, recovered.log
+        self.take(leader, home, log)
         leader.adopt(log)
+        if recovered.damaged:
+            # R12: without another replica what is left is all there is; but nobody shall think it is whole.
+            broker.say(
+                f"{log.directory}: DAMAGED before its recovery point; records that were acknowledged "
+                f"are missing, the log ends at offset {log.next_offset}. Restore it from a copy if you have one"
+            )
+        elif recovered.cut_bytes:
+            broker.say(
+                f"{log.directory}: {recovered.cut_bytes} bytes of a torn tail were cut off, "
+                f"the log ends at offset {log.next_offset}"
+            )
         if not log.unsynced:
             return
         broker.upkeep.written(leader, broker.now_ms)
@@ -122,7 +161,7 @@ class Hosting:
         for segment in log.unsynced:
             broker.disk.sync(segment.file)
         broker.disk.sync_dir(log.directory)
-        broker.disk.sync_dir(broker.directory.path)
+        broker.disk.sync_dir(log.parent)
         for segment in list(log.unsynced):
             log.synced(segment, segment.next_offset)
         leader.advance()
@@ -131,7 +170,7 @@ class Hosting:
 
     def follow(self, image: Image, records: Iterable[r.Record]) -> None:
         """These records made the image what it now is: do here what they mean."""
-        dropped = False
+        dropped: set[LogDirectory] = set()
         for record in records:
             match record:
                 case r.Topic():
@@ -141,8 +180,7 @@ class Hosting:
                     if topic is not None:
                         self._host(topic.name, topic.topic_id, (record,))
                 case r.TopicRemoved():
-                    self._drop(record.topic_id)
-                    dropped = True
+                    dropped |= self._drop(record.topic_id)
                 case r.Config(resource_type=resource_type, resource_name=name):
                     if resource_type == TOPIC_RESOURCE:
                         self._configure(name)
@@ -152,26 +190,24 @@ class Hosting:
                             self._configure(each)
                 case _:
                     pass
-        if dropped:
+        for directory in dropped:
             # A directory that a crash brings back under its old name could be taken for that of a new topic.
             try:
-                self._broker.disk.sync_dir(self._broker.directory.path)
+                self._broker.disk.sync_dir(directory.path)
             except DiskError as error:
-                self._broker.go_offline(str(error))
+                self._broker.go_offline(directory, str(error))
 
     def create_logs(self) -> bool:
         """Create the logs of some partitions that have none yet; True if others are left."""
         broker = self._broker
         for _ in range(min(_CREATE_MAX, len(self.to_create))):
             leader = self.to_create.popleft()
-            if leader.gone or leader.opened or broker.offline:
+            if leader.gone or leader.opened or leader.offline is not None:
                 continue
             try:
                 leader.log  # noqa: B018  (opens it)
             except DiskError as error:
                 broker.say(f"cannot create the log of {leader.topic}-{leader.number}: {error}")
-                if not error.full:
-                    broker.go_offline(str(error))
         return bool(self.to_create)
 
     def _add(self, name: str, topic_id: bytes) -> HostedTopic:
@@ -195,10 +231,22 @@ class Hosting:
     def _create(self, leader: Leader) -> PartitionLog:
         broker = self._broker
         topic_id = self.by_name[leader.topic].topic_id
-        log = broker.directory.create(leader.topic, leader.number, topic_id, leader.config, broker.now_ms)
-        log.on_failure = broker.go_offline
-        log.failed = broker.offline is not None
+        home = broker.directories.place(leader.topic, leader.number)
+        try:
+            log = home.create(leader.topic, leader.number, topic_id, leader.config, broker.now_ms)
+        except DiskError as error:
+            # What was made of it stays its own: it is not to be found in two directories.
+            broker.directories.chosen[leader.topic, leader.number] = home
+            if not error.full:
+                broker.go_offline(home, str(error))
+            raise
+        self.take(leader, home, log)
         return log
+
+    def take(self, leader: Leader, home: LogDirectory, log: PartitionLog) -> None:
+        """A log in a directory is this partition's."""
+        home.partitions += 1
+        log.on_failure = lambda reason: self._broker.go_offline(home, reason)
 
     def _topic_config(self, name: str) -> TopicConfig:
         return TopicConfig.resolve(self._broker.image.topic_config(name), self._broker.config)
@@ -212,10 +260,12 @@ class Hosting:
                 if leader.opened:
                     self._broker.advance(leader)
 
-    def _drop(self, topic_id: bytes) -> None:
+    def _drop(self, topic_id: bytes) -> set[LogDirectory]:
+        """Let go of a topic; returns the directories in which names changed."""
         hosted = self.by_id.pop(int.from_bytes(topic_id, "big"), None)
+        touched: set[LogDirectory] = set()
         if hosted is None:
-            return
+            return touched
         if self.by_name.get(hosted.name) is hosted:
             del self.by_name[hosted.name]
         for leader in hosted.leaders.values():
@@ -224,5 +274,9 @@ class Hosting:
                 _offset, produce, row = leader.waiting.popleft()
                 produce.failed(row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             self._broker.moved(leader)
+            self._broker.moving.cancel(leader)
+            self._broker.directories.chosen.pop((leader.topic, leader.number), None)
             if leader.opened:
+                touched.add(self._broker.directories.of(leader.log))
                 self._broker.upkeep.delete_partition(leader)
+        return touched

@@ -1,13 +1,14 @@
-"""The directory that holds this broker's logs: its identity, its checkpoints, and opening and closing what is in it.
+"""One directory of logs: its identity, its checkpoints, and opening and closing what is in it.
 
-Pure decisions over the Disk port. Called by the broker at start, when partitions come and go, from the background flush
-and at the end. After a clean stop the mark `.kafka_cleanshutdown` says that every log ends where its recovery point is;
+Pure decisions over the Disk port. `LogDirectories` has the list of them. Called by the broker at start, when partitions
+come and go, from the background flush and at the end. After a clean stop the mark `.kafka_cleanshutdown` says that every log ends where its recovery point is;
 it is removed at the next start, so that its absence means a crash.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 from ottla.config.topic import TopicConfig
 from ottla.log import checkpoints, names
@@ -20,13 +21,53 @@ class ForeignDirectory(Exception):
     """The directory belongs to another cluster or another broker."""
 
 
+class Future(NamedTuple):
+    """A partition on its way in from another directory, as a start finds it."""
+
+    directory: LogDirectory
+    path: str
+    topic_id: bytes
+    number: int
+    #: The same digits that its source has once it is on its way out: then the move was done but for the name.
+    unique: str
+
+
+class Standing(Protocol):
+    """Where a log stands, as checkpoints tell it."""
+
+    @property
+    def recovery_point(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+
+
+class Survey(NamedTuple):
+    """What the names in a directory say."""
+
+    partitions: list[checkpoints.Partition]
+    futures: list[Future]
+    #: Paths of what no topic knows any more.
+    strays: list[str]
+    #: Paths of what is on its way out, by their unique digits.
+    retired: dict[str, str]
+
+
 class LogDirectory:
-    __slots__ = ("clean", "directory_id", "disk", "log_starts", "path", "recovery_points", "say")
+    __slots__ = (
+        "clean", "directory_id", "disk", "log_starts", "offline", "partitions", "path", "recovery_points", "say",
+        "sync_error",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, say: Callable[[str], None]) -> None:
         self.disk = disk
         self.path = path
         self.say = say
+        #: Why nothing is read from it or written to it any more; None while it works.
+        self.offline: str | None = None
+        #: Why a background sync failed; set by its job, because a broker that stops may not hear of it any more.
+        self.sync_error: str | None = None
+        #: Partitions in it, those on their way in among them.
+        self.partitions = 0
         self.clean = False
         self.directory_id = b""
         self.recovery_points: dict[checkpoints.Partition, int] = {}
@@ -44,6 +85,9 @@ class LogDirectory:
                     "start it with its own --data-dir, or with the id the directory was made with"
                 )
         if "directory.id" not in properties or properties.get("version") != "1":
+            # Its own name first: whoever finds the properties takes it for durable.
+            above, slash, _ = path.rpartition("/")
+            disk.sync_dir(above or slash or ".")
             properties = {
                 "version": "1", "cluster.id": cluster_id, "node.id": str(node_id),
                 "directory.id": names.id_text(new_id()),
@@ -58,10 +102,12 @@ class LogDirectory:
             disk.remove(mark)
             disk.sync_dir(path)
 
-    def unused_cluster_id(self) -> str | None:
-        """The cluster whose directory this is, if no partition was ever in it; else the metadata must know the cluster."""
-        if any(names.parse_partition_dir(name) for name in self.disk.list(self.path)):
-            return None
+    def is_unused(self) -> bool:
+        """Whether no partition was ever in it."""
+        return not any(names.parse_partition_dir(name) for name in self.disk.list(self.path))
+
+    def cluster_id(self) -> str | None:
+        """The cluster whose directory this is, if it is anybody's."""
         properties = checkpoints.parse_properties(self.disk.read_file(f"{self.path}/{names.META_PROPERTIES}"))
         return properties.get("cluster.id")
 
@@ -76,19 +122,28 @@ class LogDirectory:
     def partition_path(self, topic: str, number: int) -> str:
         return f"{self.path}/{names.partition_dir(topic, number)}"
 
-    def stray(self, known: Callable[[str, int, bytes | None], bool]) -> list[str]:
-        """Directories of partitions that are on their way out, or that the metadata does not know (any more)."""
-        gone = []
+    def survey(self, known: Callable[[str, int, bytes | None], bool]) -> Survey:
+        """What is in it, by names and topic ids; nothing is changed. `known` says what the metadata knows."""
+        found = Survey([], [], [], {})
         for name in self.disk.list(self.path):
-            if names.is_delete_dir(name):
-                gone.append(f"{self.path}/{name}")
+            path = f"{self.path}/{name}"
+            unique = names.delete_dir_unique(name)
+            if unique is not None:
+                found.retired[unique] = path
                 continue
+            future = names.parse_future_dir(name)
             parsed = names.parse_partition_dir(name)
-            if parsed is not None:
-                metadata = self.disk.read_file(f"{self.path}/{name}/{names.PARTITION_METADATA}")
-                if not known(parsed[0], parsed[1], checkpoints.parse_partition_metadata(metadata)):
-                    gone.append(f"{self.path}/{name}")
-        return gone
+            if future is None and parsed is None:
+                continue
+            metadata = self.disk.read_file(f"{path}/{names.PARTITION_METADATA}")
+            topic_id = checkpoints.parse_partition_metadata(metadata)
+            if future is not None and topic_id is not None:
+                found.futures.append(Future(self, path, topic_id, *future))
+            elif parsed is not None and known(*parsed, topic_id):
+                found.partitions.append(parsed)
+            else:
+                found.strays.append(path)
+        return found
 
     def load(self, topic: str, number: int, config: TopicConfig, now_ms: int) -> Recovered | None:
         """The log that is there, recovered if need be; None if there is none.
@@ -120,13 +175,20 @@ class LogDirectory:
             start_offset=0, now_ms=now_ms, topic_id_file=checkpoints.render_partition_metadata(topic_id),
         )  # fmt: skip
 
+    def is_blank(self, topic: str, number: int) -> bool:
+        """Whether a partition's directory holds no segment: it was being made when the last run ended."""
+        return not any(
+            names.segment_base(name) is not None
+            for name in self.disk.list(self.partition_path(topic, number))
+        )
+
     def retire(self, topic: str, number: int, unique: bytes) -> str:
         """Rename a partition's directory so that it cannot be taken for a live one; returns the new path."""
         target = f"{self.path}/{names.delete_dir(topic, number, unique)}"
         self.disk.rename(self.partition_path(topic, number), target)
         return target
 
-    def checkpoint_files(self, logs: Iterable[tuple[str, int, PartitionLog, int]]) -> dict[str, bytes]:
+    def checkpoint_files(self, logs: Iterable[tuple[str, int, Standing, int]]) -> dict[str, bytes]:
         """The three checkpoint files for these (topic, partition, log, high watermark)."""
         recovery, starts, watermarks = {}, {}, {}
         for topic, number, log, high_watermark in logs:

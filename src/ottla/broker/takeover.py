@@ -16,7 +16,7 @@ Pure decisions over the Disk port; the node calls `take_over` at every start, be
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from ottla.broker.log_directory import ForeignDirectory
@@ -84,14 +84,17 @@ def take_over(
     config: BrokerConfig,
     journal: Sequence[r.Record | None],
     *,
+    unusable: Container[str] = (),
     new_id: Callable[[], bytes],
 ) -> Found:
     """The config with the directory's own node id, and what is to be taken over. Raises ForeignDirectory."""
-    paths = config.log_dirs
+    paths = [path for path in config.log_dirs if path not in unusable]
+    if not paths:
+        return Found(config, [], [])
     written = disk.read_file(f"{paths[0]}/{names.META_PROPERTIES}")
     properties = checkpoints.parse_properties(written)
     config = _with_node_id(config, properties)
-    metadata = f"{config.properties.get('metadata.log.dir', paths[0])}/{names.KAFKA_METADATA}"
+    metadata = f"{config.metadata_log_dir}/{names.KAFKA_METADATA}"
     marks = [path for path in paths if disk.read_file(f"{path}/{MARK}") is not None]
     if journal:
         notes: list[str] = []

@@ -11,15 +11,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.checkpointing import Checkpointing
 from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name
-from ottla.log.partition_log import Flush
+from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
 from ottla.model.errors import Refusal
-from ottla.ports.disk import Disk, DiskError, File
+from ottla.ports.disk import Disk, DiskError
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
+    from ottla.broker.log_directory import LogDirectory
     from ottla.replication.leader import Leader
 
 #: How often logs are looked at for a background flush.
@@ -65,13 +67,9 @@ class Upkeep:
         self._flushing: set[Leader] = set()
         #: Logs with records that no flush covers, the one that has waited longest first.
         self._unflushed: dict[Leader, None] = {}
-        #: Why a sync failed; set by its job, because a broker that stops may not hear of it any more.
-        self.error: str | None = None
-        self._checkpoint_wanted = False
-        self._checkpointing = False
-        #: What must be durable before the next checkpoint is, and what may be done once that is durable.
-        self._before_checkpoint: list[tuple[list[File], str]] = []
-        self._after_checkpoint: list[Callable[[], None]] = []
+        self._checkpoints = {
+            directory: Checkpointing(broker, directory) for directory in broker.directories.all
+        }
 
     def start(self, now_ms: int) -> None:
         broker = self._broker
@@ -80,6 +78,13 @@ class Upkeep:
 
     def _every(self, interval_ms: Callable[[], int], action: Callable[[int], None], now_ms: int) -> None:
         self._broker.timers.add(Periodic(self._broker, interval_ms, action), now_ms + interval_ms())
+
+    def checkpoints(self, log: PartitionLog) -> Checkpointing:
+        """Those of the directory that a log is in."""
+        return self._checkpoints[self._broker.directories.of(log)]
+
+    def checkpoints_in(self, directory: LogDirectory) -> Checkpointing:
+        return self._checkpoints[directory]
 
     # --- flushing -------------------------------------------------------------------------------------------
 
@@ -93,9 +98,15 @@ class Upkeep:
         for leader in list(self._unflushed):
             if len(self._flushing) >= _FLUSHES_MAX:
                 return
+            if not leader.opened:
+                self._unflushed.pop(leader, None)
+                continue
             late = min(config.log_flush_offset_checkpoint_interval_ms, leader.config.flush_ms)
             if now_ms - leader.since_flush_ms >= late or leader.log.unflushed_bytes >= _FLUSH_SOON_BYTES:
                 self.flush(leader)
+
+    def is_flushing(self, leader: Leader) -> bool:
+        return leader in self._flushing
 
     def flush(self, leader: Leader) -> None:
         """Make a log durable in the background, unless that is under way."""
@@ -114,7 +125,8 @@ class Upkeep:
         if flush is None:
             return
         self._flushing.add(leader)
-        parent = self._broker.directory.path if log.fresh else None
+        parent = log.parent if log.fresh else None
+        directory = self._broker.directories.of(log)
 
         def done(_result: Any, error: str | None) -> None:
             self._flushing.discard(leader)
@@ -122,60 +134,20 @@ class Upkeep:
                 # Its directory was taken away under the flush; whatever that met does not matter.
                 return
             if error is not None:
-                self._broker.sync_failed(error)
+                self._broker.go_offline(directory, f"a sync failed: {error}")
                 return
-            log.flushed(flush)
-            self._broker.advance(leader)
-            self._checkpoint_wanted = True
-            self.checkpoint()
+            if leader.opened:
+                log.flushed(flush)
+                self._broker.advance(leader)
+                self.checkpoints_in(directory).want()
 
         def job(disk: Disk) -> None:
             try:
                 _perform(disk, leader, flush, parent)
             except DiskError as error:
                 if not leader.gone:
-                    self.error = str(error)
+                    directory.sync_error = str(error)
                 raise
-
-        self._broker.run(job, done)
-
-    def checkpoint(self) -> None:
-        """Write down the recovery points, one writing at a time; the next covers what came meanwhile."""
-        if self._checkpointing or not self._checkpoint_wanted:
-            return
-        self._checkpoint_wanted, self._checkpointing = False, True
-        before, self._before_checkpoint = self._before_checkpoint, []
-        after, self._after_checkpoint = self._after_checkpoint, []
-        files = self._broker.directory.checkpoint_files(self._broker.open_logs())
-
-        def job(disk: Disk) -> None:
-            try:
-                for loose, directory in before:
-                    for file in loose:
-                        disk.sync(file)
-                    disk.sync_dir(directory)
-            except DiskError as error:
-                self.error = str(error)
-                raise
-            for path, data in files.items():
-                disk.replace_file(path, data)
-
-        def done(_result: Any, error: str | None) -> None:
-            self._checkpointing = False
-            if error is not None and error == self.error:
-                # R11: a second sync would succeed, whatever became of what this one was for.
-                self._broker.sync_failed(error)
-                return
-            if error is not None:
-                self._broker.say(
-                    f"the checkpoints could not be written: {error}; the next start reads more again"
-                )
-                self._before_checkpoint += before
-                self._after_checkpoint += after
-            else:
-                for action in after:
-                    action()
-            self.checkpoint()
 
         self._broker.run(job, done)
 
@@ -186,7 +158,7 @@ class Upkeep:
         broker = self._broker
         producers_before_ms = now_ms - broker.config.producer_id_expiration_ms
         for leader in list(broker.hosting.leaders()):
-            if not leader.opened or leader.log.failed:
+            if not leader.opened:
                 continue
             log = leader.log
             log.producers.expire(producers_before_ms)
@@ -199,6 +171,8 @@ class Upkeep:
                     self.remove_segments(leader, log.drop_segments(count))
             except (DiskError, Refusal) as error:
                 broker.say(f"retention of {leader.topic}-{leader.number} failed: {error}")
+                if isinstance(error, DiskError):
+                    broker.disk_failed(log.directory, error)
 
     def delete_records(self, leader: Leader, offset: int) -> None:
         """Move a log's start up; segments wholly before it go."""
@@ -210,11 +184,10 @@ class Upkeep:
             self._start_moved(leader)
             self._broker.moved(leader)
 
-    def _start_moved(self, leader: Leader) -> None:
+    def _start_moved(self, leader: Leader, after: Callable[[], None] | None = None) -> None:
         # The leader epochs among them, which bear the new start out (`LogDirectory.load`).
-        self._before_checkpoint.append((list(leader.log.loose), leader.log.directory))
-        self._checkpoint_wanted = True
-        self.checkpoint()
+        log = leader.log
+        self.checkpoints(log).want(before=(list(log.loose), log.directory), after=after)
 
     def remove_segments(self, leader: Leader, segments: list[Segment]) -> None:
         """Take the files away after a while: readers that were sent there may still be reading."""
@@ -235,30 +208,30 @@ class Upkeep:
             for path in paths:
                 with suppress(DiskError):
                     self._broker.disk.rename(path, path + DELETED)
-            self._later(leader.config.file_delete_delay_ms, remove)
+            self.later(leader.config.file_delete_delay_ms, remove)
 
         # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
         # the start that tells those from a log with a hole.
-        self._after_checkpoint.append(rename)
-        self._start_moved(leader)
+        self._start_moved(leader, after=rename)
 
     def delete_partition(self, leader: Leader) -> None:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""
         broker = self._broker
         self._unflushed.pop(leader, None)
         log = leader.log
+        directory = broker.directories.of(log)
+        directory.partitions -= 1
         log.close()
         try:
-            path = broker.directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
+            path = directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
         except DiskError as error:
             # What keeps its name could be taken for the log of the next topic that is called so.
-            broker.go_offline(str(error))
+            broker.go_offline(directory, str(error))
             return
-        self._checkpoint_wanted = True
-        self.checkpoint()
-        self._later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
+        self.checkpoints_in(directory).want()
+        self.later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
 
-    def _later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
+    def later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
         broker = self._broker
 
         def done(_result: Any, error: str | None) -> None:

@@ -59,6 +59,7 @@ class BrokerConfig(Settings):
     unclean_leader_election_enable: bool
 
     log_dirs: tuple[str, ...]
+    metadata_log_dir: str
     log_segment_bytes: int
     log_roll_ms: int
     log_roll_jitter_ms: int
@@ -133,6 +134,9 @@ class BrokerConfig(Settings):
         attributes["log_dirs"] = values["log.dirs"] or values["log.dir"]
         if not attributes["log_dirs"]:
             raise BROKER["log.dirs"].refuse("")
+        attributes["metadata_log_dir"] = (
+            values["metadata.log.dir"] or cast("tuple[str, ...]", attributes["log_dirs"])[0]
+        )
         attributes["max_connections_per_ip_overrides"] = _host_limits(values)
         attributes["listeners"], attributes["advertised_listeners"] = _listeners(
             values, properties.get("controller.listener.names", "")

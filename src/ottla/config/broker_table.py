@@ -269,7 +269,21 @@ BROKER: dict[str, Definition] = table(
             "Directory of the data, when `log.dirs` is not set.",
             section=LOG,
         ),
-        Definition("log.dirs", "list", None, "Directories of the data.", section=LOG),
+        Definition(
+            "log.dirs",
+            "list",
+            None,
+            "Directories of the data. A new partition goes to the one with the fewest; one that fails goes offline "
+            "and the others go on.",
+            section=LOG,
+        ),
+        Definition(
+            "metadata.log.dir",
+            "string",
+            None,
+            "Directory of the metadata; the first of `log.dirs` if it is not set.",
+            section=LOG,
+        ),
         _number(
             LOG,
             "log.retention.hours",

@@ -5,6 +5,7 @@
 <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .txnindex .snapshot
                               leader-epoch-checkpoint, partition.metadata
 <log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
+<log dir>/<topic>-<partition>.<32 hex digits>-future       a partition on its way in from another log directory
 <log dir>/<topic>-<partition>.<32 hex digits>-stray        one that no topic knows, kept for a person to look at
 <log dir>/__cluster_metadata-0                             Kafka's own metadata log, in a directory that was Kafka's
 """
@@ -32,7 +33,8 @@ LOG_STARTS: Final = "log-start-offset-checkpoint"
 KAFKA_METADATA: Final = "__cluster_metadata-0"
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
-_DELETE_DIR: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
+_DELETE_DIR: Final = re.compile(r".+\.(?P<unique>[0-9a-f]{32})-delete")
+_FUTURE_DIR: Final = re.compile(r".+-(?P<partition>[0-9]+)\.(?P<unique>[0-9a-f]{32})-future")
 _SEGMENT: Final = re.compile(r"([0-9]{20})\.log")
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})\.snapshot")
 
@@ -53,6 +55,10 @@ def delete_dir(topic: str, partition: int, unique: bytes) -> str:
     return _renamed(topic, partition, unique, "delete")
 
 
+def future_dir(topic: str, partition: int, unique: bytes) -> str:
+    return _renamed(topic, partition, unique, "future")
+
+
 def stray_dir(topic: str, partition: int, unique: bytes) -> str:
     return _renamed(topic, partition, unique, "stray")
 
@@ -65,6 +71,18 @@ def _renamed(topic: str, partition: int, unique: bytes, why: str) -> str:
 
 def is_delete_dir(name: str) -> bool:
     return _DELETE_DIR.fullmatch(name) is not None
+
+
+def delete_dir_unique(name: str) -> str | None:
+    """The digits that tell one partition on its way out from another."""
+    match = _DELETE_DIR.fullmatch(name)
+    return match["unique"] if match else None
+
+
+def parse_future_dir(name: str) -> tuple[int, str] | None:
+    """(partition, unique digits). The topic's name may be cut: its id is in the directory."""
+    match = _FUTURE_DIR.fullmatch(name)
+    return (int(match["partition"]), match["unique"]) if match else None
 
 
 def segment_base(name: str) -> int | None:

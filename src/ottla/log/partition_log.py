@@ -487,6 +487,11 @@ class PartitionLog:
         return find_newest(self.segments, self.log_start_offset)
 
     @property
+    def parent(self) -> str:
+        """The log directory that its own directory is in."""
+        return self.directory.rpartition("/")[0]
+
+    @property
     def size(self) -> int:
         return sum(segment.size for segment in self.segments)
 

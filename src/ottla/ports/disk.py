@@ -15,11 +15,17 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 class DiskError(Exception):
-    """A disk operation failed. `full` says that room, not the device, was missing: it may work later."""
+    """A disk operation failed.
 
-    def __init__(self, message: str, *, full: bool = False) -> None:
+    `full` says that room (on the device, for descriptors, in memory) was missing: nothing is lost, and it may work
+    later. `broken` says that it was the device itself that failed. `path` is what it was about, if that is one file.
+    """
+
+    def __init__(self, message: str, *, full: bool = False, broken: bool = False, path: str = "") -> None:
         super().__init__(message)
         self.full = full
+        self.broken = broken
+        self.path = path
 
 
 class File(Protocol):
@@ -49,6 +55,12 @@ class Disk(Protocol):
 
     def replace_file(self, path: str, data: bytes) -> None:
         """Write a file so that after a crash it holds the old content or the new one, durably, never a mixture."""
+
+    def copy(self, source: str, target: str, *, start: int, end: int) -> None:
+        """Write the bytes from `start` to `end` of one file to the same place in another, made if it is not there.
+
+        By paths alone, so that it may run beside whoever appends to the source behind `end`.
+        """
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty if there is none."""

@@ -9,8 +9,9 @@ they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) perfo
     (PAUSE, connection)                stop reading requests from it …
     (RESUME, connection)               … until this
     (SYNC, file, directory, target)    make the file's bytes, and the directory's names unless it is None, durable;
-                                       then `core.synced(targets)` or `core.sync_failed(targets, error)`. Several in
-                                       one turn share a round, and the last target of a file stands for all of it
+                                       then `core.sync_failed(path, error)` for each that failed, and `core.synced(targets)`.
+                                       Several in one turn share a round, and the last target of a file stands for
+                                       all of it
     (RUN, job, done)                   run `job(disk)` where it may take its time, then `done(result, error)`
     (PROPOSE, records, done)           append these to the metadata log, then `core.committed(...)` and `done(error)`
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ottla.config.topic import TopicConfig
 from ottla.log.partition_log import PartitionLog
+from ottla.ports.disk import DiskError
 
 
 class Watcher(Protocol):
@@ -23,8 +24,8 @@ class Watcher(Protocol):
 
 class Leader:
     __slots__ = (
-        "_log", "config", "durable", "gone", "high_watermark", "leader_epoch", "moved", "number", "opener", "since_flush_ms",
-        "topic", "waiting", "watchers",
+        "_log", "config", "durable", "gone", "high_watermark", "leader_epoch", "moved", "number", "offline", "opener",
+        "since_flush_ms", "topic", "waiting", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +43,8 @@ class Leader:
         self.durable = config.durable
         #: Set when the topic is deleted, for those who still hold on to it.
         self.gone = False
+        #: Why its log cannot be had: the directory that it lies in has failed. None if nothing of that kind happened.
+        self.offline: str | None = None
         self.high_watermark = 0
         self._log: PartitionLog | None = None
         self.opener = opener
@@ -56,9 +59,14 @@ class Leader:
 
     @property
     def log(self) -> PartitionLog:
-        """The log, created when it is first needed: a topic of ten thousand partitions costs nothing until then."""
+        """The log, created when it is first needed: a topic of ten thousand partitions costs nothing until then.
+
+        Raises DiskError if it cannot be created, and while its directory is offline.
+        """
         log = self._log
         if log is None:
+            if self.offline is not None:
+                raise DiskError(self.offline)
             log = self.opener(self)
             self.adopt(log)
         return log
@@ -74,6 +82,18 @@ class Leader:
     def adopt(self, log: PartitionLog) -> None:
         self._log = log
         self.high_watermark = log.flushed_offset if self.durable else log.next_offset
+
+    def lose(self, reason: str) -> None:
+        """The directory of the log is offline: there is no log any more until the next start."""
+        self.offline = reason
+        if self._log is not None:
+            self._log.failed = True
+            self._log.close()
+            self._log = None
+
+    def relocate(self, log: PartitionLog) -> None:
+        """The same log at another place: nothing is seen of it."""
+        self._log = log
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config

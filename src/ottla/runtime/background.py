@@ -21,14 +21,17 @@ _SHARE_FROM = 4
 
 
 class Syncer:
-    """Rounds of syncs. `done(targets, error)` is called on the loop after each."""
+    """Rounds of syncs. `done(targets, failures)` is called on the loop after each.
+
+    A failure is (path, why) of one file or directory: whatever else was in the round was synced nevertheless.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         disk: Disk,
         threads: int,
-        done: Callable[[list[Any], str | None], None],
+        done: Callable[[list[Any], list[tuple[str, str]]], None],
     ) -> None:
         self._loop = loop
         self._disk = disk
@@ -36,8 +39,8 @@ class Syncer:
         self._files: dict[Any, Any] = {}
         self._directories: dict[str, None] = {}
         self._loose: list[Any] = []
-        #: Why the last round failed, for whoever stops the loop before it could be told.
-        self.error: str | None = None
+        #: All that ever failed, for whoever stops the loop before it could be told.
+        self.failures: list[tuple[str, str]] = []
         self._busy = False
         self._scheduled = False
         self._threads = threads
@@ -78,33 +81,45 @@ class Syncer:
     def _work(self) -> None:
         while (work := self._rounds.get()) is not None:
             files, directories, targets = work
-            error: str | None = None
+            failures: list[tuple[str, str]] = []
             try:
                 if len(files) < _SHARE_FROM:
-                    for file in files:
-                        self._disk.sync(file)
+                    failures += filter(None, map(self._sync, files))
                 else:
                     if self._pool is None:
                         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ottla-sync")
-                    for _ in self._pool.map(self._disk.sync, files):
-                        pass
-                for directory in directories:
-                    self._disk.sync_dir(directory)
-            except DiskError as failed:
-                self.error = error = str(failed)
+                    failures += filter(None, self._pool.map(self._sync, files))
             except Exception as failed:
-                # Whatever it was, those who wait must hear of it: nobody else makes their records durable.
-                self.error = error = repr(failed)
+                # No threads to be had, say. Those who wait must hear of it: nobody else makes their records durable.
+                failures += [(file.path, repr(failed)) for file in files]
+            failures += filter(None, map(self._sync_dir, directories))
+            self.failures += failures
             try:
-                self._loop.call_soon_threadsafe(self._finished, targets, error)
+                self._loop.call_soon_threadsafe(self._finished, targets, failures)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
 
-    def _finished(self, targets: list[Any], error: str | None) -> None:
+    def _sync(self, file: Any) -> tuple[str, str] | None:
+        """What was wrong with it, and where."""
+        return self._attempt(file.path, lambda: self._disk.sync(file))
+
+    def _sync_dir(self, path: str) -> tuple[str, str] | None:
+        return self._attempt(path, lambda: self._disk.sync_dir(path))
+
+    def _attempt(self, path: str, action: Callable[[], None]) -> tuple[str, str] | None:
+        try:
+            action()
+        except DiskError as failed:
+            return path, str(failed)
+        except Exception as failed:
+            return path, repr(failed)
+        return None
+
+    def _finished(self, targets: list[Any], failures: list[tuple[str, str]]) -> None:
         self._busy = False
         if self._files or self._directories:
             self._start()
-        self._done(targets, error)
+        self._done(targets, failures)
 
 
 class Jobs:

@@ -19,10 +19,20 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, islice
-from typing import cast
+from typing import Final, cast
 
 from ottla.ports.disk import Buffer, DiskError, File
 from ottla.runtime.platform import lock_against_java, sync_all, sync_data, write_parts
+
+#: How much of a file a copy reads at once.
+_COPY_BYTES: Final = 1 << 20
+#: What a failing or vanished device answers.
+_BROKEN: Final = frozenset(
+    getattr(errno, name)
+    for name in ("EIO", "ENXIO", "ENODEV", "EROFS", "ESTALE", "EUCLEAN", "EBADMSG", "ENOMEDIUM")
+    if hasattr(errno, name)
+)
+_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 class OpenFile:
@@ -97,7 +107,7 @@ class SystemDisk:
                 raise DiskError(
                     f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}"
                 ) from error
-            raise _disk_error(file.path, error) from error
+            raise disk_error(file.path, error) from error
         return end
 
     def read(self, file: File, position: int, size: int) -> bytes:
@@ -115,7 +125,7 @@ class SystemDisk:
                     if len(data) == size:
                         break
         except OSError as error:
-            raise _disk_error(file.path, error) from error
+            raise disk_error(file.path, error) from error
         return data
 
     def size(self, file: File) -> int:
@@ -183,6 +193,25 @@ class SystemDisk:
                     os.unlink(temporary)
                 raise
         self.sync_dir(os.path.dirname(path))
+
+    def copy(self, source: str, target: str, *, start: int, end: int) -> None:
+        with failures(source):
+            reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            with failures(target):
+                writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                while start < end:
+                    with failures(source):
+                        data = os.pread(reader, min(_COPY_BYTES, end - start), start)
+                    if not data:
+                        raise DiskError(f"{source} ends at {start}, before {end}")
+                    with failures(target):
+                        start += os.pwrite(writer, data, start)
+            finally:
+                os.close(writer)
+        finally:
+            os.close(reader)
 
     def list(self, path: str) -> list[str]:
         with failures(path):
@@ -265,9 +294,11 @@ class SystemDisk:
             file.fd = -1
 
 
-def _disk_error(path: str, error: OSError) -> DiskError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return DiskError(f"{path}: {error.strerror}", full=full)
+def disk_error(path: str, error: OSError) -> DiskError:
+    """What the operating system says as the port's own error."""
+    return DiskError(
+        f"{path}: {error.strerror}", full=error.errno in _FULL, broken=error.errno in _BROKEN, path=path
+    )
 
 
 @contextmanager
@@ -276,4 +307,4 @@ def failures(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _disk_error(path, error) from error
+        raise disk_error(path, error) from error

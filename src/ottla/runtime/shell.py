@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ottla.controller.records import Record
+from ottla.ports.disk import DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
@@ -234,13 +235,17 @@ class Shell:
             # Whatever happened: without an alarm nothing that waits would ever be answered.
             self._set_alarm(now_ms)
 
-    def _synced(self, targets: list[Any], error: str | None) -> None:
+    def _synced(self, targets: list[Any], failures: list[tuple[str, str]]) -> None:
         now_ms = self.clock.now_ms()
-        if error is None:
-            self.broker.synced(targets, now_ms)
-        else:
-            self.broker.sync_failed(error)
+        for path, error in failures:
+            self.broker.sync_failed(path, error)
+        self.broker.synced(targets, now_ms)
         self.turn(now_ms)
+
+    def read_failed(self, error: DiskError) -> None:
+        """A file that was being sent could not be read; its client is told by the closing, the core decides the rest."""
+        self.broker.disk_failed(error.path, error)
+        self.loop.call_soon(self._settle_more)
 
     def _run(self, job: Callable[[Any], Any], done: Callable[[Any, str | None], None]) -> None:
         def finished(result: Any, error: str | None) -> None:
@@ -260,6 +265,7 @@ class Shell:
             if error is None:
                 self.broker.committed(records, now_ms)
             else:
+                self._tell_once(f"metadata cannot be changed: {error}")
                 self.broker.rejected()
                 # What was decided on top of it falls with it.
                 proposals.extend(self._proposals)
@@ -321,8 +327,8 @@ class Shell:
         if self._timer is not None:
             self._timer.cancel()
         self._syncer.stop()
-        if self._syncer.error is not None:
+        for path, error in self._syncer.failures:
             # It may have failed too late for the loop to tell: what follows must not write a clean mark over lost data.
-            self.broker.sync_failed(self._syncer.error)
+            self.broker.sync_failed(path, error)
         self.jobs.stop()
         self._journal.stop()

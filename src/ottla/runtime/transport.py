@@ -14,10 +14,12 @@ import os
 import socket
 import struct
 from collections import deque
+from errno import EIO
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.ports.disk import DiskError
 from ottla.runtime.core import Session
+from ottla.runtime.disk import disk_error
 from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE, in_memory, load
 
 if TYPE_CHECKING:
@@ -213,7 +215,11 @@ class Transport:
                 if not (self._send_joined() if self._joinable(out[0]) else self._send_file()):
                     self._wait_writable()
                     return
-        except (OSError, DiskError):
+        except DiskError as error:
+            self.close()
+            self.shell.read_failed(error)
+            return
+        except OSError:
             self.close()
             return
         if self.writing:
@@ -285,6 +291,11 @@ class Transport:
             sent = os.sendfile(self.fd, file.fd, position, warm_end - position)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno == EIO:
+                # The one of the two that is not a socket.
+                raise disk_error(file.path, error) from error
+            raise
         if sent == 0:
             # The file is shorter than the answer promised: only closing tells the client so.
             raise DiskError(f"{file.path} ends before {position + size}")
@@ -302,16 +313,25 @@ class Transport:
         self.shell.disk.pin(file)
         fd = file.fd
 
-        def loaded(_result: Any, error: str | None) -> None:
+        def read() -> DiskError | None:
+            try:
+                load(fd, position, size)
+            except OSError as error:
+                return disk_error(file.path, error)
+            return None
+
+        def loaded(failed: DiskError | None, error: str | None) -> None:
             self.loading = False
             self.shell.disk.unpin(file)
-            if error is None:
+            if failed is None and error is None:
                 self.flush()
             else:
                 # It would be no more in memory the next time; the client learns by the closing.
                 self.close()
+                if failed is not None:
+                    self.shell.read_failed(failed)
 
-        self.shell.jobs.run(lambda: load(fd, position, size), loaded)
+        self.shell.jobs.run(read, loaded)
         return False
 
     def _wait_writable(self) -> None:

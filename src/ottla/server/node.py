@@ -14,8 +14,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from ottla.broker.core import Broker
+from ottla.broker.log_directories import NoDirectory
 from ottla.broker.log_directory import ForeignDirectory
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
@@ -25,6 +27,7 @@ from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.shell import Shell
+from ottla.server.directories import BadDirectories, claim, with_absolute_paths
 
 PID_FILE = "ottla.pid"
 #: Journals with more records than this, and four times what the image needs, are written anew at start.
@@ -44,7 +47,7 @@ class Node:
     """A broker on an event loop. `start` and `stop` are called on the loop's own thread."""
 
     def __init__(self, config: BrokerConfig, *, say: Callable[[str], None] = tell_stderr) -> None:
-        self.config = config
+        self.config = with_absolute_paths(config)
         self.say = say
         self.host = ""
         self.port = 0
@@ -57,7 +60,13 @@ class Node:
 
     @property
     def data_dir(self) -> str:
+        """The first of the directories."""
         return self.config.log_dirs[0]
+
+    @property
+    def metadata_dir(self) -> str:
+        """Where the metadata and the process id are."""
+        return self.config.metadata_log_dir
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         files_max = _raise_descriptor_limit()
@@ -67,7 +76,7 @@ class Node:
         sock = self._bind()
         try:
             self._open(loop, sock)
-        except (DiskError, DamagedJournal, ForeignDirectory) as error:
+        except (DiskError, DamagedJournal, ForeignDirectory, NoDirectory, BadDirectories) as error:
             raise CannotStart(str(error)) from error
         finally:
             if self._shell is None:
@@ -76,26 +85,21 @@ class Node:
                 self._journal_disk.release()
 
     def _open(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-        if len(self.config.log_dirs) > 1:
-            raise CannotStart("log.dirs names several directories; one is served for now")
-        if not self._disk.lock(self.data_dir):
-            raise CannotStart(
-                f"another broker is running on {self.data_dir}: stop it, or choose another --data-dir"
-            )
+        unusable = claim(self._disk, self.config)
         for name in self.config.ignored:
             self.say(f"{name} has no effect here")
         clock = Clock()
-        self._store = EmbeddedStore(self._journal_disk, self.data_dir)
+        self._store = EmbeddedStore(self._journal_disk, self.metadata_dir)
         entropy = SystemEntropy()
         journal = self._store.load()
-        found = take_over(self._disk, self.config, journal, new_id=entropy.id_bytes)
+        found = take_over(self._disk, self.config, journal, unusable=unusable, new_id=entropy.id_bytes)
         self.config = found.config
         if found.records:
             self._store.append(found.records)
             journal += found.records
         for note in found.notes:
             self.say(note)
-        self._broker = Broker(self.config, self._disk, entropy, say=self.say)
+        self._broker = Broker(self.config, self._disk, entropy, say=self.say, unusable=unusable)
         now_ms = clock.now_ms()
         first = self._broker.start(journal, now_ms)
         if first:
@@ -105,7 +109,7 @@ class Node:
         live = self._broker.image.records()
         if self._store.records_on_disk > max(_JOURNAL_RECORDS, 4 * len(live)):
             self._store.rewrite(live)
-        self._disk.replace_file(f"{self.data_dir}/{PID_FILE}", f"{os.getpid()}\n".encode())
+        self._disk.replace_file(f"{self.metadata_dir}/{PID_FILE}", f"{os.getpid()}\n".encode())
         try:
             # Only now: until the logs are open, clients are refused instead of kept waiting.
             sock.listen(self.config.socket_listen_backlog_size)
@@ -159,9 +163,10 @@ class Node:
         self._shell = None
         try:
             self._broker.stop()
-            self._store.close()
-            self._disk.remove(f"{self.data_dir}/{PID_FILE}")
         finally:
+            self._store.close()
+            with suppress(DiskError):
+                self._disk.remove(f"{self.metadata_dir}/{PID_FILE}")
             self._disk.release()
             self._journal_disk.release()
 

@@ -35,7 +35,7 @@ def test_every_partition_with_the_size_of_its_segments(client: Any, batch: Any, 
     client.produce("t", second, 1)
     client.produce("u", first)
     directory = describe(client)
-    assert directory.log_dir == driver.broker.directory.path
+    assert directory.log_dir == driver.broker.directories.all[0].path
     assert sizes(directory) == {("t", 0): 0, ("t", 1): len(first) + len(second), ("u", 0): len(first)}
 
 
@@ -60,12 +60,12 @@ def test_only_what_is_asked_for(client: Any) -> None:
 
 def test_a_log_that_nobody_needed_is_not_made(client: Any, driver: Any) -> None:
     driver.leader("u")._log = None
-    assert sizes(describe(client))["u", 0] == 0
+    assert ("u", 0) not in sizes(describe(client))
     assert not driver.leader("u").opened
 
 
 def test_an_offline_directory(client: Any, driver: Any) -> None:
-    driver.broker.go_offline("a sync failed")
+    driver.broker.go_offline(driver.broker.directories.all[0], "a sync failed")
     directory = describe(client)
     assert (directory.error_code.value, directory.topics) == (KAFKA_STORAGE_ERROR, ())
 

@@ -21,7 +21,7 @@ def test_this_node_is_the_only_voter_and_has_everything(client: Any, driver: Any
     assert row.high_watermark == driver.broker.image.end == before + 4
     [voter] = row.current_voters
     assert (voter.replica_id, voter.log_end_offset) == (1, row.high_watermark)
-    assert voter.replica_directory_id.bytes == driver.broker.directory.directory_id
+    assert voter.replica_directory_id.bytes == driver.broker.directories.all[0].directory_id
     assert voter.last_caught_up_timestamp == voter.last_fetch_timestamp == driver.now_ms
 
 

@@ -272,7 +272,7 @@ def test_a_deletion_that_the_disk_refuses_takes_the_directory_offline(
 
     monkeypatch.setattr(driver.disk, "rename", refuse)
     assert delete(client, {"name": "a"}) == [("a", 0)]
-    assert "Input/output error" in driver.broker.offline
+    assert "Input/output error" in driver.broker.directories.all[0].offline
 
 
 def test_deletion_can_be_forbidden(drive: Any) -> None:

@@ -2,6 +2,7 @@
 
 from ottla.broker.api import (
     alter_configs,
+    alter_replica_log_dirs,
     api_versions,
     create_partitions,
     create_topics,
@@ -29,6 +30,7 @@ from ottla.broker.api import (
 
 __all__ = [
     "alter_configs",
+    "alter_replica_log_dirs",
     "api_versions",
     "create_partitions",
     "create_topics",

@@ -45,8 +45,6 @@ def _delete(broker: Broker, name: str, number: int, offset: int) -> int:
     if not leader.config.delete:
         raise Refusal(ErrorCode.POLICY_VIOLATION)
     log = leader.log
-    if log.failed:
-        raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR)
     target = leader.high_watermark if offset == -1 else offset
     if not 0 <= target <= leader.high_watermark:
         raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -1,13 +1,12 @@
-"""DescribeLogDirs (35): the directory of the logs, how much of it each partition takes, and how much room is left.
+"""DescribeLogDirs (35): the directories of the logs, how much each partition takes there, and how much room is left.
 
 Null in the request means all partitions; partitions that are not here are left out, as Kafka does. A partition's size is
-that of its segments; nothing lags or is on its way to another directory. Errors by directory: KAFKA_STORAGE_ERROR once
-it is offline.
+that of its segments. One that is on its way to another directory appears there as well, with `is_future_key` and how many
+offsets it lags behind. Errors by directory: KAFKA_STORAGE_ERROR once it is offline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.table import Response, serves
@@ -17,48 +16,73 @@ from ottla.ports.disk import DiskError
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.log_directory import LogDirectory
+    from ottla.broker.moving import Move
     from ottla.replication.leader import Leader
 
 
 @serves(35)
 def describe_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    row: dict[str, Any] = {"error_code": 0, "log_dir": broker.directory.path, "topics": ()}
-    try:
-        total, usable = broker.disk.free_bytes(broker.directory.path)
-        row.update(total_bytes=total, usable_bytes=usable)
-    except DiskError:
-        row["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
-    if broker.offline is not None:
-        row["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
-    if row["error_code"] == 0:
-        row["topics"] = [
-            {"name": name, "partitions": [_partition(leader) for leader in leaders]}
-            for name, leaders in _asked(broker, request.topics)
-        ]
-    return {"error_code": 0, "results": [row]}
+    # By directory, by topic: those in it.
+    here: dict[LogDirectory, dict[str, list[dict[str, Any]]]] = {}
+    for leader in _asked(broker, request.topics):
+        if leader.opened:
+            home = here.setdefault(broker.directories.of(leader.log), {})
+            home.setdefault(leader.topic, []).append(_partition(leader))
+        move = broker.moving.of(leader)
+        if move is not None:
+            target = here.setdefault(move.target, {})
+            target.setdefault(leader.topic, []).append(_future(leader, move))
+    return {
+        "error_code": 0,
+        "results": [_directory(broker, each, here.get(each, {})) for each in broker.directories.all],
+    }
 
 
-def _asked(broker: Broker, topics: Any) -> Iterable[tuple[str, list[Leader]]]:
+def _directory(
+    broker: Broker, directory: LogDirectory, topics: dict[str, list[dict[str, Any]]]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "error_code": ErrorCode.KAFKA_STORAGE_ERROR, "log_dir": directory.path, "topics": (),
+    }  # fmt: skip
+    if directory.offline is None:
+        try:
+            total, usable = broker.disk.free_bytes(directory.path)
+        except DiskError as error:
+            broker.disk_failed(directory.path, error)
+        else:
+            rows = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+            row.update(error_code=0, total_bytes=total, usable_bytes=usable, topics=rows)
+    return row
+
+
+def _asked(broker: Broker, topics: Any) -> list[Leader]:
     by_name = broker.hosting.by_name
     if topics is None:
-        return [(name, list(hosted.leaders.values())) for name, hosted in by_name.items()]
+        return list(broker.hosting.leaders())
     # The same topic or partition twice is described once.
-    wanted: dict[str, dict[int, None]] = {}
-    for topic in topics:
-        if topic.topic in by_name:
-            wanted.setdefault(topic.topic, {}).update(dict.fromkeys(topic.partitions))
-    here = (
-        (name, [leader for number in numbers if (leader := by_name[name].leaders.get(number)) is not None])
-        for name, numbers in wanted.items()
-    )
-    return [(name, leaders) for name, leaders in here if leaders]
+    wanted = {
+        (topic.topic, number): None
+        for topic in topics
+        if topic.topic in by_name
+        for number in topic.partitions
+    }
+    return [leader for name, number in wanted if (leader := by_name[name].leaders.get(number)) is not None]
 
 
 def _partition(leader: Leader) -> dict[str, Any]:
     return {
         "partition_index": leader.number,
-        # A log that nobody has needed yet is not made for this.
-        "partition_size": leader.log.size if leader.opened else 0,
+        "partition_size": leader.log.size,
         "offset_lag": 0,
         "is_future_key": False,
+    }
+
+
+def _future(leader: Leader, move: Move) -> dict[str, Any]:
+    return {
+        "partition_index": leader.number,
+        "partition_size": move.size,
+        "offset_lag": max(0, leader.log.next_offset - move.end_offset),
+        "is_future_key": True,
     }

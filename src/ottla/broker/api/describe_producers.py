@@ -1,7 +1,8 @@
 """DescribeProducers (61): the idempotent and transactional producers that partitions remember (KIP-664).
 
 `last_timestamp` is when the producer's last batch was written here, by the broker's clock and not by the producer's: a
-producer is forgotten by it. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION.
+producer is forgotten by it. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION,
+KAFKA_STORAGE_ERROR.
 """
 
 from __future__ import annotations
@@ -40,6 +41,12 @@ def _row(name: str, number: int, leader: Leader | None) -> dict[str, Any]:
             if problem
             else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             "error_message": problem or f"there is no partition {number} of '{name}' here",
+            "active_producers": (),
+        }
+    if leader.offline is not None:
+        return {
+            "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
+            "error_message": leader.offline,
             "active_producers": (),
         }
     # A log that nobody has needed yet remembers nobody.

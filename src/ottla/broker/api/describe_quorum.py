@@ -51,7 +51,7 @@ def describe_quorum(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
 def _metadata(broker: Broker, now_ms: int) -> dict[str, Any]:
     voter = {
         "replica_id": broker.config.node_id,
-        "replica_directory_id": broker.directory.directory_id,
+        "replica_directory_id": broker.directories.all[0].directory_id,
         "log_end_offset": broker.image.end,
         # A leader has everything it has, at every moment.
         "last_fetch_timestamp": now_ms,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.metadata import TOPIC_OPERATIONS
+from ottla.broker.api.metadata import TOPIC_OPERATIONS, partition_row
 from ottla.broker.api.table import Response, serves
 from ottla.controller.image import TopicImage
 from ottla.model.errors import ErrorCode
@@ -47,7 +47,7 @@ def describe_topic_partitions(broker: Broker, call: Call, request: Any, now_ms: 
             continue
         begin = start if name == first else 0
         end = min(begin + room, len(topic.partitions))
-        topics.append(_topic(topic, begin, end))
+        topics.append(_topic(broker, topic, begin, end))
         if end < len(topic.partitions):
             return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": end}}
         room -= max(0, end - begin)
@@ -58,7 +58,8 @@ def _failed(name: str, code: ErrorCode) -> dict[str, Any]:
     return {"error_code": code, "name": name, "partitions": ()}
 
 
-def _topic(topic: TopicImage, begin: int, end: int) -> dict[str, Any]:
+def _topic(broker: Broker, topic: TopicImage, begin: int, end: int) -> dict[str, Any]:
+    offline = broker.hosting.offline_partitions(topic.name)
     return {
         "error_code": 0,
         "name": topic.name,
@@ -66,12 +67,8 @@ def _topic(topic: TopicImage, begin: int, end: int) -> dict[str, Any]:
         "is_internal": topic.internal,
         "topic_authorized_operations": TOPIC_OPERATIONS,
         "partitions": [
-            {
-                "error_code": 0, "partition_index": partition.partition, "leader_id": partition.leader,
-                "leader_epoch": partition.leader_epoch, "replica_nodes": partition.replicas,
-                "isr_nodes": partition.isr, "eligible_leader_replicas": (), "last_known_elr": (),
-                "offline_replicas": (),
-            }
+            partition_row(partition, is_offline=partition.partition in offline)
+            | {"eligible_leader_replicas": (), "last_known_elr": ()}
             for partition in islice(topic.partitions, begin, max(begin, end))
         ],
-    }  # fmt: skip
+    }

@@ -43,14 +43,18 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
             if (topic.name, number) in seen:
                 row: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST}
             else:
-                row = _row(leader, partition, call.version, request.isolation_level == _READ_COMMITTED)
+                row = _row(
+                    broker, leader, partition, call.version, request.isolation_level == _READ_COMMITTED
+                )
             seen.add((topic.name, number))
             rows.append(row | {"partition_index": number})
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
-def _row(leader: Leader | None, partition: Any, version: int, committed: bool) -> dict[str, Any]:
+def _row(
+    broker: Broker, leader: Leader | None, partition: Any, version: int, committed: bool
+) -> dict[str, Any]:
     if leader is None:
         return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     asked = partition.current_leader_epoch
@@ -62,7 +66,11 @@ def _row(leader: Leader | None, partition: Any, version: int, committed: bool) -
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
     try:
         return _find(leader, timestamp, committed)
-    except (DiskError, CorruptRecords):
+    except DiskError as error:
+        if leader.opened:
+            broker.disk_failed(leader.log.directory, error)
+        return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
+    except CorruptRecords:
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
 
 

@@ -2,7 +2,8 @@
 
 Version 0 asks for all topics with an empty list, later ones with null. A topic that is not there is created if both the
 request and `auto.create.topics.enable` allow it; the answer then waits until it is. Errors by topic:
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION and those of creating a topic.
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION and those of creating a topic; by partition:
+LEADER_NOT_AVAILABLE while its log directory is offline.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import WAIT, Response, serves
-from ottla.controller.image import Image, TopicImage
+from ottla.controller.image import TopicImage
 from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.names import topic_name_problem
@@ -18,8 +19,9 @@ from ottla.model.names import topic_name_problem
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.controller.records import Record
+    from ottla.controller.records import Partition, Record
 
+NO_LEADER: Final = -1
 _NOT_ASKED: Final = -(2**31)
 #: What one may do without an authorizer, as bits of the protocol's operation numbers.
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -58,11 +60,11 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
     image = broker.image
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
     if request.topics is None or (call.version == 0 and not request.topics):
-        topics = [_topic(topic, operations) for topic in image.topics.values()]
+        topics = [_topic(broker, topic, operations) for topic in image.topics.values()]
     else:
         # Before version 12 a topic in the answer has a name, even one that was asked for without.
         nameless = None if call.version >= 12 else ""
-        topics = [_asked(image, topic, failed, operations, nameless) for topic in request.topics]
+        topics = [_asked(broker, topic, failed, operations, nameless) for topic in request.topics]
     return {
         "brokers": [
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
@@ -80,8 +82,9 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
 
 
 def _asked(
-    image: Image, asked: Any, failed: dict[str, ErrorCode], operations: int, nameless: str | None
+    broker: Broker, asked: Any, failed: dict[str, ErrorCode], operations: int, nameless: str | None
 ) -> dict[str, Any]:
+    image = broker.image
     # An id goes before a name: Java's clients send the empty name beside it.
     if asked.topic_id is not None:
         topic = image.topics_by_id.get(asked.topic_id.bytes)
@@ -90,12 +93,12 @@ def _asked(
                 "error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": nameless, "topic_id": asked.topic_id.bytes,
                 "partitions": (), "topic_authorized_operations": _NOT_ASKED,
             }  # fmt: skip
-        return _topic(topic, operations)
+        return _topic(broker, topic, operations)
     if asked.name is None:
         return {"error_code": ErrorCode.INVALID_REQUEST, "name": nameless, "partitions": ()}
     topic = image.topics.get(asked.name)
     if topic is not None:
-        return _topic(topic, operations)
+        return _topic(broker, topic, operations)
     code = failed.get(asked.name)
     if code is None:
         bad = topic_name_problem(asked.name)
@@ -105,7 +108,8 @@ def _asked(
     }  # fmt: skip
 
 
-def _topic(topic: TopicImage, operations: int) -> dict[str, Any]:
+def _topic(broker: Broker, topic: TopicImage, operations: int) -> dict[str, Any]:
+    offline = broker.hosting.offline_partitions(topic.name)
     return {
         "error_code": 0,
         "name": topic.name,
@@ -113,11 +117,20 @@ def _topic(topic: TopicImage, operations: int) -> dict[str, Any]:
         "is_internal": topic.internal,
         "topic_authorized_operations": operations,
         "partitions": [
-            {
-                "error_code": 0, "partition_index": partition.partition, "leader_id": partition.leader,
-                "leader_epoch": partition.leader_epoch, "replica_nodes": partition.replicas,
-                "isr_nodes": partition.isr, "offline_replicas": (),
-            }
+            partition_row(partition, is_offline=partition.partition in offline)
             for partition in topic.partitions
         ],
-    }  # fmt: skip
+    }
+
+
+def partition_row(partition: Partition, *, is_offline: bool) -> dict[str, Any]:
+    """What clients are told of a partition. One whose log directory failed has no leader, as on Kafka."""
+    return {
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if is_offline else 0,
+        "partition_index": partition.partition,
+        "leader_id": NO_LEADER if is_offline else partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": partition.isr,
+        "offline_replicas": (partition.leader,) if is_offline else (),
+    }

@@ -41,6 +41,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
     parser.add_argument(
         "--endings", help="how lives end, some of cut,kill,stop; repeat one to see more of it"
     )
+    parser.add_argument("--directories", type=int, choices=(1, 2), default=Options.directories)
     parser.add_argument("--faults", help="what else goes wrong, some of sync,full")
     parser.add_argument(
         "--ignored-site", help="leave out the syncs of one site, to see whether it is noticed"
@@ -56,6 +57,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
         policy=given.policy,
         faults=tuple(given.faults.split(",")) if given.faults else (),
         events_max=given.events_max,
+        directories=given.directories,
         ignored_site=given.ignored_site,
     )
     try:

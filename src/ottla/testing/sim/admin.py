@@ -1,4 +1,5 @@
-"""An administrator: creates topics, deletes them, creates others of the same name, deletes records.
+"""An administrator: creates topics, deletes them, creates others of the same name, deletes records, moves partitions
+between log directories.
 
 When its connection breaks in the middle, it does not know what became of its request; it asks for the metadata until it
 does. Until then nobody counts on the topic in question.
@@ -12,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from ottla.model.errors import ErrorCode
 from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.clients import (
+    ALTER_REPLICA_LOG_DIRS,
     CREATE_TOPICS,
     DELETE_RECORDS,
     DELETE_TOPICS,
@@ -36,9 +38,12 @@ class Kind(NamedTuple):
 
 
 class Admin(Client):
-    def __init__(self, shared: Shared, kinds: list[Kind], *, pause_ms: int) -> None:
+    def __init__(
+        self, shared: Shared, kinds: list[Kind], *, log_dirs: tuple[str, ...], pause_ms: int
+    ) -> None:
         super().__init__(shared, "admin")
         self._kinds = kinds
+        self._log_dirs = log_dirs
         self._pause_ms = pause_ms
         #: Names whose last request has no answer.
         self.unknown: dict[str, Kind] = {}
@@ -90,6 +95,8 @@ class Admin(Client):
             taken = {topic.name for topic in live}
             free = [kind for kind in self._kinds if kind.name not in taken]
             self._create(free[self.world.below(len(free))])
+        elif len(self._log_dirs) > 1 and self.world.chance(0.8):
+            self._move(live[self.world.below(len(live))])
         elif self.world.chance(0.5):
             self._delete(live[self.world.below(len(live))])
         else:
@@ -133,6 +140,21 @@ class Admin(Client):
         self.request(
             DELETE_TOPICS, {"topics": [{"name": None, "topic_id": topic.topic_id}], "timeout": 1000}, answered
         )
+
+    def _move(self, topic: Topic) -> None:
+        at = self.world.below(len(topic.partitions))
+        path = self._log_dirs[self.world.below(len(self._log_dirs))]
+        self.world.tell(f"admin: move {topic.name}-{at} to {path}")
+        self.shared.is_delicate = True
+
+        def answered(response: Any) -> None:
+            code = response.results[0].partitions[0].error_code
+            if code not in (0, ErrorCode.KAFKA_STORAGE_ERROR):
+                raise Anomaly("move-refused", f"{topic.name}-{at} to {path}: {code}")
+            self._look()
+
+        topics = [{"name": topic.name, "partitions": [at]}]
+        self.request(ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]}, answered)
 
     def _delete_records(self, topic: Topic) -> None:
         at = self.world.below(len(topic.partitions))

@@ -19,10 +19,12 @@ from ottla.wire.frames import ClientConnection
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
+ALTER_REPLICA_LOG_DIRS = 34
 #: The versions spoken: topics by id wherever the protocol can, so that a topic made anew is another topic.
 VERSIONS = {
     PRODUCE: 13, FETCH: 13, LIST_OFFSETS: 7, METADATA: 12,
     CREATE_TOPICS: 7, DELETE_TOPICS: 6, DELETE_RECORDS: 2, INIT_PRODUCER_ID: 4,
+    ALTER_REPLICA_LOG_DIRS: 2,
 }  # fmt: skip
 
 _RECONNECT_MS = 40

@@ -149,7 +149,7 @@ class SimDisk:
         self._step("sync", file.path)
         if self.failing_sync is not None and self.failing_sync in file.path:
             content.changes.clear()
-            raise DiskError(f"{file.path}: input/output error")
+            raise DiskError(f"{file.path}: input/output error", broken=True, path=file.path)
         if self._leaves_out(site):
             return
         for position, data in content.changes:
@@ -184,6 +184,14 @@ class SimDisk:
         self.rename(temporary, path)
         with self.at("replace_file:sync_dir"):
             self.sync_dir(path.rpartition("/")[0])
+
+    def copy(self, source: str, target: str, *, start: int, end: int) -> None:
+        data = self.read(self.open(source), start, end - start)
+        if len(data) < end - start:
+            raise DiskError(f"{source} ends before {end}")
+        file = self.open(target, create=True)
+        if data:
+            self.write(file, start, (data,))
 
     def list(self, path: str) -> list[str]:
         directory = self._directory(path)

@@ -22,6 +22,8 @@ from ottla.testing.sim.disk import SimDisk
 from ottla.testing.sim.world import SeededEntropy, World
 
 DATA_DIR: Final = "/var/data"
+#: Where a second log directory is, if there is one.
+OTHER_DIR: Final = "/var/more"
 #: Written over a frame once the core has seen it, as the shell's shared buffer would be.
 _POISON: Final = 0xEE
 
@@ -129,8 +131,8 @@ class SimNode:
         self._loose: list[Any] = []
         self._kinds: dict[Any, str] = {}
         self._syncing = False
-        #: What a sync said that failed, whether or not the core has heard of it yet.
-        self.sync_error: str | None = None
+        #: The syncs that failed, by path, and why; whether or not the core has heard of it yet.
+        self.sync_failures: list[tuple[str, str]] = []
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
         self._timer_ms: int | None = None
@@ -155,9 +157,9 @@ class SimNode:
         self._die()
         for link in self._links:
             self.broker.disconnected(link.connection)
-        if self.sync_error is not None:
+        for path, error in self.sync_failures:
             # It may have been on its way to the core.
-            self.broker.sync_failed(self.sync_error)
+            self.broker.sync_failed(path, error)
         self.broker.stop()
         self.store.close()
 
@@ -287,27 +289,30 @@ class SimNode:
             # A pool of threads: in any order.
             order = list(files)
             self.world.random.shuffle(order)
-            error: str | None = None
-            try:
-                for file in order:
+            failures: list[tuple[str, str]] = []
+            for file in order:
+                try:
                     with self.disk.at(f"SYNC {kinds[file]}"):
                         self.disk.sync(file)
-                for directory, kind in directories.items():
+                except DiskError as failed:
+                    failures.append((file.path, str(failed)))
+            for directory, kind in directories.items():
+                try:
                     with self.disk.at(f"SYNC {kind}"):
                         self.disk.sync_dir(directory)
-            except DiskError as failed:
-                error = self.sync_error = str(failed)
-            self.schedule(self.world.below(3), lambda: finished(error))
+                except DiskError as failed:
+                    failures.append((directory, str(failed)))
+            self.sync_failures += failures
+            self.schedule(self.world.below(3), lambda: finished(failures))
 
-        def finished(error: str | None) -> None:
+        def finished(failures: list[tuple[str, str]]) -> None:
             if self._files or self._directories:
                 self.schedule(0, self._start_round)
             else:
                 self._syncing = False
-            if error is None:
-                self.broker.synced(targets, self.world.now_ms)
-            else:
-                self.broker.sync_failed(error)
+            for path, error in failures:
+                self.broker.sync_failed(path, error)
+            self.broker.synced(targets, self.world.now_ms)
             self._turn()
 
         self.schedule(self.world.below(self.delays.sync_ms + 1), perform)

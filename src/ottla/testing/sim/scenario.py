@@ -18,7 +18,7 @@ from ottla.testing.sim.admin import Admin, Kind
 from ottla.testing.sim.clients import Shared
 from ottla.testing.sim.consumer import Auditor, Consumer
 from ottla.testing.sim.disk import PowerCut, SimDisk
-from ottla.testing.sim.node import DATA_DIR, Delays, SimNode
+from ottla.testing.sim.node import DATA_DIR, OTHER_DIR, Delays, SimNode
 from ottla.testing.sim.producer import Producer
 from ottla.testing.sim.world import World
 
@@ -51,13 +51,15 @@ class Options:
     policy: Literal["durable", "page-cache", "mixed"] = "mixed"
     faults: tuple[Fault, ...] = ()
     events_max: int = 500
+    #: Log directories of the node; with two, partitions move between them.
+    directories: int = 1
     #: A sync that is left out, to see whether that is noticed; cuts then come soon after it.
     ignored_site: str | None = None
 
     def arguments(self) -> str:
         """The same on the command line."""
         given = []
-        for name in ("lives", "policy", "events_max", "ignored_site"):
+        for name in ("lives", "policy", "events_max", "directories", "ignored_site"):
             value = getattr(self, name)
             if value != getattr(Options, name):
                 given.append(f"--{name.replace('_', '-')} '{value}'")
@@ -99,9 +101,10 @@ class Scenario:
         # Some machines sync slowly, so slowly that a background flush overtakes a produce's own sync.
         slow_ms = 7000 if world.chance(0.15) else 12
         self.delays = Delays(sync_ms=slow_ms, job_ms=1 + world.below(80))
+        log_dirs = (DATA_DIR, OTHER_DIR)[: options.directories]
         self.config = BrokerConfig.from_properties(
             {
-                "node.id": "1", "listeners": "PLAINTEXT://sim:9092", "log.dirs": DATA_DIR,
+                "node.id": "1", "listeners": "PLAINTEXT://sim:9092", "log.dirs": ",".join(log_dirs),
                 "auto.create.topics.enable": "false", "log.retention.check.interval.ms": "2500",
                 "log.recovery.point.interval.bytes": str(500 + world.below(20_000)),
             }
@@ -116,9 +119,11 @@ class Scenario:
         ]
         if options.policy == "page-cache":
             self.producers[0]._is_idempotent = True
-        self.admin = Admin(self.shared, self.kinds, pause_ms=3000)
-        #: Whether the last stop was clean; None if a start after it did not get to its end.
-        self._was_clean: bool | None = False
+        self.admin = Admin(
+            self.shared, self.kinds, log_dirs=log_dirs, pause_ms=3000 if options.directories == 1 else 500
+        )
+        #: Directories whose last stop was clean, and that no start has got to its end with since.
+        self._clean: set[str] = set()
         #: By topic id and partition: the log reaches at least so far.
         self._floors: dict[tuple[bytes, int], int] = {}
 
@@ -223,7 +228,8 @@ class Scenario:
     def _fault(self, fault: Fault) -> None:
         self.world.tell(f"fault: {fault}")
         if fault == "sync":
-            self.disk.failing_sync = ".log"
+            # Of two directories one fails, and the other must not notice.
+            self.disk.failing_sync = ".log" if self.options.directories == 1 else f"{OTHER_DIR}/"
         else:
             self.disk.full = True
 
@@ -236,16 +242,16 @@ class Scenario:
     def _start(self) -> None:
         world = self.world
         world.tell("--- the node starts")
-        was_clean, self._was_clean = self._was_clean, None
         node = SimNode(world, self.disk, self.config, self.delays)
         self.shared.node = node
         try:
             node.start(rewrites_journal=world.chance(0.2))
         except Exception as error:
             raise Anomaly("cannot-start", repr(error)) from error
-        if node.broker.directory.clean and was_clean is False:
-            raise Anomaly("false-clean", "the node believes in a clean stop that never was")
-        self._was_clean = False
+        for directory in node.broker.directories.all:
+            if directory.clean and directory.path not in self._clean:
+                raise Anomaly("false-clean", f"a clean stop that never was is believed in {directory.path}")
+        self._clean = set()
         for leader in node.broker.hosting.leaders():
             topic_id = node.broker.hosting.by_name[leader.topic].topic_id
             floor = self._floors.get((topic_id, leader.number), 0)
@@ -259,7 +265,9 @@ class Scenario:
         node = self.shared.node
         assert node is not None
         node.stop()
-        self._was_clean = node.broker.offline is None
+        self._clean = {
+            directory.path for directory in node.broker.directories.online if directory.sync_error is None
+        }
 
     def _end(self, ending: Ending) -> None:
         """The node is gone; decide what is left, and note what was promised."""
@@ -267,25 +275,25 @@ class Scenario:
         assert node is not None
         node.kill()
         self.shared.node = None
-        is_whole = ending == "stop" and self._was_clean
         for leader in node.broker.hosting.leaders():
             topic = self.shared.topics.get(node.broker.hosting.by_name[leader.topic].topic_id)
             if topic is None or not leader.opened:
                 continue
             history = topic.partitions[leader.number]
             # A clean stop flushes everything, and a flush is a promise. Below the log's start it promises nothing.
+            is_whole = ending == "stop" and leader.log.parent in self._clean
             flushed = leader.log.next_offset if is_whole else leader.log.flushed_offset
             if flushed <= leader.log.log_start_offset:
                 flushed = 0
             history.flushed_offset = max(history.flushed_offset, flushed)
-            if leader.log.failed or node.broker.offline is not None or node.sync_error is not None:
+            if any(path.startswith(leader.log.parent) for path, _error in node.sync_failures):
                 continue
             self._floors[topic.topic_id, leader.number] = (
                 leader.log.next_offset if ending != "cut" else history.flushed_offset
             )
         # After a failed sync the page cache shows what no later sync will save: only a cut tells what is left.
-        is_cut = ending == "cut" or (ending == "stop" and world.chance(0.5)) or node.sync_error is not None
-        if is_cut or node.broker.offline is not None:
+        is_cut = ending == "cut" or (ending == "stop" and world.chance(0.5)) or bool(node.sync_failures)
+        if is_cut or node.broker.directories.offline:
             world.tell(f"--- the power is cut ({'strict' if self.disk.strict else 'nasty'})")
             self._floors = {
                 key: min(floor, self.shared.topics[key[0]].partitions[key[1]].flushed_offset)

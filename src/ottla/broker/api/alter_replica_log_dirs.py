@@ -1,0 +1,54 @@
+"""AlterReplicaLogDirs (34): move partitions to other log directories of this broker, or have them made there (KIP-113).
+
+Answers once the move is accepted; DescribeLogDirs tells how far it is. Naming the directory a partition is in, or another
+than the one it is on its way to, ends a move that is under way. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
+LOG_DIR_NOT_FOUND (not one of `log.dirs`), KAFKA_STORAGE_ERROR (that directory, or the partition's own, is offline).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode
+from ottla.ports.disk import DiskError
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(34)
+def alter_replica_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    results: dict[str, list[dict[str, int]]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            results.setdefault(topic.name, []).extend(
+                {
+                    "partition_index": number,
+                    "error_code": _move(broker, directory.path, topic.name, number),
+                }
+                for number in topic.partitions
+            )
+    return {"results": [{"topic_name": name, "partitions": rows} for name, rows in results.items()]}
+
+
+def _move(broker: Broker, path: str, name: str, number: int) -> int:
+    target = broker.directories.at(path)
+    if target is None:
+        return ErrorCode.LOG_DIR_NOT_FOUND
+    if target.offline is not None:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    hosted = broker.hosting.by_name.get(name)
+    leader = hosted.leaders.get(number) if hosted is not None else None
+    if leader is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not leader.opened and leader.offline is None:
+        # It is made there in the first place.
+        broker.directories.chosen[name, number] = target
+    try:
+        leader.log  # noqa: B018  (opens it)
+    except DiskError:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    broker.moving.begin(leader, target)
+    return 0

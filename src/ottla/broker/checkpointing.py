@@ -1,0 +1,86 @@
+"""Writing down where the logs of one directory stand: their recovery points, starts and watermarks.
+
+One writing at a time, off the loop; what comes meanwhile is covered by the next. Something may have to be durable before
+it (`before`), and something may only be done once it is (`after`): a new log start is durable before the files in front of
+it go. There is one of these for each log directory (`Upkeep.checkpoints`), so that a directory that fails or is slow
+holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ottla.ports.disk import Disk, DiskError, File
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.broker.log_directory import LogDirectory
+
+
+class Checkpointing:
+    def __init__(self, broker: Broker, directory: LogDirectory) -> None:
+        self._broker = broker
+        self._directory = directory
+        self._wanted = False
+        #: Whether one is being written.
+        self.busy = False
+        self._before: list[tuple[list[File], str]] = []
+        self._after: list[Callable[[], None]] = []
+
+    def want(
+        self, *, before: tuple[list[File], str] | None = None, after: Callable[[], None] | None = None
+    ) -> None:
+        """Ask for one. `before`: files to sync and a directory to sync; `after`: what to do then."""
+        if before is not None:
+            self._before.append(before)
+        if after is not None:
+            self._after.append(after)
+        self._wanted = True
+        self._write()
+
+    def _write(self) -> None:
+        directory = self._directory
+        if self.busy or not self._wanted or directory.offline is not None:
+            return
+        self._wanted, self.busy = False, True
+        before, self._before = self._before, []
+        after, self._after = self._after, []
+        broker = self._broker
+        files = directory.checkpoint_files([*broker.open_logs(directory), *broker.moving.arriving(directory)])
+
+        def job(disk: Disk) -> None:
+            try:
+                for loose, of_partition in before:
+                    for file in loose:
+                        disk.sync(file)
+                    disk.sync_dir(of_partition)
+            except DiskError as error:
+                directory.sync_error = str(error)
+                raise
+            try:
+                for path, data in files.items():
+                    disk.replace_file(path, data)
+            except DiskError as error:
+                if error.broken:
+                    directory.sync_error = str(error)
+                raise
+
+        def done(_result: Any, error: str | None) -> None:
+            self.busy = False
+            if error is not None and error == directory.sync_error:
+                # R11: a second sync would succeed, whatever became of what this one was for.
+                self._broker.go_offline(directory, f"a sync failed: {error}")
+                return
+            if error is not None:
+                self._broker.say(
+                    f"the checkpoints could not be written: {error}; the next start reads more again"
+                )
+                self._before += before
+                self._after += after
+            else:
+                for action in after:
+                    action()
+            self._write()
+
+        self._broker.run(job, done)

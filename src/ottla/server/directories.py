@@ -1,0 +1,72 @@
+"""Taking the directories of a node for this process: they are made, told apart and locked before anything is read.
+
+`claim` returns which of them cannot be used, and why; the broker's core goes on without those. What must not be is
+refused: the same directory twice, one inside another, one that another process has, a metadata directory that cannot be
+used, and a metadata journal that is not where this start would look for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ottla.config.broker import BrokerConfig
+from ottla.ports.disk import DiskError
+from ottla.runtime.disk import SystemDisk
+from ottla.runtime.embedded_store import JOURNAL
+
+
+class BadDirectories(Exception):
+    """The directories cannot be used as they are configured; the message says why and what to do."""
+
+
+def with_absolute_paths(config: BrokerConfig) -> BrokerConfig:
+    """The same settings, with directories that mean the same from anywhere: clients see them and name them."""
+    log_dirs = [os.path.abspath(path) for path in config.log_dirs]
+    metadata_dir = os.path.abspath(config.metadata_log_dir)
+    if (*log_dirs, metadata_dir) == (*config.log_dirs, config.metadata_log_dir):
+        return config
+    changed = {**config.properties, "log.dirs": ",".join(log_dirs), "metadata.log.dir": metadata_dir}
+    return BrokerConfig.from_properties(changed)
+
+
+def claim(disk: SystemDisk, config: BrokerConfig) -> dict[str, str]:
+    """Lock all directories; returns why some of them cannot be used. Raises BadDirectories."""
+    metadata_dir = config.metadata_log_dir
+    paths = dict.fromkeys((*config.log_dirs, metadata_dir))
+    _check_apart(config.log_dirs)
+    if metadata_dir not in config.log_dirs:
+        _check_apart(tuple(paths))
+    unusable: dict[str, str] = {}
+    for path in paths:
+        try:
+            if not disk.lock(path):
+                raise BadDirectories(
+                    f"another broker is running on {path}: stop it, or choose another --data-dir"
+                )
+        except DiskError as error:
+            if path == metadata_dir:
+                raise BadDirectories(f"the directory of the metadata cannot be used: {error}") from error
+            unusable[path] = str(error)
+    for path in config.log_dirs:
+        has_journal = os.path.exists(f"{path}/{JOURNAL}")
+        if path != metadata_dir and has_journal and not os.path.exists(f"{metadata_dir}/{JOURNAL}"):
+            raise BadDirectories(
+                f"the metadata is in {path}, not in {metadata_dir}: name that directory first in log.dirs, "
+                f"or set metadata.log.dir={path}"
+            )
+    return unusable
+
+
+def _check_apart(paths: Sequence[str]) -> None:
+    real = [os.path.realpath(path) for path in paths]
+    for at, path in enumerate(real):
+        for other_at, other in enumerate(real):
+            if at < other_at and path == other:
+                raise BadDirectories(
+                    f"{paths[at]} and {paths[other_at]} are the same directory: name it once"
+                )
+            if at != other_at and path.startswith(other.rstrip("/") + "/"):
+                raise BadDirectories(
+                    f"{paths[at]} is inside {paths[other_at]}: choose directories that stand apart"
+                )

@@ -1,0 +1,158 @@
+"""What short stories in the simulation are told with: a client that waits for its answers, and a node with two log directories."""
+
+from random import Random
+from typing import Any
+
+from ottla.config.broker import BrokerConfig
+from ottla.records.record import Record, decode_batches, encode_batch
+from ottla.testing.sim.clients import (
+    ALTER_REPLICA_LOG_DIRS,
+    CREATE_TOPICS,
+    FETCH,
+    PRODUCE,
+    Client,
+    Shared,
+)
+from ottla.testing.sim.disk import PowerCut, SimDisk
+from ottla.testing.sim.node import DATA_DIR, OTHER_DIR, Delays, SimNode
+from ottla.testing.sim.world import World
+
+
+class Caller(Client):
+    """Asks one thing at a time and waits for the answer."""
+
+    def call(self, api_key: int, body: dict[str, Any]) -> Any:
+        answers: list[Any] = []
+        self.request(api_key, body, answers.append)
+        while not answers:
+            assert self.world.step()
+        return answers[0]
+
+    def create(self, **configs: str) -> bytes:
+        """A topic `t` of one partition; settings with underscores instead of dots."""
+        rows = [{"name": name.replace("_", "."), "value": value} for name, value in configs.items()]
+        topic = {
+            "name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": rows,
+        }  # fmt: skip
+        topic_id: bytes = self.call(CREATE_TOPICS, {"topics": [topic]}).topics[0].topic_id.bytes
+        return topic_id
+
+    def produce(self, topic_id: bytes, value: bytes) -> int:
+        """Append one record; the error code."""
+        batch = encode_batch([Record(0, self.world.now_ms, None, value)])
+        rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch}]}]
+        body = {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows}
+        code: int = self.call(PRODUCE, body).responses[0].partition_responses[0].error_code
+        return code
+
+    def read(self, topic_id: bytes) -> list[bytes | None]:
+        """The values of a topic's partition, in order."""
+        values: list[bytes | None] = []
+        while True:
+            row = {"partition": 0, "fetch_offset": len(values), "partition_max_bytes": 1 << 20}
+            body = {
+                "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_id": 0, "session_epoch": -1,
+                "topics": [{"topic_id": topic_id, "partitions": [row]}],
+            }  # fmt: skip
+            answer = self.call(FETCH, body).responses[0].partitions[0]
+            assert answer.error_code == 0, answer.error_code
+            more = [record.value for record in decode_batches(answer.records or b"")]
+            if not more:
+                return values
+            values += more
+
+
+CONFIG = BrokerConfig.from_properties({"node.id": "1", "log.dirs": f"{DATA_DIR},{OTHER_DIR}"})
+
+
+class TwoDirectories:
+    """A node with two directories and a topic of several segments in the first."""
+
+    def __init__(self, seed: int, *, is_strict: bool, ignored_site: str | None = None) -> None:
+        self.world = World(seed)
+        self.disk = SimDisk(Random(seed), strict=is_strict)
+        self.disk.make_dir("/var")
+        self.disk.sync_dir("/")
+        self.disk.ignored_site = ignored_site
+        self.shared = Shared(self.world)
+        self.acknowledged: list[bytes | None] = []
+        self.start()
+        self.topic_id = self.caller.create(segment_bytes="300", file_delete_delay_ms="0")
+        for number in range(12):
+            self.produce(b"before %d" % number)
+
+    def start(self) -> None:
+        self.node = self.shared.node = SimNode(self.world, self.disk, CONFIG, Delays(sync_ms=1, job_ms=1))
+        self.node.start()
+        self.caller = Caller(self.shared, "caller")
+        self.caller.begin()
+
+    def produce(self, value: bytes) -> None:
+        if self.caller.produce(self.topic_id, value) == 0:
+            self.acknowledged.append(value)
+
+    def home(self) -> str:
+        leader = self.node.broker.hosting.by_name["t"].leaders[0]
+        parent: str = leader.log.parent
+        return parent
+
+    def move(self, path: str) -> None:
+        topics = [{"name": "t", "partitions": [0]}]
+        answer = self.caller.call(ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]})
+        assert answer.results[0].partitions[0].error_code == 0
+
+    def finish_move(self, path: str) -> None:
+        number = 0
+        while self.home() != path:
+            self.produce(b"during %d at %d" % (number, self.world.events))
+            number += 1
+            assert number < 200, "the move does not end"
+
+    def rest(self, ms: int) -> None:
+        end_ms = self.world.now_ms + ms
+        while self.world.now_ms < end_ms and self.world.step():
+            pass
+
+    def cut_and_start(self) -> None:
+        self.node.kill()
+        self.disk.heal()
+        self.disk.crash()
+        self.start()
+
+    def check(self) -> None:
+        # In order, each once; what was not acknowledged may be there or not.
+        known = set(self.acknowledged)
+        assert [value for value in self.caller.read(self.topic_id) if value in known] == self.acknowledged
+        live = [path for path in (DATA_DIR, OTHER_DIR) if "t-0" in self.disk.list(path)]
+        assert live == [self.home()]
+
+
+def cut_at_each_step(seed: int, *, is_strict: bool, ignored_site: str | None = None) -> int:
+    """Move a partition, with a power cut before the first step, before the second, … until it is done; how many there are.
+
+    After each cut, and after another, everything that was acknowledged must be in one log.
+    """
+    step, is_over = 1, False
+    while not is_over:
+        story = TwoDirectories(seed, is_strict=is_strict, ignored_site=ignored_site)
+        target = OTHER_DIR if story.home() == DATA_DIR else DATA_DIR
+        story.disk.cut_after = story.disk.steps + step
+        try:
+            story.move(target)
+            story.finish_move(target)
+            story.rest(500)
+            is_over = True
+        except PowerCut:
+            pass
+        story.cut_and_start()
+        story.check()
+        # A move that began is taken up again; one that was never written down is not.
+        if story.node.broker.moving.of(story.node.broker.hosting.by_name["t"].leaders[0]) is not None:
+            story.finish_move(target)
+            story.check()
+        story.produce(b"after")
+        story.cut_and_start()
+        story.check()
+        step += 1
+    assert story.home() == target
+    return step
