@@ -87,7 +87,7 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(start: Any) -> Non
 
 
 def test_a_client_that_never_reads_is_closed_in_the_end(start: Any) -> None:
-    broker = start(connections_max_idle_ms="300")
+    broker = start(connections_max_idle_ms="1500")
     with Peer(broker.address) as peer:
         peer.create("t", max_message_bytes="4000000")
         for _ in range(10):
