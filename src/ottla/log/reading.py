@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ottla.log.segment import Head, Segment
 from ottla.log.transactions import Ended
-from ottla.model.limits import DECOMPRESSED_BYTES_MAX
+from ottla.model.limits import DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX
 from ottla.ports.disk import File
 from ottla.records.batch import LENGTH_OVERHEAD, OFFSET_AND_LENGTH
 from ottla.records.record import decode_batch, find_timestamp
@@ -89,8 +89,14 @@ def _newest(segment: Segment, start_offset: int) -> int:
     for head in segment.heads(segment.locate(start_offset)):
         if head.max_timestamp > newest:
             if head.base_offset < start_offset:
-                records = decode_batch(segment.batch_at(head.position), size_max=DECOMPRESSED_BYTES_MAX)
-                newest = max(record.timestamp_ms for record in records if record.offset >= start_offset)
+                records = decode_batch(
+                    segment.batch_at(head.position),
+                    size_max=DECOMPRESSED_BYTES_MAX,
+                    count_max=RECORDS_LOOKED_AT_MAX,
+                )
+                newest = max(
+                    (each.timestamp_ms for each in records if each.offset >= start_offset), default=newest
+                )
             else:
                 newest = head.max_timestamp
     return newest
@@ -99,12 +105,12 @@ def _newest(segment: Segment, start_offset: int) -> int:
 def _find_in_batch(segment: Segment, head: Head, timestamp: int, start_offset: int) -> tuple[int, int] | None:
     batch = segment.batch_at(head.position)
     if head.base_offset >= start_offset:
-        found = find_timestamp(batch, timestamp, DECOMPRESSED_BYTES_MAX)
+        found = find_timestamp(batch, timestamp, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX)
         # A header that promises more than its records hold is believed, as a producer's word for the whole batch: who
         # wrote a log full of them must not make a look-up decode it all.
         return found if found is not None else (head.base_offset, head.max_timestamp)
     # The log begins inside this batch: its first records do not count any more.
-    for record in decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX):
+    for record in decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX, count_max=RECORDS_LOOKED_AT_MAX):
         if record.offset >= start_offset and record.timestamp_ms >= timestamp:
             return record.offset, record.timestamp_ms
     return None

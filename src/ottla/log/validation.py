@@ -10,7 +10,7 @@ from typing import Final
 
 from ottla.config.topic import TopicConfig
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import DECOMPRESSED_BYTES_MAX
+from ottla.model.limits import DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX
 from ottla.ports.disk import Buffer
 from ottla.records.batch import (
     CODEC_MASK,
@@ -56,7 +56,7 @@ def check_policies(
 
 def _check_keys(batch: bytes) -> None:
     try:
-        without_key = keyless(batch, DECOMPRESSED_BYTES_MAX)
+        without_key = keyless(batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX)
     except CorruptRecords as error:
         raise Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     if without_key:
@@ -76,7 +76,7 @@ def recompress(batch: bytes, codec: int, level: int | None) -> bytes:
     """The same records under the codec that the topic's compression.type names."""
     head = HEADER.unpack_from(batch)
     try:
-        records = decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX)
+        records = decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX, count_max=RECORDS_LOOKED_AT_MAX)
     except CorruptRecords as error:
         raise Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     return encode_batch(

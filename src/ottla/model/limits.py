@@ -18,4 +18,6 @@ PRODUCER_BATCHES_REMEMBERED: Final = 5
 PRODUCER_ID_BLOCK: Final = 1000
 #: Nothing that a client compressed is unpacked beyond this.
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+#: No batch that claims more records than this is looked into: seven bytes each, they would compress to nothing.
+RECORDS_LOOKED_AT_MAX: Final = 1_000_000
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000

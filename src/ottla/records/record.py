@@ -65,6 +65,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 DECODED_BYTES_MAX: Final = 100 * 1024 * 1024
 NO_TIMESTAMP: Final = -1
 
+#: What the header can say.
+_COUNT_MAX: Final = 2**31 - 1
 #: Seven fields of one byte each: no count can exceed the bytes divided by this.
 _RECORD_BYTES_MIN: Final = 7
 #: Header keys that are no UTF-8 survive a round trip through compaction instead of poisoning their partition.
@@ -185,9 +187,11 @@ def _encode_headers(headers: Headers) -> bytes:
     return b"".join(parts)
 
 
-def decode_batch(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> list[Record]:
+def decode_batch(
+    batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX
+) -> list[Record]:
     """The records of one whole batch, header included. Control records come as any other."""
-    return list(_records(batch, size_max))
+    return list(_records(batch, size_max, count_max))
 
 
 def decode_batches(data: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> Iterator[Record]:
@@ -219,18 +223,18 @@ def whole_batches(data: Buffer) -> Iterator[memoryview]:
 
 
 def find_timestamp(
-    batch: Buffer, target_ms: int, size_max: int = DECODED_BYTES_MAX
+    batch: Buffer, target_ms: int, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX
 ) -> tuple[int, int] | None:
     """Offset and timestamp of the batch's first record at or after `target_ms` (ListOffsets by time)."""
-    for record in _records(batch, size_max):
+    for record in _records(batch, size_max, count_max):
         if record.timestamp_ms >= target_ms:
             return record.offset, record.timestamp_ms
     return None
 
 
-def keyless(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> bool:
+def keyless(batch: Buffer, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX) -> bool:
     """Whether any record lacks a key: a compacted topic refuses such a batch. Corruption before it raises."""
-    return any(record.key is None for record in _records(batch, size_max))
+    return any(record.key is None for record in _records(batch, size_max, count_max))
 
 
 def validate_records(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> None:
@@ -271,10 +275,14 @@ def _payload(batch: Buffer, codec: int, count: int, size_max: int) -> tuple[byte
     return data, position
 
 
-def _records(batch: Buffer, size_max: int, *, gaps: bool = True) -> Iterator[Record]:
+def _records(
+    batch: Buffer, size_max: int, count_max: int = _COUNT_MAX, *, gaps: bool = True
+) -> Iterator[Record]:
     """Each record of the batch. Inlined where it is hot: almost every number takes one or two bytes."""
     header = _header(batch)
     base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, *_, count = header
+    if count > count_max:
+        raise CorruptRecords(f"{count} records, at most {count_max} are looked at")
     # Deltas grow and none exceeds the last, so a full count leaves one way to number the records.
     if not gaps and count != delta_max + 1:
         raise CorruptRecords(f"{count} records with a last offset delta of {delta_max}")

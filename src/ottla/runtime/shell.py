@@ -7,6 +7,7 @@ in the outbox is performed, each connection flushed once. No task, future or loc
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import traceback
 from collections import Counter
@@ -29,6 +30,9 @@ _SPARE_BUFFERS: Final = 8
 _SPARE_BYTES_MAX: Final = 2 << 20
 _ACCEPT_MAX: Final = 64
 _SWEEP_SECONDS: Final = 5.0
+#: Kinds of refusals that are told between two sweeps, and what is left out of one to know its kind.
+_KINDS_TOLD_MAX: Final = 20
+_PARTICULARS: Final = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
 
 
 class Shell:
@@ -67,6 +71,7 @@ class Shell:
         self._timer_ms = 0
         self._settling = False
         self._refusals_told: set[str] = set()
+        self._refusals_untold = 0
         self._stopping = False
 
     # --- connections ------------------------------------------------------------------------------------------
@@ -293,6 +298,9 @@ class Shell:
             if transport.active_ms < before_ms and (transport.out or not transport.connection.waiting):
                 transport.close()
         self._refusals_told.clear()
+        if self._refusals_untold:
+            self._say(f"{self._refusals_untold} more connections were closed for reasons like those above")
+            self._refusals_untold = 0
         self._sweep_later()
 
     def _sweep_later(self) -> None:
@@ -311,10 +319,12 @@ class Shell:
 
     def _tell_once(self, text: str) -> None:
         """Say it, but not again for every such connection: a flood of bad requests must not become a flood of words."""
-        key = text.partition(" closed: ")[2] or text
-        if key not in self._refusals_told and len(self._refusals_told) < 100:
-            self._refusals_told.add(key)
+        kind = _PARTICULARS.sub("#", text.partition(" closed: ")[2] or text)
+        if kind not in self._refusals_told and len(self._refusals_told) < _KINDS_TOLD_MAX:
+            self._refusals_told.add(kind)
             self._say(text)
+        else:
+            self._refusals_untold += 1
 
     def stop(self) -> None:
         """Stop serving and let background work end. The core is then closed by whoever made it."""
