@@ -84,12 +84,19 @@ class Broker:
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Leader] = deque()
         self.now_ms = 0
+        self.metadata_was_cut = False
 
     # --- start and stop ---------------------------------------------------------------------------------------
 
-    def start(self, records: Iterable[r.Record | None], now_ms: int) -> list[r.Record]:
-        """Take the metadata log as it stands and open the logs; returns what must be proposed before serving."""
+    def start(
+        self, records: Iterable[r.Record | None], now_ms: int, *, metadata_was_cut: bool = False
+    ) -> list[r.Record]:
+        """Take the metadata log as it stands and open the logs; returns what must be proposed before serving.
+
+        `metadata_was_cut`: something at its end could not be read, so topics may have been there that are not known now.
+        """
         self.now_ms = now_ms
+        self.metadata_was_cut = metadata_was_cut
         self.image = self.proposed = Image().apply(records)
         bootstrap: list[r.Record] = []
         if not self.image.cluster_id:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.moving import settle_futures
+from ottla.broker.strays import keep_aside
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
@@ -87,6 +88,8 @@ class Hosting:
 
         homes, surveys = broker.directories.survey(known)
         moves = settle_futures(broker, image, homes, surveys)
+        for found in surveys:
+            found.strays[:] = [path for path in found.strays if not keep_aside(broker, path, image)]
         broker.directories.remove_strays(surveys)
         lowered: set[LogDirectory] = set()
         read: dict[LogDirectory, int] = {}

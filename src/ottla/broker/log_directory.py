@@ -8,13 +8,15 @@ it is removed at the next start, so that its absence means a crash.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ottla.config.topic import TopicConfig
 from ottla.log import checkpoints, names
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered, open_log
 from ottla.ports.disk import Disk
+
+_ID_BYTES: Final = 16
 
 
 class ForeignDirectory(Exception):
@@ -84,7 +86,7 @@ class LogDirectory:
                     f"{path} belongs to {name} {properties[name]}, this broker has {ours}: "
                     "start it with its own --data-dir, or with the id the directory was made with"
                 )
-        if "directory.id" not in properties or properties.get("version") != "1":
+        if not _is_id(properties.get("directory.id")) or properties.get("version") != "1":
             # Its own name first: whoever finds the properties takes it for durable.
             above, slash, _ = path.rpartition("/")
             disk.sync_dir(above or slash or ".")
@@ -217,3 +219,11 @@ class LogDirectory:
         for path, data in self.checkpoint_files(logs).items():
             self.disk.replace_file(path, data)
         self.disk.replace_file(f"{self.path}/{names.CLEAN_SHUTDOWN}", b'{"version":0,"brokerEpoch":-1}')
+
+
+def _is_id(text: str | None) -> bool:
+    """Whether a directory's id, which is only what it is called by, can be read."""
+    try:
+        return text is not None and len(names.parse_id(text)) == _ID_BYTES
+    except ValueError:
+        return False

@@ -16,7 +16,7 @@ from ottla.log.markers import replay_marker
 from ottla.log.names import snapshot_offset
 from ottla.log.producers import Producers
 from ottla.log.segment import Segment
-from ottla.model.limits import OFFSET_MAX
+from ottla.model.limits import OFFSET_MAX, RELATIVE_OFFSET_MAX
 from ottla.records.batch import (
     CONTROL_BIT,
     CRC_START,
@@ -52,6 +52,8 @@ def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iter
     """
     read, file, unpack = segment.disk.read, segment.file, HEADER.unpack_from
     previous = segment.base_offset - 1
+    # B4: no record of this segment can be further from its base, whatever a damaged header says.
+    offset_max = segment.base_offset + RELATIVE_OFFSET_MAX
     chunk = _SCAN_BYTES
     while position < size:
         data = read(file, position, min(chunk, size - position))
@@ -61,13 +63,14 @@ def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iter
             header = unpack(data, at)
             base, length, _epoch, magic, crc, _attributes, delta = header[:_CHECKED_FIELDS]
             whole = length + LENGTH_OVERHEAD
-            if magic != MAGIC or whole < HEADER_BYTES or base <= previous or delta < 0:
+            last = base + delta
+            if magic != MAGIC or whole < HEADER_BYTES or not previous < base <= last <= offset_max:
                 return
             end = at + whole
             if end > limit:
                 break
-            previous = base + delta
-            if previous >= check_from and crc32c(view[at + CRC_START : end]) != crc:
+            previous = last
+            if last >= check_from and crc32c(view[at + CRC_START : end]) != crc:
                 return
             yield position + at, whole, header
             at = end

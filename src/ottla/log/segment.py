@@ -170,11 +170,26 @@ class Segment:
             # The first batch of the tail may come too late: the offset may stand before it.
             if at > 0 or positions[0] == 0:
                 return positions[at]
-        entry = self.index.floor(offset - self.base_offset)
-        for head in self.heads(entry[1] if entry else 0):
+        for head in self.heads(self._indexed(offset)):
             if head.last_offset >= offset:
                 return head.position
         return self.size
+
+    def _indexed(self, offset: int) -> int:
+        """From where to walk to an offset: the last index entry at or before it that points at what it says, or the start.
+
+        Opening a log looks at both ends of an index only. A damaged entry in the middle must not lead past records.
+        """
+        bound = offset - self.base_offset
+        while (entry := self.index.floor(bound)) is not None and entry[0] <= bound:
+            key, position = entry
+            head = self.head_at(position) if 0 <= position < self.size else None
+            if head is not None and self.base_offset <= head.base_offset <= offset:
+                # Kafka's entry for several batches at once has the last offset of them all.
+                if head.last_offset <= self.base_offset + key:
+                    return position
+            bound = key - 1
+        return 0
 
     def heads(self, position: int = 0) -> Iterator[Head]:
         """Each whole batch from a position on, which must be where one begins."""
@@ -207,8 +222,9 @@ class Segment:
         else:
             # Between two entries of the time index the largest timestamp grew after the last offset entry that the
             # second one has before it; without a second one, after the last of all.
-            entry = self.index.floor(above[1] - 1 if above is not None else RELATIVE_OFFSET_MAX)
-            position = entry[1] if entry is not None else 0
+            position = self._indexed(
+                self.base_offset + (above[1] - 1 if above is not None else RELATIVE_OFFSET_MAX)
+            )
         return max(position, self.locate(start_offset)) if start_offset > self.base_offset else position
 
     def batch_at(self, position: int) -> bytes:

@@ -37,6 +37,8 @@ class EmbeddedStore:
         #: Why nothing more can be written, once a sync has failed.
         self._failed: str | None = None
         self.records_on_disk = 0
+        #: Whether `load` cut something off the end: torn by a crash, or damaged.
+        self.was_cut = False
 
     def load(self) -> list[Record | None]:
         """All records, oldest first."""
@@ -55,6 +57,7 @@ class EmbeddedStore:
                     "or move the data directory away and start anew"
                 )
             self._disk.truncate(self._file, at)
+            self.was_cut = True
         # A process that was killed may have left its last entry, or the name of a journal written anew, in the page cache
         # alone, and we act on it from now on.
         self._disk.sync(self._file)

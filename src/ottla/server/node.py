@@ -101,7 +101,7 @@ class Node:
             self.say(note)
         self._broker = Broker(self.config, self._disk, entropy, say=self.say, unusable=unusable)
         now_ms = clock.now_ms()
-        first = self._broker.start(journal, now_ms)
+        first = self._broker.start(journal, now_ms, metadata_was_cut=self._store.was_cut)
         if first:
             self._store.append(first)
             self._broker.committed(first, now_ms)

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.testing.fuzz.answers import Expected, is_refusal
-from ottla.testing.fuzz.core import CREATE_TOPICS, FETCH, PRODUCE, TOPICS, WITNESS, WITNESS_SETTINGS
+from ottla.testing.fuzz.core import PARTITIONS, TOPICS, WITNESS, WITNESS_SETTINGS
+from ottla.testing.fuzz.harness import CREATE_TOPICS, DELETE_TOPICS, FETCH, PRODUCE
 from ottla.testing.fuzz.making import Known, Maker, served_versions
 from ottla.testing.fuzz.mutating import framed, mutate
 from ottla.testing.fuzz.outcome import Failed, Tally, resident_bytes
@@ -40,7 +41,6 @@ _CONNECTIONS: Final = 16
 #: Requests on one connection: all behind the first that is refused are in vain.
 _BURSTS: Final = (1, 1, 1, 2, 2, 3, 3, 8)
 _METADATA: Final = 3
-_DELETE_TOPICS: Final = 20
 
 
 class Process:
@@ -310,7 +310,7 @@ def _attack(
     count: int, random: Random, process: Process, tell: Callable[[str], None], last: list[bytes]
 ) -> Report:
     admin = Asker(process.address)
-    known = Known(topics={name: admin.create(name, 3, settings) for name, settings in TOPICS.items()})
+    known = Known(topics={name: admin.create(name, PARTITIONS, settings) for name, settings in TOPICS.items()})
     maker = Maker(random, known)
     witness = Witness(process.address)
     tally = Tally()
@@ -374,10 +374,10 @@ def _undo(admin: Asker, known: Known) -> None:
     there = {topic.name for topic in admin.ask(_METADATA, 9, topics=None).topics}
     strange = [name for name in there if name not in TOPICS and name != WITNESS]
     if strange:
-        admin.ask(_DELETE_TOPICS, 6, topics=[{"name": name} for name in strange], timeout=30_000)
+        admin.ask(DELETE_TOPICS, 6, topics=[{"name": name} for name in strange], timeout=30_000)
     for name, settings in TOPICS.items():
         if name not in there:
-            known.topics[name] = admin.create(name, 3, settings)
+            known.topics[name] = admin.create(name, PARTITIONS, settings)
 
 
 def _report(

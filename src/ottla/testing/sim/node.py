@@ -143,7 +143,8 @@ class SimNode:
     def start(self, *, rewrites_journal: bool = False) -> None:
         """As `server/node.py` opens a node, which rewrites its journal when that has grown long."""
         broker, store, now_ms = self.broker, self.store, self.world.now_ms
-        first = broker.start(store.load(), now_ms)
+        records = store.load()
+        first = broker.start(records, now_ms, metadata_was_cut=store.was_cut)
         if first:
             store.append(first)
             broker.committed(first, now_ms)

@@ -1,0 +1,217 @@
+"""A core without a shell: its effects are performed at once and in order, on whatever disk it is given.
+
+Time passes when it is told to. Used on the simulator's disk (mutated requests) and on a real directory (mutated files). An answer
+is handed to the client that waits for it as one whole frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+from ottla.broker.connection import Connection
+from ottla.broker.core import Broker
+from ottla.config.broker import BrokerConfig
+from ottla.ports.disk import Disk, DiskError
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
+from ottla.records.record import Record, decode_batches
+from ottla.runtime.embedded_store import EmbeddedStore
+from ottla.testing.fuzz.making import frame_of
+from ottla.testing.fuzz.outcome import Failed
+from ottla.testing.sim.world import START_MS, SeededEntropy
+from ottla.wire.decode import decode_response
+from ottla.wire.encode import request_encoder
+from ottla.wire.schema import response_header_is_flexible
+
+PRODUCE, FETCH, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 19, 20
+
+
+class Client:
+    """A connection. `received` gets each answer, with its length."""
+
+    __slots__ = ("closed", "connection", "paused", "received")
+
+    def __init__(self, connection: Connection, received: Callable[[bytes], None]) -> None:
+        self.connection = connection
+        self.received = received
+        self.paused = False
+        self.closed = False
+
+
+class Harness:
+    def __init__(self, disk: Disk, directory: str, random: Random, settings: dict[str, str]) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.random = random
+        self.now_ms = START_MS
+        self.config = BrokerConfig.from_properties(
+            {
+                "listeners": "PLAINTEXT://127.0.0.1:9092",
+                "log.dirs": directory,
+                "log.flush.policy": "page-cache",
+                **settings,
+            }
+        )
+        self.said: list[str] = []
+        self.clients: dict[Connection, Client] = {}
+
+    def start(self) -> None:
+        """As `server/node.py` does. Raises what that turns into a refusal to start."""
+        self.clients.clear()
+        self.store = EmbeddedStore(self.disk, self.directory)
+        self.broker = Broker(self.config, self.disk, SeededEntropy(self.random), say=self.said.append)
+        records = self.store.load()
+        first = self.broker.start(records, self.now_ms, metadata_was_cut=self.store.was_cut)
+        if first:
+            self.store.append(first)
+            self.broker.committed(first, self.now_ms)
+            self.broker.proposed = self.broker.image
+        self.turn()
+
+    def stop(self) -> None:
+        self.broker.stop()
+        self.store.close()
+
+    # --- effects ----------------------------------------------------------------------------------------------
+
+    def turn(self) -> None:
+        broker = self.broker
+        while True:
+            more = broker.settle(self.now_ms)
+            outbox, broker.outbox = broker.outbox, []
+            if not outbox and not more:
+                return
+            syncs = [effect for effect in outbox if effect[0] == SYNC]
+            for effect in outbox:
+                if effect[0] != SYNC:
+                    self._perform(effect)
+            if syncs:
+                self._sync(syncs)
+
+    def _perform(self, effect: Any) -> None:
+        kind = effect[0]
+        if kind == SEND:
+            self.clients[effect[1]].received(self._whole(effect[2]))
+        elif kind == CLOSE:
+            client = self.clients.pop(effect[1])
+            client.closed = True
+            self.closed(client, effect[2])
+            self.broker.disconnected(effect[1])
+        elif kind in (PAUSE, RESUME):
+            self.clients[effect[1]].paused = kind == PAUSE
+        elif kind == PROPOSE:
+            self.store.append(effect[1])
+            self.broker.committed(effect[1], self.now_ms)
+            effect[2](None)
+        elif kind == RUN:
+            result, error = None, None
+            try:
+                result = effect[1](self.disk)
+            except DiskError as failed:
+                error = str(failed)
+            effect[2](result, error)
+        else:
+            raise Failed(f"an effect that is not performed here: {kind}")
+
+    def closed(self, client: Client, reason: str) -> None:
+        """The broker has closed a connection."""
+
+    def _sync(self, effects: list[Any]) -> None:
+        for _kind, file, directory, _target in effects:
+            if file is not None:
+                self.disk.sync(file)
+            if directory is not None:
+                self.disk.sync_dir(directory)
+        self.broker.synced([effect[3] for effect in effects], self.now_ms)
+
+    def _whole(self, parts: list[Any]) -> bytes:
+        data = bytearray()
+        for part in parts:
+            if part.__class__ in (bytes, bytearray):
+                data += part
+            else:
+                file, position, size = part
+                piece = self.disk.read(file, position, size)
+                if len(piece) != size:
+                    raise Failed(f"{file.path} has {len(piece)} of {size} bytes at {position}")
+                data += piece
+        if int.from_bytes(data[:4], "big") != len(data) - 4:
+            raise Failed(f"an answer whose length is wrong: {data.hex()}")
+        return bytes(data)
+
+    def pass_time(self, ms: int) -> None:
+        end = self.now_ms + ms
+        while (deadline := self.broker.next_deadline_ms) is not None and deadline <= end:
+            self.now_ms = max(self.now_ms, deadline)
+            self.broker.tick(self.now_ms)
+            self.turn()
+        self.now_ms = end
+
+    # --- clients ----------------------------------------------------------------------------------------------
+
+    def connect(self, received: Callable[[bytes], None]) -> Client:
+        client = Client(self.broker.connected("fuzz"), received)
+        self.clients[client.connection] = client
+        return client
+
+    def disconnect(self, client: Client) -> None:
+        if self.clients.pop(client.connection, None) is not None:
+            self.broker.disconnected(client.connection)
+            self.turn()
+
+    def receive(self, client: Client, frame: bytes) -> None:
+        """One request; its memory is gone as soon as the core has seen it."""
+        memory = bytearray(frame)
+        self.broker.receive(client.connection, memoryview(memory).toreadonly(), self.now_ms)
+        memory[:] = b"\xee" * len(memory)
+        self.turn()
+
+    def ask(self, key: int, version: int, /, **fields: Any) -> Any:
+        """A request of somebody who behaves, on a connection of its own; it must be answered."""
+        answers: list[bytes] = []
+        client = self.connect(answers.append)
+        self.receive(client, frame_of(key, version, 7, request_encoder(key, version)(fields)))
+        if not answers:
+            self.pass_time(1000)
+        if client.closed or not answers:
+            raise Failed(f"a good request of API {key} was not answered: {self.said[-1:]}")
+        self.disconnect(client)
+        return decode_response(key, version, answers[0], 9 if response_header_is_flexible(key, version) else 8)
+
+    # --- what is asked for most -------------------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int, settings: dict[str, str]) -> bytes:
+        configs = [{"name": key, "value": value} for key, value in settings.items()]
+        new = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
+        [row] = self.ask(CREATE_TOPICS, 7, topics=[new], timeout=1000).topics
+        if row.error_code.value:
+            raise Failed(f"the topic {name} could not be made: {row.error_message}")
+        topic_id: bytes = row.topic_id.bytes
+        return topic_id
+
+    def produce(self, topic: str, partition: int, batch: bytes) -> Any:
+        """The row of the partition."""
+        rows = [{"index": partition, "records": batch}]
+        topics = [{"name": topic, "partition_data": rows}]
+        answer = self.ask(PRODUCE, 9, acks=-1, timeout=30_000, topic_data=topics)
+        return answer.responses[0].partition_responses[0]
+
+    def fetch(self, topic: str, partition: int, offset: int) -> Any:
+        """The row of the partition, without waiting."""
+        row = {
+            "partition": partition, "fetch_offset": offset, "partition_max_bytes": _ALL, "current_leader_epoch": -1,
+        }  # fmt: skip
+        answer = self.ask(
+            FETCH, 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=_ALL, session_epoch=-1,
+            topics=[{"topic": topic, "partitions": [row]}],
+        )  # fmt: skip
+        return answer.responses[0].partitions[0]
+
+
+_ALL: Final = 1 << 30
+
+
+def records_from(row: Any, offset: int) -> list[Record]:
+    """What a fetch brought, from an offset on."""
+    return [record for record in decode_batches(row.records or b"") if record.offset >= offset]
