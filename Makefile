@@ -7,7 +7,7 @@ STAMP := .venv/.setup-done
 RERUN := $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench interop chaos sim docs clean force
+.PHONY: help setup run test check bench interop chaos sim fuzz docs clean force
 
 help: ## List the targets
 	@echo 'make <target>'
@@ -36,6 +36,9 @@ chaos: $(STAMP) ## Run the long tests with faults
 
 sim: $(STAMP) ## Run the simulator (SEEDS='...' is handed to it)
 	@$(PY) -m ottla.testing.sim $(SEEDS)
+
+fuzz: $(STAMP) ## A million mutated requests, ten thousand damaged directories (N=... requests, SEED=... to repeat)
+	@$(PY) -m ottla.testing.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED))
 
 docs: $(STAMP) ## Write docs/configuration.md and docs/compatibility.md anew from the tables of configs and APIs
 	@mkdir -p docs

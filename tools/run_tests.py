@@ -98,6 +98,8 @@ GROUPS = (
     Group(name="seeds", folders=("seeds",)),
     # Processes killed at random points.
     Group(name="crash", folders=("crash",)),
+    # Mutated requests and damaged files; a tenth of what `make fuzz` does.
+    Group(name="fuzz", folders=("fuzz",)),
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",)),
     Group(name="interop", folders=("interop",), default=False),

@@ -135,3 +135,13 @@ def test_a_rewrite_that_failed_otherwise_is_final(journal: Path) -> None:
     disk.fails = ""
     with pytest.raises(DiskError, match="could not be replaced"):
         store.append(THIRD)
+
+
+def test_what_is_cut_off_is_kept_beside_it(journal: Path) -> None:
+    """If it was damage and no torn write, it is all that is left of those topics."""
+    damaged = journal.read_bytes()[:-3] + b"\0\0\0"
+    journal.write_bytes(damaged)
+    store, found = opened(journal.parent)
+    assert store.was_cut and found == [*FIRST, *SECOND]
+    kept = journal.with_suffix(".journal.cut").read_bytes()
+    assert kept and journal.read_bytes() + kept == damaged

@@ -30,5 +30,7 @@ def keep_aside(broker: Broker, path: str, image: Image) -> bool:
     target = f"{above}/{stray_dir(*partition, broker.entropy.id_bytes())}"
     disk.rename(path, target)
     why = "the end of the metadata journal was lost" if broker.metadata_was_cut else "its topic id is another"
-    broker.say(f"{path} belongs to no topic ({why}): kept as {target}. Remove it if nobody misses its records")
+    broker.say(
+        f"{path} belongs to no topic ({why}): kept as {target}. Remove it if nobody misses its records"
+    )
     return True

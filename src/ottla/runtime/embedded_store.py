@@ -3,13 +3,14 @@
     metadata.journal     entries:  length u32 | CRC-32C u32 of the payload | payload: one JSON record a line
 
 An entry is what was proposed together: it is there whole or, after a crash, not at all. `append` returns once it is
-durable. A torn last entry is cut off at start; damage before the end is refused, because later records depend on it.
-Synchronous over the Disk port: the shell calls it in a thread, the simulator directly.
+durable. A torn last entry is cut off at start (and kept beside it); damage before the end is refused, because later
+records depend on it. Synchronous over the Disk port: the shell calls it in a thread, the simulator directly.
 """
 
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Final
 
 from crc32c import crc32c
@@ -18,6 +19,8 @@ from ottla.controller.records import Record, decode, encode
 from ottla.ports.disk import Disk, DiskError, File
 
 JOURNAL: Final = "metadata.journal"
+#: Beside the journal: what the last start that had to cut it cut off.
+_CUT: Final = ".cut"
 _HEAD: Final = struct.Struct(">II")
 #: What the payload of every entry begins with.
 _FIRST_BYTES: Final = b'{"kind":'
@@ -56,6 +59,7 @@ class EmbeddedStore:
                     f"{self._path} is damaged at byte {at} of {len(data)}: restore it from a copy, "
                     "or move the data directory away and start anew"
                 )
+            self._keep_aside(data[at:])
             self._disk.truncate(self._file, at)
             self.was_cut = True
         # A process that was killed may have left its last entry, or the name of a journal written anew, in the page cache
@@ -65,6 +69,13 @@ class EmbeddedStore:
         self._size = at
         self.records_on_disk = len(records)
         return records
+
+    def _keep_aside(self, rest: bytes) -> None:
+        """What is cut off is most likely half an entry that nobody relied on; but if it was damage, people may want it."""
+        with suppress(DiskError):
+            file = self._disk.open(f"{self._path}{_CUT}", create=True)
+            self._disk.truncate(file, self._disk.write(file, 0, (rest,)))
+            self._disk.close(file)
 
     def append(self, records: list[Record]) -> None:
         """Make one entry durable. Raises DiskError; then the journal is as before."""

@@ -32,8 +32,9 @@ _READ_BYTES_MAX: Final = 64 * 1024
 _SEND_BYTES: Final = 512 * 1024
 #: How much of a file one sendfile is asked for.
 _PIECE_BYTES: Final = 1 << 20
-#: A frame in pieces gets at most this much memory before its bytes arrive.
-_FIRST_BYTES: Final = 1 << 20
+#: A frame in pieces gets at most this much memory before its bytes arrive, or so many times what has arrived.
+_FIRST_BYTES: Final = 16 * 1024
+_FIRST_TIMES: Final = 4
 
 #: Frames of one read that are answered before others have their turn: what a client may have answered to it in one go
 #: without having read any of it.
@@ -160,7 +161,7 @@ class Transport:
             self.shell.loop.add_reader(self.fd, self.readable)
 
     def _begin(self, first: memoryview, length: int) -> None:
-        frame = self.shell.memory(min(length, max(_FIRST_BYTES, len(first) + 1)))
+        frame = self.shell.memory(min(length, max(_FIRST_BYTES, _FIRST_TIMES * len(first))))
         frame[: len(first)] = first
         self._frame, self._frame_size, self._have = frame, length, len(first)
 

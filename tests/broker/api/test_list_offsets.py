@@ -131,9 +131,9 @@ def test_headers_that_promise_more_than_their_records_hold_are_believed(
     decoded: list[int] = []
     find = reading.find_timestamp
 
-    def counted(found: bytes, timestamp: int, size_max: int) -> Any:
+    def counted(found: bytes, timestamp: int, *bounds: int) -> Any:
         decoded.append(timestamp)
-        return find(found, timestamp, size_max)
+        return find(found, timestamp, *bounds)
 
     monkeypatch.setattr(reading, "find_timestamp", counted)
     row = offset_of(client, 4000)

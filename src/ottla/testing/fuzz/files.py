@@ -45,6 +45,7 @@ _TOPICS: Final[dict[str, dict[str, str]]] = {
     "keyed": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1.0"},
 }
 
+
 class QuickDisk(SystemDisk):
     """Without syncs: nothing loses its power here, and a thousand starts would wait for the device."""
 
@@ -103,7 +104,9 @@ def _fill(harness: Harness, written: Written, numbers: range) -> None:
     for topic, partition in written:
         log = written[topic, partition]
         for number in numbers:
-            values = [b"%s-%d-%d" % (topic.encode(), number, at) * (1 + number % 5) for at in range(1 + number % 3)]
+            values = [
+                b"%s-%d-%d" % (topic.encode(), number, at) * (1 + number % 5) for at in range(1 + number % 3)
+            ]
             records = [
                 Record(at, harness.now_ms + number, b"key-%d-%d" % (number, at), value)
                 for at, value in enumerate(values)
@@ -187,7 +190,9 @@ def _directory(random: Random, file: Path, others: list[Path]) -> None:
 
 def _stray(random: Random, file: Path, others: list[Path]) -> None:
     """A file that nobody knows beside it, or one of a name that looks known."""
-    name = random.choice(("x", "99999999999999999999.log.x", ".hidden", "0.log", "00000000000000000003.snapshot", "é"))
+    name = random.choice(
+        ("x", "99999999999999999999.log.x", ".hidden", "0.log", "00000000000000000003.snapshot", "é")
+    )
     with suppress(OSError):
         (file.parent / name).write_bytes(random.randbytes(50))
 
@@ -305,7 +310,9 @@ class Case:
             # believed.
             if self._is_touched(topic, partition) and content in written.values():
                 continue
-            raise Failed(f"{topic}-{partition} serves {record}, but {written.get(record.offset)} was written there")
+            raise Failed(
+                f"{topic}-{partition} serves {record}, but {written.get(record.offset)} was written there"
+            )
 
     def _check_complete(
         self, topic: str, partition: int, start: int, seen: set[int], written: dict[int, Any]
@@ -319,16 +326,22 @@ class Case:
             if not list(self.path.glob(f"{topic}-{partition}.*-stray/*.log")):
                 raise Failed(f"{topic}-{partition} was not kept aside")
         elif missing:
-            raise Failed(f"{topic}-{partition} lacks the records at {missing[:5]} of {len(written)}; it starts at {start}")
+            raise Failed(
+                f"{topic}-{partition} lacks the records at {missing[:5]} of {len(written)}; it starts at {start}"
+            )
 
-    def _write(self, harness: Harness, served: set[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, bytes]]:
+    def _write(
+        self, harness: Harness, served: set[tuple[str, int]]
+    ) -> dict[tuple[str, int], tuple[int, bytes]]:
         """One more record to each partition, and read it back; (its offset, its value)."""
         added = {}
         for topic, partition in sorted(served):
             value = b"after the damage"
             row = harness.produce(topic, partition, encode_batch([Record(0, harness.now_ms, b"k", value)]))
             if row.error_code.value:
-                raise Failed(f"{topic}-{partition} takes no record any more: {row.error_code} {row.error_message}")
+                raise Failed(
+                    f"{topic}-{partition} takes no record any more: {row.error_code} {row.error_message}"
+                )
             added[topic, partition] = row.base_offset, value
             self._find(harness, topic, partition, *added[topic, partition])
         return added
@@ -366,7 +379,9 @@ def run_files(
             case.run(tally)
         except Exception as error:
             again = f"python -m ottla.testing.fuzz files --seed {seed} --round {number} --requests 1"
-            raise Failed(f"{error!r}\n  the damage: {case.damage} after {case.original.path.name}\n  again: {again}") from error
+            raise Failed(
+                f"{error!r}\n  the damage: {case.damage} after {case.original.path.name}\n  again: {again}"
+            ) from error
         tally.add("damaged directories")
         if number % 500 == 499:
             tell(f"files: {tally}")

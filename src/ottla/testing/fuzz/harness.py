@@ -101,7 +101,8 @@ class Harness:
         elif kind in (PAUSE, RESUME):
             self.clients[effect[1]].paused = kind == PAUSE
         elif kind == PROPOSE:
-            self.store.append(effect[1])
+            if effect[1]:
+                self.store.append(effect[1])
             self.broker.committed(effect[1], self.now_ms)
             effect[2](None)
         elif kind == RUN:
@@ -177,7 +178,9 @@ class Harness:
         if client.closed or not answers:
             raise Failed(f"a good request of API {key} was not answered: {self.said[-1:]}")
         self.disconnect(client)
-        return decode_response(key, version, answers[0], 9 if response_header_is_flexible(key, version) else 8)
+        return decode_response(
+            key, version, answers[0], 9 if response_header_is_flexible(key, version) else 8
+        )
 
     # --- what is asked for most -------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from struct import Struct
@@ -50,7 +51,7 @@ class Process:
         arguments = ["up", "--listen", "127.0.0.1:0", "--data-dir", str(directory), "--no-console"]
         for name, value in (settings or {}).items():
             arguments += ["--set", f"{name}={value}"]
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603  (our own command, our own arguments)
             [sys.executable, "-m", "ottla.cli", *arguments], stderr=subprocess.PIPE, text=True
         )
         assert self._process.stderr is not None
@@ -268,7 +269,7 @@ def _pieces(random: Random, data: bytes) -> list[bytes]:
     """All at once, or cut anywhere."""
     cuts = sorted(random.randrange(len(data)) for _ in range(random.choice((0, 0, 1, 3))))
     edges = [0, *cuts, len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False) if end > start]
+    return [data[start:end] for start, end in pairwise(edges) if end > start]
 
 
 @dataclass
@@ -310,7 +311,9 @@ def _attack(
     count: int, random: Random, process: Process, tell: Callable[[str], None], last: list[bytes]
 ) -> Report:
     admin = Asker(process.address)
-    known = Known(topics={name: admin.create(name, PARTITIONS, settings) for name, settings in TOPICS.items()})
+    known = Known(
+        topics={name: admin.create(name, PARTITIONS, settings) for name, settings in TOPICS.items()}
+    )
     maker = Maker(random, known)
     witness = Witness(process.address)
     tally = Tally()

@@ -1,0 +1,128 @@
+"""A tenth of the million: mutated requests into the core and over sockets. Failures print the seed and how to repeat them."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.api.table import APIS, SILENT
+from ottla.testing.fuzz import core, sockets
+from ottla.testing.fuzz.__main__ import main
+from ottla.testing.fuzz.making import frame_of, served_versions
+from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
+
+#: Together a hundred thousand.
+IN_CORE = 88_000
+OVER_SOCKETS = 12_000
+
+
+def test_mutated_requests_into_the_core(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    before = resident_bytes()
+    tally = core.run_core(IN_CORE, seed)
+    after = resident_bytes()
+    with capsys.disabled():
+        print(f"\n  seed {seed}: {tally}; memory {megabytes(before)} before, {megabytes(after)} after")
+    assert tally["requests"] == IN_CORE
+    # Neither is so rare that the mutations would be too tame or too wild to say anything.
+    assert min(tally["answered"], tally["closed"], tally["refused"]) > IN_CORE // 20
+    assert after - before < 300 << 20
+
+
+def test_mutated_requests_over_sockets(seed: int, scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = sockets.run_sockets(OVER_SOCKETS, seed, scratch / "data")
+    with capsys.disabled():
+        print(
+            f"\n  seed {seed}: {report.tally}; witness: {report.witnessed} records, the longest "
+            f"{report.witness_longest_s * 1000:.0f} ms; memory {megabytes(report.before_bytes)} before, "
+            f"{megabytes(report.after_bytes)} after, peak {megabytes(report.peak_bytes)}; {report.said} lines"
+        )
+    assert report.tally["requests"] == OVER_SOCKETS
+    assert report.witnessed > 50
+    assert report.witness_longest_s < 5
+    assert report.peak_bytes < report.before_bytes + (400 << 20)
+    assert report.descriptors[1] < report.descriptors[0] + 1000
+    # A few kinds of refusals every five seconds, however many connections were refused.
+    assert report.said < 200
+    assert report.idle_cpu < 0.1
+
+
+# --- the fuzzer itself ------------------------------------------------------------------------------------------------
+
+
+def break_api(monkeypatch: pytest.MonkeyPatch, key: int, handler: Any) -> None:
+    """Every version of an API gets another handler, as if it had that fault."""
+    monkeypatch.setitem(APIS, key, APIS[key]._replace(handler=handler))
+
+
+def test_an_exception_in_a_handler_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: Any) -> Any:
+        raise KeyError("broken on purpose")
+
+    break_api(monkeypatch, 71, fail)
+    with pytest.raises(
+        Failed, match=r"broken on purpose(.|\n)*the request: [0-9a-f]+(.|\n)*--seed 1 --round"
+    ):
+        core.run_core(2000, 1)
+
+
+def test_an_answer_of_another_version_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = APIS[60].handler
+
+    def longer(broker: Any, call: Any, request: Any, now_ms: int) -> Any:
+        body = call.entry.encode(real(broker, call, request, now_ms)) + b"\0"
+        broker.reply(call, [struct.pack(">iib", len(body) + 5, call.correlation_id, 0) + body])
+        return SILENT
+
+    break_api(monkeypatch, 60, longer)
+    with pytest.raises(Failed, match=r"API 60 version . *: 1 bytes after the answer"):
+        core.run_core(2000, 1)
+
+
+def test_a_record_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(self: Any) -> None:
+        leader = self.broker.hosting.by_name[core.WITNESS].leaders[0]
+        leader.log.truncate(leader.log.next_offset - 1, self.now_ms)
+        self.stop()
+        self.start()
+        self._read_witness(0)
+
+    monkeypatch.setattr(core.Round, "_end", lose)
+    with pytest.raises(Failed, match="the witness reads"):
+        core.run_core(200, 1)
+
+
+def test_the_same_seed_makes_the_same_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[bytes]] = []
+    receive = core.Round.receive
+
+    def remember(self: Any, client: Any, frame: bytes) -> None:
+        sent[-1].append(frame)
+        receive(self, client, frame)
+
+    monkeypatch.setattr(core.Round, "receive", remember)
+    for _ in range(2):
+        sent.append([])
+        core.run_round(3, 0, 500)
+    assert sent[0] == sent[1]
+
+
+def test_every_api_in_every_version_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each can be decoded: what is mutated was a request before."""
+    seen: set[tuple[int, int]] = set()
+    made = core.Round("all", {})
+    for key, version in served_versions():
+        closed = made.tally["closed"]
+        attacker = core.Attacker(made)
+        frame = frame_of(key, version, 5, made.maker.body(key, version))
+        attacker.expected.ask(frame)
+        made.receive(attacker.client, frame)
+        # A produce without acks that fails may close its connection.
+        assert key == 0 or made.tally["closed"] == closed, (key, version)
+        seen.add((key, version))
+    assert seen == set(served_versions())
+
+
+def test_a_request_is_replayed_from_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "001200000000000affff", "ffff"]) == 0
+    assert "1 answered" in capsys.readouterr().out
