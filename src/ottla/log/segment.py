@@ -183,13 +183,26 @@ class Segment:
         bound = offset - self.base_offset
         while (entry := self.index.floor(bound)) is not None and entry[0] <= bound:
             key, position = entry
-            head = self.head_at(position) if 0 <= position < self.size else None
-            if head is not None and self.base_offset <= head.base_offset <= offset:
-                # Kafka's entry for several batches at once has the last offset of them all.
-                if head.last_offset <= self.base_offset + key:
-                    return position
+            if self._fits(key, position, offset):
+                return position
             bound = key - 1
         return 0
+
+    def _fits(self, key: int, position: int, offset: int) -> bool:
+        """Whether a batch stands where an index entry points, and none before it can hold the offset."""
+        if not 0 <= position <= self.size - HEADER_BYTES:
+            return False
+        header = self.disk.read(self.file, position, HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            return False
+        base, length = OFFSET_AND_LENGTH.unpack_from(header)
+        delta = DELTA_AND_TIMES.unpack_from(header, _DELTA_AT)[0]
+        # Kafka's entry for several batches at once has the last offset of them all.
+        return (
+            length >= HEADER_BYTES - LENGTH_OVERHEAD
+            and self.base_offset <= base <= offset
+            and base + delta <= self.base_offset + key
+        )
 
     def heads(self, position: int = 0) -> Iterator[Head]:
         """Each whole batch from a position on, which must be where one begins."""

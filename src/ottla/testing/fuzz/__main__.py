@@ -21,7 +21,7 @@ from ottla.testing.fuzz.files import run_files
 from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
 from ottla.testing.fuzz.sockets import Report, run_sockets
 
-_MEMORY = Path("/dev/shm")
+_MEMORY = Path("/dev/shm")  # noqa: S108  (a directory of its own is made in it, by tempfile)
 
 
 @contextmanager
