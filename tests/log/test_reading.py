@@ -1,9 +1,14 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.log.partition_log import PartitionLog
-from ottla.records.record import Record
+from ottla.log.reading import find_newest
+from ottla.log.segment import Segment
+from ottla.records.record import Record, encode_batch
+from ottla.runtime.disk import SystemDisk
 from tests.log.making import NOW, Bench, batch, fill, records
 
 
@@ -121,3 +126,13 @@ def test_a_cold_look_up_by_time_reads_little_even_when_time_stands_still(bench: 
     bench.disk.reads.clear()
     assert log.find_newest() == (20_001, NOW + 2000)
     assert bench.disk.bytes_read < 100_000
+
+
+def test_the_newest_timestamp_where_a_batch_has_no_record_left(tmp_path: Path) -> None:
+    """Compaction took its last records away, and the log begins behind those that are left."""
+    disk = SystemDisk()
+    segment = Segment(disk, str(tmp_path), 0, index_bytes_max=1000, created_ms=0, create=True)
+    batch = encode_batch([Record(2, 500, b"k", b"v")], keep_offsets=True, last_offset_delta=9)
+    segment.append((batch,), len(batch), 9, 500, 4096)
+    assert find_newest([segment], 5) is None
+    disk.release()

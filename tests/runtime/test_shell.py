@@ -194,6 +194,23 @@ def test_a_flood_of_bad_requests_is_not_a_flood_of_words(start: Any) -> None:
     assert 1 <= len([text for text in said if "closed" in text]) <= 2
 
 
+def test_the_same_fault_with_other_numbers_is_told_once_and_the_rest_is_counted(start: Any) -> None:
+    said: list[str] = []
+    # The sweep that tells how many there were comes four times in an idle time.
+    broker = start(said.append, connections_max_idle_ms="2000")
+    for number in range(1, 40):
+        with Peer(broker.address) as bad:
+            bad.socket.sendall((-number).to_bytes(4, "big", signed=True))
+            assert bad.is_closed()
+    with Peer(broker.address) as waiting:
+        # It is closed for being idle, which is after some sweeps.
+        assert waiting.is_closed()
+    refused = [text for text in said if "bytes, between 1 and" in text]
+    counted = [int(text.split()[0]) for text in said if "more connections were closed" in text]
+    assert 1 <= len(refused) <= 10
+    assert len(refused) + sum(counted) == 39
+
+
 def test_answers_before_the_garbage_still_arrive(start: Any) -> None:
     broker = start()
     with Peer(broker.address) as peer:
