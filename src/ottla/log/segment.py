@@ -198,11 +198,12 @@ class Segment:
         base, length = OFFSET_AND_LENGTH.unpack_from(header)
         delta = DELTA_AND_TIMES.unpack_from(header, _DELTA_AT)[0]
         # Kafka's entry for several batches at once has the last offset of them all.
-        return (
+        fits: bool = (
             length >= HEADER_BYTES - LENGTH_OVERHEAD
             and self.base_offset <= base <= offset
             and base + delta <= self.base_offset + key
         )
+        return fits
 
     def heads(self, position: int = 0) -> Iterator[Head]:
         """Each whole batch from a position on, which must be where one begins."""
