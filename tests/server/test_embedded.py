@@ -147,3 +147,15 @@ def test_a_closed_broker_leaves_nothing_in_memory() -> None:
     del broker
     gc.collect()
     assert core() is None
+
+
+def test_a_stop_that_cannot_write_is_told_and_the_next_start_recovers(tmp_path: Path) -> None:
+    said: list[str] = []
+    broker = Broker(str(tmp_path), say=said.append)
+    (tmp_path / "replication-offset-checkpoint").mkdir()
+    broker.close()
+    assert ["did not stop cleanly" in text for text in said] == [True]
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    (tmp_path / "replication-offset-checkpoint").rmdir()
+    Broker(str(tmp_path)).close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()

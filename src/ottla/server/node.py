@@ -21,6 +21,7 @@ from ottla.broker.log_directories import NoDirectory
 from ottla.broker.log_directory import ForeignDirectory
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
+from ottla.model.errors import Refusal
 from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
 from ottla.runtime.disk import SystemDisk
@@ -52,6 +53,8 @@ class Node:
         self.host = ""
         self.port = 0
         self._shell: Shell | None = None
+        #: False once stopping could not write what a clean stop writes.
+        self.ended_cleanly = True
 
     @property
     def address(self) -> str:
@@ -163,6 +166,10 @@ class Node:
         self._shell = None
         try:
             self._broker.stop()
+        except (DiskError, Refusal) as error:
+            # Without the mark the next start reads what was not flushed again, so nothing is lost by it.
+            self.ended_cleanly = False
+            self.say(f"did not stop cleanly, the next start recovers: {error}")
         finally:
             self._store.close()
             with suppress(DiskError):
@@ -189,7 +196,7 @@ def run(
         node.stop()
     finally:
         loop.close()
-    return 0
+    return 0 if node.ended_cleanly else 1
 
 
 def _raise_descriptor_limit() -> int:
