@@ -98,6 +98,8 @@ GROUPS = (
     Group(name="seeds", folders=("seeds",)),
     # Processes killed at random points.
     Group(name="crash", folders=("crash",)),
+    # Disks, files and clocks that fail a running broker.
+    Group(name="faults", folders=("faults",), workers=2),
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",)),
     Group(name="interop", folders=("interop",), default=False),

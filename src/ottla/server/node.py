@@ -155,20 +155,24 @@ class Node:
             "Choose another with --listen HOST:PORT"
         )
 
-    def stop(self) -> None:
-        """Flush everything and leave the clean-shutdown mark."""
+    def stop(self) -> bool:
+        """Flush everything and leave the clean-shutdown mark; False, and why is said, if some of it could not be."""
         if self._shell is None:
-            return
+            return True
         self._shell.stop()
         self._shell = None
+        problems = []
         try:
-            self._broker.stop()
+            problems = self._broker.stop()
         finally:
             self._store.close()
             with suppress(DiskError):
                 self._disk.remove(f"{self.metadata_dir}/{PID_FILE}")
             self._disk.release()
             self._journal_disk.release()
+        for problem in problems:
+            self.say(f"{problem}. The next start reads again what it cannot be sure of")
+        return not problems
 
 
 def run(
@@ -186,10 +190,10 @@ def run(
         gc.collect()
         gc.freeze()
         loop.run_forever()
-        node.stop()
+        is_clean = node.stop()
     finally:
         loop.close()
-    return 0
+    return 0 if is_clean else 1
 
 
 def _raise_descriptor_limit() -> int:
