@@ -100,6 +100,8 @@ GROUPS = (
     Group(name="crash", folders=("crash",)),
     # Mutated requests and damaged files; a tenth of what `make fuzz` does.
     Group(name="fuzz", folders=("fuzz",)),
+    # Disks, files and clocks that fail a running broker.
+    Group(name="faults", folders=("faults",), workers=2),
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",)),
     Group(name="interop", folders=("interop",), default=False),

@@ -9,7 +9,8 @@ fault begins and ends when the test says so. Each rule names operations, a path,
         …
         faults.clear()
 
-An operation fails if it is on a file or directory at or beneath `under`, and the name of the file ends with `suffix`. The
+An operation fails if it is on a file or directory at or beneath `under`, and its path ends with `suffix` and fits the pattern
+`like`. It can also be made slow (`delay`), and the wall clock be set (`set_clock`), which the monotonic one does not feel. The
 calls are wrapped before the package is imported, so every way it has to the file system goes through here; a file opened
 before a rule came is covered too, by what its descriptor stands for.
 """
@@ -19,7 +20,9 @@ import errno
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +40,38 @@ class Faults:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._rules: list[dict[str, Any]] = []
+        self._clock_s = 0.0
         self._write()
 
-    def add(self, operations: Sequence[str], *, under: Path, error: str, suffix: str = "") -> None:
+    def add(
+        self, operations: Sequence[str], *, under: Path, error: str, suffix: str = "", like: str = "*"
+    ) -> None:
         """From now on these operations fail with this errno (its name), beneath a path."""
-        assert hasattr(errno, error) and set(operations) <= set(EVERYTHING)
-        self._rules.append(
-            {"operations": list(operations), "under": str(under), "errno": error, "suffix": suffix}
-        )
+        assert hasattr(errno, error)
+        self._add(operations, under=str(under), suffix=suffix, like=like, errno=error, seconds=0)
+
+    def delay(self, operations: Sequence[str], seconds: float, *, under: Path, like: str = "*") -> None:
+        """From now on these operations take so much longer."""
+        self._add(operations, under=str(under), suffix="", like=like, errno=None, seconds=seconds)
+
+    def set_clock(self, seconds: float) -> None:
+        """From now on the wall clock is this far from the true one."""
+        self._clock_s = seconds
         self._write()
 
     def clear(self) -> None:
-        """From now on nothing fails any more."""
+        """From now on nothing fails any more, and the clock is right."""
         self._rules.clear()
+        self.set_clock(0)
+
+    def _add(self, operations: Sequence[str], **rule: Any) -> None:
+        assert set(operations) <= set(EVERYTHING)
+        self._rules.append({"operations": list(operations), **rule})
         self._write()
 
     def _write(self) -> None:
         new = self.path.with_name(self.path.name + ".new")
-        new.write_text(json.dumps(self._rules))
+        new.write_text(json.dumps({"rules": self._rules, "clock_s": self._clock_s}))
         new.replace(self.path)
 
 
@@ -68,10 +85,10 @@ def _path_of(target: Any) -> str:
 
 
 def install(rules_path: str) -> None:
-    real_stat, real_open = os.stat, builtins.open
-    known: tuple[Any, list[dict[str, Any]]] = (None, [])
+    real_stat, real_open, real_time = os.stat, builtins.open, time.time
+    known: tuple[Any, dict[str, Any]] = (None, {})
 
-    def rules() -> list[dict[str, Any]]:
+    def control() -> dict[str, Any]:
         nonlocal known
         found = real_stat(rules_path)
         stamp = (found.st_ino, found.st_mtime_ns)
@@ -81,14 +98,17 @@ def install(rules_path: str) -> None:
         return known[1]
 
     def check(operation: str, target: Any) -> None:
-        if not (current := rules()):
+        if not (current := control()["rules"]):
             return
         path = _path_of(target)
         for rule in current:
             is_beneath = path == rule["under"] or path.startswith(rule["under"] + "/")
-            if operation in rule["operations"] and is_beneath and path.endswith(rule["suffix"]):
-                number = getattr(errno, rule["errno"])
-                raise OSError(number, os.strerror(number), path)
+            is_meant = path.endswith(rule["suffix"]) and fnmatchcase(path, rule["like"])
+            if operation in rule["operations"] and is_beneath and is_meant:
+                time.sleep(rule["seconds"])
+                if rule["errno"] is not None:
+                    number = getattr(errno, rule["errno"])
+                    raise OSError(number, os.strerror(number), path)
 
     def watch(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
@@ -127,6 +147,7 @@ def install(rules_path: str) -> None:
         return real_open(file, *arguments, **more)
 
     builtins.open = open_file  # type: ignore[assignment]
+    time.time = lambda: real_time() + control()["clock_s"]
 
 
 if __name__ == "__main__":

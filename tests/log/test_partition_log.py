@@ -321,7 +321,7 @@ def test_any_other_failure_is_final(bench: Bench) -> None:
     """R11"""
     log = bench.create()
     fill(log, 1)
-    told: list[str] = []
+    told: list[DiskError] = []
     log.on_failure = told.append
 
     def broken(path: str) -> None:

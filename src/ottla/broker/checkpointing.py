@@ -9,13 +9,16 @@ holds up no other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
+from ottla.broker.timers import Later
 from ottla.ports.disk import Disk, DiskError, File
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory
+
+_AGAIN_MS: Final = 2000
 
 
 class Checkpointing:
@@ -49,7 +52,7 @@ class Checkpointing:
         broker = self._broker
         files = directory.checkpoint_files([*broker.open_logs(directory), *broker.moving.arriving(directory)])
 
-        def job(disk: Disk) -> None:
+        def job(disk: Disk) -> DiskError | None:
             try:
                 for loose, of_partition in before:
                     for file in loose:
@@ -64,23 +67,32 @@ class Checkpointing:
             except DiskError as error:
                 if error.broken:
                     directory.sync_error = str(error)
-                raise
+                    raise
+                return error
+            return None
 
-        def done(_result: Any, error: str | None) -> None:
+        def done(failed: DiskError | None, error: str | None) -> None:
             self.busy = False
-            if error is not None and error == directory.sync_error:
-                # R11: a second sync would succeed, whatever became of what this one was for.
-                self._broker.go_offline(directory, f"a sync failed: {error}")
-                return
             if error is not None:
-                self._broker.say(
-                    f"the checkpoints could not be written: {error}; the next start reads more again"
-                )
+                # R11: a second sync would succeed, whatever became of what this one was for.
+                broker.go_offline(directory, f"a sync failed: {error}")
+                return
+            if failed is not None:
                 self._before += before
                 self._after += after
-            else:
-                for action in after:
-                    action()
+                self._failed(failed)
+                return
+            for action in after:
+                action()
             self._write()
 
         self._broker.run(job, done)
+
+    def _failed(self, error: DiskError) -> None:
+        """Nothing is lost by it but time at the next start. Tried again after a while, for what waits for it."""
+        broker = self._broker
+        if error.full:
+            broker.room.missing(self._directory, error)
+        else:
+            broker.say(f"the checkpoints could not be written: {error}; the next start reads more again")
+        broker.timers.add(Later(self.want), broker.now_ms + _AGAIN_MS)

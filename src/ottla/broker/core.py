@@ -28,8 +28,10 @@ from ottla.broker.hosting import Hosting
 from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import LogDirectory
 from ottla.broker.moving import Moving
+from ottla.broker.room import Room
 from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
+from ottla.broker.wall_clock import WallClock
 from ottla.config.broker import BrokerConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, Image
@@ -38,7 +40,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PRODUCER_ID_BLOCK, REQUESTS_WAITING_PER_CONNECTION_MAX
-from ottla.ports.disk import Disk, DiskError
+from ottla.ports.disk import DamagedFile, Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
 from ottla.replication.leader import Leader
@@ -78,25 +80,22 @@ class Broker:
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
         self.moving = Moving(self)
+        self.room = Room(self)
+        self.wall_clock = WallClock()
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Leader] = deque()
+        self._damage_told: set[str] = set()
         self.now_ms = 0
-        self.metadata_was_cut = False
 
     # --- start and stop ---------------------------------------------------------------------------------------
 
-    def start(
-        self, records: Iterable[r.Record | None], now_ms: int, *, metadata_was_cut: bool = False
-    ) -> list[r.Record]:
-        """Take the metadata log as it stands and open the logs; returns what must be proposed before serving.
-
-        `metadata_was_cut`: something at its end could not be read, so topics may have been there that are not known now.
-        """
+    def start(self, records: Iterable[r.Record | None], now_ms: int) -> list[r.Record]:
+        """Take the metadata log as it stands and open the logs; returns what must be proposed before serving."""
         self.now_ms = now_ms
-        self.metadata_was_cut = metadata_was_cut
+        records = list(records)
         self.image = self.proposed = Image().apply(records)
         bootstrap: list[r.Record] = []
         if not self.image.cluster_id:
@@ -108,7 +107,8 @@ class Broker:
         self.directories.open(
             cluster_id=self.image.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
         )
-        self.hosting.load(self.image, now_ms)
+        removed = {record.topic_id for record in records if isinstance(record, r.TopicRemoved)}
+        self.hosting.load(self.image, removed, now_ms)
         self.upkeep.start(now_ms)
         advertised = self.config.advertised_listeners[0]
         me = r.Broker(self.config.node_id, 1, advertised.host, advertised.port, self.config.broker_rack)
@@ -116,18 +116,20 @@ class Broker:
             bootstrap.append(me)
         return bootstrap
 
-    def stop(self) -> None:
-        """Close all logs cleanly, but for those in directories that failed. No other call may follow."""
+    def stop(self) -> list[str]:
+        """Close all logs cleanly; returns of the directories where that cannot be why. No other call may follow."""
         problems = []
-        for directory in self.directories.online:
-            if directory.sync_error is None:
+        for directory in self.directories.all:
+            problem = directory.offline or directory.sync_error
+            if problem is None:
                 try:
                     directory.close_cleanly(self.open_logs(directory))
                 except (DiskError, Refusal) as error:
                     # The others get their mark nevertheless.
-                    problems.append(error)
-        if problems:
-            raise problems[0]
+                    problem = str(error)
+            if problem is not None:
+                problems.append(f"{directory.path} was not closed cleanly: {problem}")
+        return problems
 
     def open_logs(self, directory: LogDirectory) -> list[tuple[str, int, PartitionLog, int]]:
         """The logs in a directory, with what its checkpoints tell of them."""
@@ -330,6 +332,17 @@ class Broker:
         directory = self.directories.containing(path)
         if error.broken and directory is not None:
             self.go_offline(directory, str(error))
+        elif isinstance(error, DamagedFile) and str(error) not in self._damage_told:
+            # Once: a consumer asks for the same again and again.
+            self._damage_told.add(str(error))
+            self.say(str(error))
+
+    def write_failed(self, directory: LogDirectory, error: DiskError) -> None:
+        """R13: a full disk may have room later; any other failure is final."""
+        if error.full:
+            self.room.missing(directory, error)
+        else:
+            self.go_offline(directory, str(error))
 
     def go_offline(self, directory: LogDirectory, reason: str) -> None:
         """A directory failed: its partitions have no log until the next start; those elsewhere do not notice."""
@@ -373,6 +386,17 @@ class Broker:
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self.timers.expire(now_ms)
+
+    def wall_clock_set(self, ahead_ms: int, now_ms: int) -> None:
+        """The wall clock is now so far ahead of the time that is handed in here."""
+        news = self.wall_clock.set(ahead_ms, now_ms)
+        if news is not None:
+            self.say(news)
+
+    @property
+    def wall_ms(self) -> int:
+        """The date of what happens now."""
+        return self.now_ms + self.wall_clock.ahead_ms
 
     @property
     def next_deadline_ms(self) -> int | None:

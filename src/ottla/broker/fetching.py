@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ottla.log.reading import Slice
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
-from ottla.ports.disk import DiskError
+from ottla.ports.disk import DamagedFile, DiskError
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call, Connection
@@ -339,5 +339,7 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
         except DiskError as error:
             # Of this partition alone: others in the same answer, and others' answers, are not to suffer.
             interest.fetching.sessions.read_failed(log.directory, error)
-            return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
+            damaged = isinstance(error, DamagedFile)
+            code = ErrorCode.CORRUPT_MESSAGE if damaged else ErrorCode.KAFKA_STORAGE_ERROR
+            return Row(interest, code, -1, -1, None)
     return Row(interest, 0, watermark, log.log_start_offset, data, None, stable, aborted)

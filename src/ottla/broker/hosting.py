@@ -10,11 +10,10 @@ partitions must not hold up anybody.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.moving import settle_futures
-from ottla.broker.strays import keep_aside
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
@@ -74,8 +73,8 @@ class Hosting:
 
     # --- the start --------------------------------------------------------------------------------------------
 
-    def load(self, image: Image, now_ms: int) -> None:
-        """Host what the image says, open the logs that are there, and remove what no topic knows any more."""
+    def load(self, image: Image, removed: Collection[bytes | None], now_ms: int) -> None:
+        """Host what the image says, open the logs that are there, and remove those of topics that were removed."""
         broker = self._broker
 
         def known(topic: str, number: int, topic_id: bytes | None) -> bool:
@@ -86,11 +85,10 @@ class Hosting:
                 and (topic_id is None or topic_id == there.topic_id)
             )
 
-        homes, surveys = broker.directories.survey(known)
-        moves = settle_futures(broker, image, homes, surveys)
-        for found in surveys:
-            found.strays[:] = [path for path in found.strays if not keep_aside(broker, path, image)]
-        broker.directories.remove_strays(surveys)
+        homes, surveys = broker.directories.survey(known, removed)
+        moves = settle_futures(broker, image, homes, list(surveys.values()))
+        broker.directories.remove_strays(surveys.values())
+        broker.directories.set_aside(surveys, broker.entropy.id_bytes)
         lowered: set[LogDirectory] = set()
         read: dict[LogDirectory, int] = {}
         cut: dict[LogDirectory, int] = {}
@@ -103,6 +101,7 @@ class Hosting:
                         if recovered is None:
                             # Of a log that was being made when the last run ended: it stays where it is.
                             broker.directories.chosen[topic.name, leader.number] = home
+                            self._begins_anew(leader)
                             continue
                         self._adopt(leader, home, recovered)
                     except DiskError as error:
@@ -113,6 +112,8 @@ class Hosting:
                         known_point = home.recovery_points.get((topic.name, leader.number), 0)
                         if recovered.log.recovery_point < known_point:
                             lowered.add(home)
+                elif home is None and not broker.directories.offline:
+                    self._begins_anew(leader)
         if broker.directories.offline:
             self._lose_unfound()
         broker.directories.check_any_left()
@@ -128,6 +129,15 @@ class Hosting:
             leader = self.by_name[name].leaders[number]
             if leader.opened and directory.offline is None:
                 broker.moving.begin(leader, directory)
+
+    def _begins_anew(self, leader: Leader) -> None:
+        """There is no log. If there was one, nobody shall think that it was empty."""
+        point = self._broker.directories.recovery_point(leader.topic, leader.number)
+        if point:
+            self._broker.say(
+                f"the log of {leader.topic}-{leader.number} is gone: it reached at least offset {point}, and begins anew "
+                "at 0. Stop the broker and restore it from a copy if you have one"
+            )
 
     def _lose_unfound(self) -> None:
         """What was not found may be in a directory that cannot be looked at: it must not begin anew elsewhere."""
@@ -236,12 +246,11 @@ class Hosting:
         topic_id = self.by_name[leader.topic].topic_id
         home = broker.directories.place(leader.topic, leader.number)
         try:
-            log = home.create(leader.topic, leader.number, topic_id, leader.config, broker.now_ms)
+            log = home.create(leader.topic, leader.number, topic_id, leader.config, broker.wall_ms)
         except DiskError as error:
             # What was made of it stays its own: it is not to be found in two directories.
             broker.directories.chosen[leader.topic, leader.number] = home
-            if not error.full:
-                broker.go_offline(home, str(error))
+            broker.write_failed(home, error)
             raise
         self.take(leader, home, log)
         return log
@@ -249,7 +258,7 @@ class Hosting:
     def take(self, leader: Leader, home: LogDirectory, log: PartitionLog) -> None:
         """A log in a directory is this partition's."""
         home.partitions += 1
-        log.on_failure = lambda reason: self._broker.go_offline(home, reason)
+        log.on_failure = lambda error: self._broker.write_failed(home, error)
 
     def _topic_config(self, name: str) -> TopicConfig:
         return TopicConfig.resolve(self._broker.image.topic_config(name), self._broker.config)

@@ -9,7 +9,7 @@ A new log goes to the online directory with the fewest partitions, unless somebo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory, Survey
@@ -62,6 +62,10 @@ class LogDirectories:
                 return directory
         return None
 
+    def recovery_point(self, topic: str, number: int) -> int:
+        """How far a partition's log had been flushed when the last run ended, 0 if nothing is known of it."""
+        return max((each.recovery_points.get((topic, number), 0) for each in self.online), default=0)
+
     def place(self, topic: str, number: int) -> LogDirectory:
         """Where a new log goes. Raises DiskError if nothing is left."""
         chosen = self.chosen.pop((topic, number), None)
@@ -76,20 +80,28 @@ class LogDirectories:
         """A directory cannot be used any more."""
         directory.offline = reason
         self._say(
-            f"{directory.path} is offline, nothing is read from it or written to it until the next start: {reason}"
+            f"{directory.path} is offline, nothing is read from it or written to it until the next start: {reason}. "
+            "Look after the disk, then restart"
         )
 
     # --- the start --------------------------------------------------------------------------------------------
 
     def unused_cluster_id(self) -> str | None:
-        """The cluster of these directories, if no partition was ever in one; else the metadata must know it."""
+        """The cluster of these directories, if no partition was ever in one. Raises NoDirectory if the metadata is lost."""
+        found = None
         try:
-            if all(directory.is_unused() for directory in self.online):
-                return next(filter(None, (directory.cluster_id() for directory in self.online)), None)
+            for directory in self.online:
+                cluster_id = directory.cluster_id()
+                if cluster_id and not directory.is_unused():
+                    raise NoDirectory(
+                        f"{directory.path} has partitions but no metadata.journal, which says what they are: "
+                        "restore it from a copy, or move the data directory away and start anew"
+                    )
+                found = found or cluster_id
         except DiskError:
             # `open` will meet it again, and say whose it is.
             pass
-        return None
+        return found
 
     def open(self, *, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
         for directory in self.online:
@@ -113,14 +125,14 @@ class LogDirectories:
             raise NoDirectory(f"no log directory can be used: {reasons}")
 
     def survey(
-        self, known: Callable[[str, int, bytes | None], bool]
-    ) -> tuple[dict[Partition, LogDirectory], list[Survey]]:
+        self, known: Callable[[str, int, bytes | None], bool], removed: Collection[bytes | None]
+    ) -> tuple[dict[Partition, LogDirectory], dict[LogDirectory, Survey]]:
         """Which directory each partition is in, and what else was found. Raises NoDirectory if one is in two."""
         homes: dict[Partition, LogDirectory] = {}
         surveys: dict[LogDirectory, Survey] = {}
         for directory in self.online:
             try:
-                surveys[directory] = directory.survey(known)
+                surveys[directory] = directory.survey(known, removed)
                 for partition in surveys[directory].partitions:
                     other = homes.setdefault(partition, directory)
                     if other is not directory:
@@ -131,7 +143,22 @@ class LogDirectories:
                 self.give_up(directory, str(error))
                 surveys.pop(directory, None)
         self.check_any_left()
-        return homes, list(surveys.values())
+        return homes, surveys
+
+    def set_aside(self, surveys: Mapping[LogDirectory, Survey], new_id: Callable[[], bytes]) -> None:
+        """What is not ours may be somebody's only copy: it is not removed, only moved out of the way of new topics."""
+        for directory, found in surveys.items():
+            for topic, number in found.unknown:
+                path = directory.partition_path(topic, number)
+                try:
+                    aside = directory.set_aside(topic, number, new_id())
+                except DiskError as error:
+                    self._say(f"{path} is of no topic here, and could not be renamed: {error}")
+                else:
+                    self._say(
+                        f"{path} is of no topic here and is not served. It is now called {aside}; "
+                        "remove it if nobody needs it"
+                    )
 
     def remove_strays(self, surveys: Iterable[Survey]) -> None:
         """Remove what no topic knows any more, and what was on its way out."""

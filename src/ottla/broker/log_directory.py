@@ -7,7 +7,7 @@ it is removed at the next start, so that its absence means a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from ottla.config.topic import TopicConfig
@@ -48,8 +48,10 @@ class Survey(NamedTuple):
 
     partitions: list[checkpoints.Partition]
     futures: list[Future]
-    #: Paths of what no topic knows any more.
+    #: Paths of what belongs to topics that were deleted, and is of no use for other reasons.
     strays: list[str]
+    #: What bears the name of a partition, but no topic that is there or ever was knows it.
+    unknown: list[checkpoints.Partition]
     #: Paths of what is on its way out, by their unique digits.
     retired: dict[str, str]
 
@@ -124,9 +126,14 @@ class LogDirectory:
     def partition_path(self, topic: str, number: int) -> str:
         return f"{self.path}/{names.partition_dir(topic, number)}"
 
-    def survey(self, known: Callable[[str, int, bytes | None], bool]) -> Survey:
-        """What is in it, by names and topic ids; nothing is changed. `known` says what the metadata knows."""
-        found = Survey([], [], [], {})
+    def survey(
+        self, known: Callable[[str, int, bytes | None], bool], removed: Collection[bytes | None]
+    ) -> Survey:
+        """What is in it, by names and topic ids; nothing is changed.
+
+        `known` says what the metadata knows, `removed` has the ids of the topics that it remembers to have been deleted.
+        """
+        found = Survey([], [], [], [], {})
         for name in self.disk.list(self.path):
             path = f"{self.path}/{name}"
             unique = names.delete_dir_unique(name)
@@ -143,9 +150,17 @@ class LogDirectory:
                 found.futures.append(Future(self, path, topic_id, *future))
             elif parsed is not None and known(*parsed, topic_id):
                 found.partitions.append(parsed)
-            else:
+            elif parsed is None or topic_id in removed:
                 found.strays.append(path)
+            else:
+                found.unknown.append(parsed)
         return found
+
+    def set_aside(self, topic: str, number: int, unique: bytes) -> str:
+        """Rename what is not ours, so that no log of ours is made in its place; returns the new path."""
+        target = f"{self.path}/{names.stray_dir(topic, number, unique)}"
+        self.disk.rename(self.partition_path(topic, number), target)
+        return target
 
     def load(self, topic: str, number: int, config: TopicConfig, now_ms: int) -> Recovered | None:
         """The log that is there, recovered if need be; None if there is none.

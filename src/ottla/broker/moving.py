@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log_directory import Standing
-from ottla.broker.upkeep import Later
+from ottla.broker.timers import Later
 from ottla.controller.image import Image
 from ottla.log.checkpoints import Partition, render_partition_metadata
 from ottla.log.names import (
@@ -349,7 +349,7 @@ class Moving:
             disk.rename(move.path, home)
             opened = open_log(
                 disk, home, leader.config, recovery_point=prepared.recovery_point,
-                log_start_offset=log.log_start_offset, clean=True, now_ms=broker.now_ms,
+                log_start_offset=log.log_start_offset, clean=True, now_ms=broker.wall_ms,
             )  # fmt: skip
             if opened is None or opened.log.next_offset != log.next_offset or opened.log.bases != log.bases:
                 raise DiskError(f"{home} is not what was copied to it from {old}")

@@ -6,8 +6,8 @@ over is what the cluster knows: its id, topics and their ids, partitions, settin
 
     kafka-takeover      one JSON object, written before the journal's first entry: how far Kafka's metadata log went then
 
-Nothing is ever deleted here. Kafka's metadata stays where it is, and a folder that no topic knows is renamed to
-`….<32 hex digits>-stray`, as Kafka does itself. If Kafka has run on the directory again since, its metadata log has grown,
+Nothing is ever deleted here. Kafka's metadata stays where it is, and a folder that no topic knows is set aside by the
+broker as any other. If Kafka has run on the directory again since, its metadata log has grown,
 and the start is refused: the two histories cannot be joined.
 
 Pure decisions over the Disk port; the node calls `take_over` at every start, before the broker.
@@ -97,11 +97,9 @@ def take_over(
     metadata = f"{config.metadata_log_dir}/{names.KAFKA_METADATA}"
     marks = [path for path in paths if disk.read_file(f"{path}/{MARK}") is not None]
     if journal:
-        notes: list[str] = []
         if marks:
             _check_unchanged(disk, marks[0], metadata)
-            notes = _set_aside(disk, paths, Image().apply(journal), new_id)
-        return Found(config, [], notes)
+        return Found(config, [], [])
     folders = _Folders(disk, paths)
     try:
         state = kraft_log.read(disk, metadata)
@@ -119,7 +117,7 @@ def take_over(
     mark = {"cluster_id": properties["cluster.id"], "metadata_end": state.end if state else None}
     for path in paths:
         disk.replace_file(f"{path}/{MARK}", json.dumps(mark).encode() + b"\n")
-    return Found(config, records, notes + _set_aside(disk, paths, Image().apply(records), new_id))
+    return Found(config, records, notes)
 
 
 def _with_node_id(config: BrokerConfig, properties: dict[str, str]) -> BrokerConfig:
@@ -377,34 +375,6 @@ def _producer_ids_in_snapshots(folders: _Folders) -> list[r.Record]:
                 newest = max([newest, *(producers.by_id if producers is not None else ())])
     # Blocks of a thousand, as Kafka gives them out; one more for ids that have left no snapshot.
     return [r.ProducerIds((newest // 1000 + 2) * 1000)] if newest >= 0 else []
-
-
-# --- folders that no topic knows --------------------------------------------------------------------------------------
-
-
-def _set_aside(disk: Disk, paths: Sequence[str], image: Image, new_id: Callable[[], bytes]) -> list[str]:
-    """Rename folders that the metadata does not know, instead of letting them be removed: they may be Kafka's.
-
-    Not synced: what a power cut takes back, the next start does again.
-    """
-    notes = []
-    for path in paths:
-        for name in disk.list(path):
-            parsed = names.parse_partition_dir(name)
-            if parsed is None:
-                continue
-            topic = image.topics.get(parsed[0])
-            written = disk.read_file(f"{path}/{name}/{names.PARTITION_METADATA}")
-            topic_id = checkpoints.parse_partition_metadata(written)
-            if (
-                topic is None
-                or parsed[1] >= len(topic.partitions)
-                or (topic_id is not None and topic_id != topic.topic_id)
-            ):
-                target = names.stray_dir(*parsed, new_id())
-                disk.rename(f"{path}/{name}", f"{path}/{target}")
-                notes.append(f"{path}/{name} belongs to no topic that is known here: it is now {target}")
-    return notes
 
 
 def _some(items: list[str]) -> str:

@@ -6,6 +6,7 @@ Almost every deadline is cancelled long before it comes (a produce is acknowledg
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Protocol
 
@@ -18,6 +19,19 @@ class Timed(Protocol):
     bucket: int
 
     def expire(self, now_ms: int) -> None: ...
+
+
+class Later:
+    """Something that is done once, after a delay."""
+
+    __slots__ = ("action", "bucket")
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+        self.bucket = -1
+
+    def expire(self, now_ms: int) -> None:
+        self.action()
 
 
 class Timers:

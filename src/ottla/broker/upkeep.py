@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.checkpointing import Checkpointing
+from ottla.broker.timers import Later
 from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name
 from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
@@ -46,19 +47,6 @@ class Periodic:
     def expire(self, now_ms: int) -> None:
         self.broker.timers.add(self, now_ms + self.interval_ms())
         self.action(now_ms)
-
-
-class Later:
-    """Something that is done once, after a delay."""
-
-    __slots__ = ("action", "bucket")
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action = action
-        self.bucket = -1
-
-    def expire(self, now_ms: int) -> None:
-        self.action()
 
 
 class Upkeep:
@@ -128,10 +116,15 @@ class Upkeep:
         parent = log.parent if log.fresh else None
         directory = self._broker.directories.of(log)
 
-        def done(_result: Any, error: str | None) -> None:
+        def done(no_room: DiskError | None, error: str | None) -> None:
             self._flushing.discard(leader)
             if leader.gone:
                 # Its directory was taken away under the flush; whatever that met does not matter.
+                return
+            if no_room is not None:
+                # R13: the records are there; what goes with them is tried again.
+                self.written(leader, self._broker.now_ms)
+                self._broker.room.missing(directory, no_room)
                 return
             if error is not None:
                 self._broker.go_offline(directory, f"a sync failed: {error}")
@@ -141,9 +134,9 @@ class Upkeep:
                 self._broker.advance(leader)
                 self.checkpoints_in(directory).want()
 
-        def job(disk: Disk) -> None:
+        def job(disk: Disk) -> DiskError | None:
             try:
-                _perform(disk, leader, flush, parent)
+                return _perform(disk, leader, flush, parent)
             except DiskError as error:
                 if not leader.gone:
                     directory.sync_error = str(error)
@@ -156,17 +149,18 @@ class Upkeep:
     def retain(self, now_ms: int) -> None:
         """Delete whole old segments by age and size (B6), and forget producers that fell silent."""
         broker = self._broker
-        producers_before_ms = now_ms - broker.config.producer_id_expiration_ms
+        date_ms = broker.wall_clock.retention_ms(now_ms)
+        producers_before_ms = date_ms - broker.config.producer_id_expiration_ms
         for leader in list(broker.hosting.leaders()):
             if not leader.opened:
                 continue
             log = leader.log
             log.producers.expire(producers_before_ms)
             try:
-                count = expired_segments(log, now_ms, leader.high_watermark)
+                count = expired_segments(log, date_ms, leader.high_watermark)
                 if count == len(log.segments):
                     # Even the active segment is too old: begin a new one, so that it can go.
-                    log.roll(now_ms)
+                    log.roll(broker.wall_ms)
                 if count:
                     self.remove_segments(leader, log.drop_segments(count))
             except (DiskError, Refusal) as error:
@@ -241,17 +235,26 @@ class Upkeep:
         broker.timers.add(Later(lambda: broker.run(job, done)), broker.now_ms + delay_ms)
 
 
-def _perform(disk: Disk, leader: Leader, flush: Flush, parent: str | None) -> None:
-    """The job of a flush: data and indexes, then the snapshot that belongs to their end."""
+def _perform(disk: Disk, leader: Leader, flush: Flush, parent: str | None) -> DiskError | None:
+    """The job of a flush: data and indexes, then the snapshot that belongs to their end.
+
+    Returns that there was no room for the snapshot; any other failure, a sync's for want of room too, is raised.
+    """
     log = leader.log
     for file in flush.files:
         disk.sync(file)
     if leader.gone:
         # The name of its directory may be that of another topic's by now.
-        return
-    # This makes the names durable too: it syncs the directory.
-    disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
+        return None
+    try:
+        # This makes the names durable too: it syncs the directory.
+        disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
+    except DiskError as error:
+        if error.full:
+            return error
+        raise
     if parent is not None:
         disk.sync_dir(parent)
     for path in log.stale_snapshots(flush.end_offset):
         disk.remove(path)
+    return None

@@ -116,7 +116,8 @@ class PartitionLog:
         self.has_aborted = False
         #: Set when the disk failed in a way that nothing may be trusted to it any more.
         self.failed = False
-        self.on_failure: Callable[[str], None] | None = None
+        #: Told of each error in writing, those for want of room too.
+        self.on_failure: Callable[[DiskError], None] | None = None
 
     @classmethod
     def create(
@@ -288,8 +289,8 @@ class PartitionLog:
         """R11, R13: a full disk may have room later; any other failure takes the directory offline."""
         if not error.full:
             self.failed = True
-            if self.on_failure is not None:
-                self.on_failure(str(error))
+        if self.on_failure is not None:
+            self.on_failure(error)
 
     def _must_roll(self, size: int, max_time: int, last_offset: int, now_ms: int) -> bool:
         """B4: by size, by age, by a full index, by the width of a relative offset; an empty segment never."""

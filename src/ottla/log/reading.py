@@ -28,7 +28,7 @@ def slice_of(
     segment: Segment, offset: int, end_offset: int, bytes_max: int, whole_first: bool
 ) -> Slice | None:
     """The part of a segment that `PartitionLog.slice` asks for: None if there is nothing, empty if it does not fit."""
-    position = segment.locate(offset)
+    position = segment.locate(offset, checked=True)
     end = segment.size if end_offset >= segment.next_offset else segment.locate(end_offset)
     size = end - position
     if size > bytes_max:

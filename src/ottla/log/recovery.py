@@ -187,11 +187,39 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
     size = segment.disk.size(segment.file)
     trust_before = tail.trust_before if following is None else min(tail.trust_before, following)
     start = _believe_indexes(segment, size, trust_before)
+    _read_from(segment, start, size, trust_before, config, tail)
+    if start and segment.size == start:
+        # The batch that the last entry points at is torn: only the whole log tells what stands before it.
+        segment.index.reset()
+        segment.times.reset()
+        start = 0
+        _read_from(segment, start, size, trust_before, config, tail)
+    tail.scanned_bytes += segment.size - start
+    if segment.first_timestamp < 0 and segment.size and (first := segment.head_at(0)) is not None:
+        segment.first_timestamp = first.max_timestamp
+
+    torn = size - segment.size
+    if following is not None and following <= tail.trust_before:
+        # Wholly durable. If it cannot be read to its end, cutting it would only make things worse.
+        segment.next_offset = following
+        segment.size = size
+        tail.damaged = tail.damaged or torn > 0
+    elif torn:
+        segment.disk.truncate(segment.file, segment.size)
+        # A power cut could bring the tail back, into a segment that later starts take as whole.
+        segment.disk.sync(segment.file)
+        tail.cut_bytes += torn
+    segment.synced_offset = segment.next_offset
+
+
+def _read_from(
+    segment: Segment, start: int, size: int, trust_before: int, config: TopicConfig, tail: _Tail
+) -> None:
+    """Learn a segment's batches from a position on, up to the first that is not whole."""
     segment.size = start
     segment.next_offset = segment.base_offset
-    newest = segment.times.last()
-    if newest is not None:
-        segment.max_timestamp, segment.max_timestamp_offset = newest[0], segment.base_offset + newest[1]
+    newest = segment.times.last() or (-1, 0)
+    segment.max_timestamp, segment.max_timestamp_offset = newest[0], segment.base_offset + newest[1]
     segment.since_index_bytes = 0
 
     # The loop that a start after a crash spends its time in.
@@ -210,22 +238,6 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
                 heard[header[PRODUCER]].append(header)
                 if header[ATTRIBUTES] & TRANSACTIONAL_BIT:
                     tail.transactional = True
-    tail.scanned_bytes += segment.size - start
-    if segment.first_timestamp < 0 and segment.size and (first := segment.head_at(0)) is not None:
-        segment.first_timestamp = first.max_timestamp
-
-    torn = size - segment.size
-    if following is not None and following <= tail.trust_before:
-        # Wholly durable. If it cannot be read to its end, cutting it would only make things worse.
-        segment.next_offset = following
-        segment.size = size
-        tail.damaged = tail.damaged or torn > 0
-    elif torn:
-        segment.disk.truncate(segment.file, segment.size)
-        # A power cut could bring the tail back, into a segment that later starts take as whole.
-        segment.disk.sync(segment.file)
-        tail.cut_bytes += torn
-    segment.synced_offset = segment.next_offset
 
 
 def _breaks_off(segment: Segment, following: int, config: TopicConfig, tail: _Tail) -> bool:

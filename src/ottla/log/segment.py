@@ -19,7 +19,7 @@ from ottla.log.index import SparseIndex, offset_index, time_index
 from ottla.log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
 from ottla.log.transactions import TransactionIndex
 from ottla.model.limits import RELATIVE_OFFSET_MAX
-from ottla.ports.disk import Buffer, Disk, DiskError, File
+from ottla.ports.disk import Buffer, DamagedFile, Disk, DiskError, File
 from ottla.records.batch import DELTA_AND_TIMES, HEADER_BYTES, LENGTH_OVERHEAD, OFFSET_AND_LENGTH
 
 #: Batches that the tail remembers: at least half of it, at most all (two arrays of eight bytes each).
@@ -160,8 +160,12 @@ class Segment:
 
     # --- read -----------------------------------------------------------------------------------------------
 
-    def locate(self, offset: int) -> int:
-        """The position of the first batch that holds this offset or a later one; the size if there is none."""
+    def locate(self, offset: int, *, checked: bool = False) -> int:
+        """The position of the first batch that holds this offset or a later one; the size if there is none.
+
+        With `checked`, DamagedFile is raised where the batches before it do not lead up to it: a reader that is sent behind
+        them would miss records and not know, one that is sent to half a batch would wait for the rest for ever.
+        """
         if offset >= self.next_offset:
             return self.size
         positions = self.tail_positions
@@ -170,9 +174,19 @@ class Segment:
             # The first batch of the tail may come too late: the offset may stand before it.
             if at > 0 or positions[0] == 0:
                 return positions[at]
-        for head in self.heads(self._indexed(offset)):
+        end = self._indexed(offset)
+        before = self.base_offset - 1
+        for head in self.heads(end):
+            if checked and not self._follows(head, before):
+                break
             if head.last_offset >= offset:
                 return head.position
+            before, end = head.last_offset, head.position + head.size
+        if checked and end != self.size:
+            raise DamagedFile(
+                f"{self.file.path} is damaged behind offset {before}, at byte {end}: fetches from there are refused "
+                "with CORRUPT_MESSAGE. Restore it from a copy, or move consumers past it"
+            )
         return self.size
 
     def _indexed(self, offset: int) -> int:
@@ -204,6 +218,13 @@ class Segment:
             and base + delta <= self.base_offset + key
         )
         return fits
+
+    def _follows(self, head: Head, before: int) -> bool:
+        """Whether a batch may stand where it was found, after one that ends with this offset."""
+        return (
+            before < head.base_offset <= head.last_offset < self.next_offset
+            and head.position + head.size <= self.size
+        )
 
     def heads(self, position: int = 0) -> Iterator[Head]:
         """Each whole batch from a position on, which must be where one begins."""

@@ -28,6 +28,10 @@ class DiskError(Exception):
         self.path = path
 
 
+class DamagedFile(DiskError):
+    """What stands in a file is not what was written to it. The device works: others in its directory are not concerned."""
+
+
 class File(Protocol):
     """An open file, or one that the adapter opens again when it is used. Opaque to the core."""
 

@@ -40,8 +40,6 @@ class EmbeddedStore:
         #: Why nothing more can be written, once a sync has failed.
         self._failed: str | None = None
         self.records_on_disk = 0
-        #: Whether `load` cut something off the end: torn by a crash, or damaged.
-        self.was_cut = False
 
     def load(self) -> list[Record | None]:
         """All records, oldest first."""
@@ -61,7 +59,6 @@ class EmbeddedStore:
                 )
             self._keep_aside(data[at:])
             self._disk.truncate(self._file, at)
-            self.was_cut = True
         # A process that was killed may have left its last entry, or the name of a journal written anew, in the page cache
         # alone, and we act on it from now on.
         self._disk.sync(self._file)

@@ -291,7 +291,6 @@ class Shell:
         """Close connections that have been idle for too long."""
         if self._stopping:
             return
-        self.clock.follow_wall_clock()
         before_ms = self.clock.now_ms() - self.broker.config.connections_max_idle_ms
         for transport in list(self._transports):
             # One whose request waits is not idle; one that does not read its answers is.
@@ -315,6 +314,8 @@ class Shell:
             for listener in self._listeners:
                 self.loop.add_reader(listener.fileno(), self._accept, listener)
         self._accepted_this_second = 0
+        if self.clock.look_at_the_wall():
+            self.broker.wall_clock_set(self.clock.wall_ahead_ms, self.clock.now_ms())
         self.loop.call_later(1.0, self._next_second)
 
     def _tell_once(self, text: str) -> None:

@@ -53,8 +53,6 @@ class Node:
         self.host = ""
         self.port = 0
         self._shell: Shell | None = None
-        #: False once stopping could not write what a clean stop writes.
-        self.ended_cleanly = True
 
     @property
     def address(self) -> str:
@@ -104,7 +102,7 @@ class Node:
             self.say(note)
         self._broker = Broker(self.config, self._disk, entropy, say=self.say, unusable=unusable)
         now_ms = clock.now_ms()
-        first = self._broker.start(journal, now_ms, metadata_was_cut=self._store.was_cut)
+        first = self._broker.start(journal, now_ms)
         if first:
             self._store.append(first)
             self._broker.committed(first, now_ms)
@@ -158,24 +156,24 @@ class Node:
             "Choose another with --listen HOST:PORT"
         )
 
-    def stop(self) -> None:
-        """Flush everything and leave the clean-shutdown mark."""
+    def stop(self) -> bool:
+        """Flush everything and leave the clean-shutdown mark; False, and why is said, if some of it could not be."""
         if self._shell is None:
-            return
+            return True
         self._shell.stop()
         self._shell = None
+        problems = []
         try:
-            self._broker.stop()
-        except (DiskError, Refusal) as error:
-            # Without the mark the next start reads what was not flushed again, so nothing is lost by it.
-            self.ended_cleanly = False
-            self.say(f"did not stop cleanly, the next start recovers: {error}")
+            problems = self._broker.stop()
         finally:
             self._store.close()
             with suppress(DiskError):
                 self._disk.remove(f"{self.metadata_dir}/{PID_FILE}")
             self._disk.release()
             self._journal_disk.release()
+        for problem in problems:
+            self.say(f"{problem}. The next start reads again what it cannot be sure of")
+        return not problems
 
 
 def run(
@@ -193,10 +191,10 @@ def run(
         gc.collect()
         gc.freeze()
         loop.run_forever()
-        node.stop()
+        is_clean = node.stop()
     finally:
         loop.close()
-    return 0 if node.ended_cleanly else 1
+    return 0 if is_clean else 1
 
 
 def _raise_descriptor_limit() -> int:

@@ -30,7 +30,7 @@ def describe_quorum(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
         rows = []
         for partition in topic.partitions:
             is_metadata = (topic.topic_name, partition.partition_index) == _METADATA
-            row = _metadata(broker, now_ms) if is_metadata else _unknown(topic.topic_name)
+            row = _metadata(broker, broker.wall_ms) if is_metadata else _unknown(topic.topic_name)
             rows.append(row | {"partition_index": partition.partition_index})
         topics.append({"topic_name": topic.topic_name, "partitions": rows})
     listener = broker.config.advertised_listeners[0]

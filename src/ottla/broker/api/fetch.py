@@ -5,7 +5,7 @@ isolation level 1 (read committed) below the last stable offset, and with them t
 holds whole batches as they lie in the log, beginning with the one that holds the offset asked for; the last may be cut.
 
 Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH,
-UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR; of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
+UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
 
 This is the one answer that is not made by a compiled encoder, because its records are slices of files:
 

@@ -84,6 +84,7 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     response: Response = {"responses": topics}
     # One batch is what most produces are: its answer is packed without a dict on the way.
     frame: bytes | None = None
+    date_ms = now_ms + broker.wall_clock.ahead_ms
     single = acks and len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1
     for topic in request.topic_data:
         hosted: HostedTopic | None
@@ -103,7 +104,7 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here"
                     )
                 log = leader.log
-                appended = _append(log, partition.records, leader.leader_epoch, version, acks, now_ms)
+                appended = _append(log, partition.records, leader.leader_epoch, version, acks, date_ms)
             except Refusal as refusal:
                 row = {
                     "index": index,
@@ -162,7 +163,7 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
 
 
 def _append(
-    log: PartitionLog, records: bytes | None, leader_epoch: int, version: int, acks: int, now_ms: int
+    log: PartitionLog, records: bytes | None, leader_epoch: int, version: int, acks: int, date_ms: int
 ) -> Any:
     if acks not in (-1, 0, 1):
         raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {acks}")
@@ -186,7 +187,7 @@ def _append(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"codec {codec} is not known to Produce version {version}",
             )
-    return log.append(records, leader_epoch, now_ms)
+    return log.append(records, leader_epoch, date_ms)
 
 
 def _unknown_topic(by_id: bool) -> Refusal:

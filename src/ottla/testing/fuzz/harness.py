@@ -62,7 +62,7 @@ class Harness:
         self.store = EmbeddedStore(self.disk, self.directory)
         self.broker = Broker(self.config, self.disk, SeededEntropy(self.random), say=self.said.append)
         records = self.store.load()
-        first = self.broker.start(records, self.now_ms, metadata_was_cut=self.store.was_cut)
+        first = self.broker.start(records, self.now_ms)
         if first:
             self.store.append(first)
             self.broker.committed(first, self.now_ms)

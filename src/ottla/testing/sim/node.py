@@ -144,7 +144,7 @@ class SimNode:
         """As `server/node.py` opens a node, which rewrites its journal when that has grown long."""
         broker, store, now_ms = self.broker, self.store, self.world.now_ms
         records = store.load()
-        first = broker.start(records, now_ms, metadata_was_cut=store.was_cut)
+        first = broker.start(records, now_ms)
         if first:
             store.append(first)
             broker.committed(first, now_ms)
