@@ -90,5 +90,5 @@ def test_a_partition_on_its_way_to_another_directory(
         dirs = [{"path": paths[1], "topics": [{"name": "t", "partitions": [0]}]}]
         answer = wire.ask(34, 2, dirs=dirs)
         assert answer.results[0].partitions[0].error_code.value == 0
-        wait_until(lambda: (tmp_path / "b" / "t-0").is_dir(), "the move")
+        wait_until((tmp_path / "b" / "t-0").is_dir, "the move")
         assert homes() == {paths[0]: [], paths[1]: [("t-0", False)]}

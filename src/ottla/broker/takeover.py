@@ -24,7 +24,7 @@ from ottla.config.alter import SET, apply_broker_ops, apply_ops
 from ottla.config.broker import BrokerConfig
 from ottla.controller import kraft_log
 from ottla.controller import records as r
-from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
+from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from ottla.controller.kraft_log import DamagedMetadata, KraftPartition, KraftState
 from ottla.log import checkpoints, names
 from ottla.log.producers import Producers
