@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.crash.broker_process import BrokerProcess
+from tests.crash.broker_process import BrokerProcess, Wire, batch_of, wait_until
 from tests.interop.programs import Java, Said
 
 Tool = Callable[..., Said]
@@ -66,3 +67,28 @@ def test_there_are_no_features_and_no_subscriptions(tool: Tool) -> None:
     said = tool("FeatureCommand", "upgrade", "--feature", "group.version=1", code=1)
     assert "group.version' is not supported" in said.out + said.errors
     assert tool("ClientMetricsCommand", "--list").out.strip() == ""
+
+
+def test_a_partition_on_its_way_to_another_directory(
+    java: Java, start_broker: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    broker = start_broker(log_dirs=",".join(paths))
+
+    def homes() -> dict[str, list[tuple[str, bool]]]:
+        said = java.tool("LogDirsCommand", "--bootstrap-server", broker.address, "--describe")
+        [node] = json.loads(said.lines[-1])["brokers"]
+        return {
+            row["logDir"]: [(each["partition"], each["isFuture"]) for each in row["partitions"]]
+            for row in node["logDirs"]
+        }
+
+    with Wire(broker.address) as wire:
+        wire.create("t")
+        wire.produce("t", batch_of(b"x"))
+        assert homes() == {paths[0]: [("t-0", False)], paths[1]: []}
+        dirs = [{"path": paths[1], "topics": [{"name": "t", "partitions": [0]}]}]
+        answer = wire.ask(34, 2, dirs=dirs)
+        assert answer.results[0].partitions[0].error_code.value == 0
+        wait_until((tmp_path / "b" / "t-0").is_dir, "the move")
+        assert homes() == {paths[0]: [], paths[1]: [("t-0", False)]}

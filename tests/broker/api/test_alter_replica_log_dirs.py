@@ -196,3 +196,46 @@ def test_what_is_refused(client: Any, driver: Any, paths: list[str], filled: int
     assert move(client, paths[1]) == KAFKA_STORAGE_ERROR
     driver.broker.go_offline(driver.broker.directories.all[0], "it broke too")
     assert move(client, paths[0]) == KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("steps", range(0, 15, 3))
+def test_transactions_are_the_same_after_it(
+    client: Any, driver: Any, held: Held, paths: list[str], filled: int, steps: int, batch: Any
+) -> None:
+    """One aborted before it begins, one under it, and one that stays open."""
+
+    def write(producer: int) -> None:
+        data = batch(b"t", producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
+        leader = driver.leader("t")
+        leader.log.append(data, leader.leader_epoch, driver.now_ms)
+        driver.broker.appended(leader, leader.log, driver.now_ms)
+
+    def abort(producer: int) -> None:
+        leader = driver.leader("t")
+        leader.log.append_marker(producer, 0, 0, False, leader.leader_epoch, driver.now_ms)
+        driver.broker.appended(leader, leader.log, driver.now_ms)
+
+    def seen() -> tuple[int, list[tuple[int, int]]]:
+        """The last stable offset, and all that fetches from anywhere are told was aborted."""
+        found: set[tuple[int, int]] = set()
+        for offset in range(filled, driver.leader("t").high_watermark):
+            row = client.fetch("t", offset, isolation_level=1)
+            found |= {(each.producer_id, each.first_offset) for each in row.aborted_transactions}
+        return row.last_stable_offset, sorted(found)
+
+    write(1)
+    abort(1)
+    write(2)
+    move(client, paths[1])
+    for _ in range(steps):
+        held.run_one()
+    write(3)
+    abort(2)
+    before = seen()
+    # 2 was aborted after 3 began, so nobody who reads committed records gets as far as its marker.
+    assert before == (filled + 3, [(1, filled), (2, filled + 2)])
+    held.run_all()
+    assert driver.leader("t").log.parent == paths[1]
+    assert seen() == before
+    abort(3)
+    assert seen() == (filled + 6, [(1, filled), (2, filled + 2), (3, filled + 3)])
