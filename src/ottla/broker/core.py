@@ -26,7 +26,7 @@ from ottla.broker.connection import Call, Connection
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.hosting import Hosting
 from ottla.broker.log_directories import LogDirectories
-from ottla.broker.log_directory import LogDirectory
+from ottla.broker.log_directory import ForeignDirectory, LogDirectory
 from ottla.broker.moving import Moving
 from ottla.broker.room import Room
 from ottla.broker.timers import Timers
@@ -104,6 +104,13 @@ class Broker:
             bootstrap.append(r.Cluster(chosen))
             self.image = self.proposed = self.image.apply(bootstrap)
         self.config = self.resolve_config()
+        known = self.image.brokers
+        if known and self.config.node_id not in known:
+            # Every partition is another's: nothing would be served, and nobody told why.
+            raise ForeignDirectory(
+                f"{self.config.metadata_log_dir} belongs to node.id {min(known)}, this broker has {self.config.node_id}: "
+                "start it with its own --data-dir, or with the id the directory was made with"
+            )
         self.directories.open(
             cluster_id=self.image.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
         )

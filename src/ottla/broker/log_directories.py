@@ -87,21 +87,14 @@ class LogDirectories:
     # --- the start --------------------------------------------------------------------------------------------
 
     def unused_cluster_id(self) -> str | None:
-        """The cluster of these directories, if no partition was ever in one. Raises NoDirectory if the metadata is lost."""
-        found = None
+        """The cluster of these directories, if no partition was ever in one; else the metadata must know it."""
         try:
-            for directory in self.online:
-                cluster_id = directory.cluster_id()
-                if cluster_id and not directory.is_unused():
-                    raise NoDirectory(
-                        f"{directory.path} has partitions but no metadata.journal, which says what they are: "
-                        "restore it from a copy, or move the data directory away and start anew"
-                    )
-                found = found or cluster_id
+            if all(directory.is_unused() for directory in self.online):
+                return next(filter(None, (directory.cluster_id() for directory in self.online)), None)
         except DiskError:
             # `open` will meet it again, and say whose it is.
             pass
-        return found
+        return None
 
     def open(self, *, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
         for directory in self.online:
