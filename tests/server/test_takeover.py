@@ -122,7 +122,7 @@ def test_a_folder_that_no_topic_knows_is_set_aside(tmp_path: Path) -> None:
         pass
     [aside] = directory.glob("unknown-0.*-stray")
     assert (aside / "00000000000000000000.log").read_bytes() == data
-    assert any("belongs to no topic" in line for line in said)
+    assert any("is of no topic here" in line for line in said)
 
 
 def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
