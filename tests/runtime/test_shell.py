@@ -3,6 +3,7 @@
 import errno
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -46,7 +47,8 @@ def on_loop(broker: Any, question: Callable[[Any], Any]) -> Any:
 
 def eventually(broker: Any, question: Callable[[Any], bool]) -> None:
     """Until the core says so; each question is a turn of its loop, so this waits without sleeping."""
-    for _ in range(20_000):
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
         if on_loop(broker, question):
             return
     pytest.fail("it did not come to pass")
