@@ -21,7 +21,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from ottla.broker.log_directories import NoDirectory
 from ottla.broker.log_directory import ForeignDirectory
+from ottla.model.errors import Refusal
 from ottla.ports.disk import DiskError, File
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, encode_batch
@@ -31,7 +33,7 @@ from ottla.testing.fuzz.harness import Harness, records_from
 from ottla.testing.fuzz.outcome import Failed, Tally
 
 #: What `server/node.py` turns into a refusal to start.
-REFUSALS: Final = (DiskError, DamagedJournal, ForeignDirectory)
+REFUSALS: Final = (DiskError, DamagedJournal, ForeignDirectory, NoDirectory)
 #: Longer than any start of so little takes.
 _SECONDS_MAX: Final = 10.0
 _DELETE_RECORDS: Final = 21
@@ -252,7 +254,7 @@ class Case:
             added = self._write(harness, served)
             try:
                 harness.stop()
-            except DiskError as error:
+            except (DiskError, Refusal) as error:
                 # The node says so and leaves no clean mark.
                 self._check_words(str(error))
                 tally.add("could not stop cleanly")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ottla.broker.connection import Connection
 from ottla.broker.core import Broker
+from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
 from ottla.ports.disk import Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
@@ -60,9 +61,16 @@ class Harness:
         """As `server/node.py` does. Raises what that turns into a refusal to start."""
         self.clients.clear()
         self.store = EmbeddedStore(self.disk, self.directory)
-        self.broker = Broker(self.config, self.disk, SeededEntropy(self.random), say=self.said.append)
-        records = self.store.load()
-        first = self.broker.start(records, self.now_ms)
+        entropy = SeededEntropy(self.random)
+        journal = self.store.load()
+        found = take_over(self.disk, self.config, journal, new_id=entropy.id_bytes)
+        self.config = found.config
+        if found.records:
+            self.store.append(found.records)
+            journal += found.records
+        self.said += found.notes
+        self.broker = Broker(self.config, self.disk, entropy, say=self.said.append)
+        first = self.broker.start(journal, self.now_ms)
         if first:
             self.store.append(first)
             self.broker.committed(first, self.now_ms)
