@@ -24,7 +24,7 @@ from ottla.config.alter import SET, apply_broker_ops, apply_ops
 from ottla.config.broker import BrokerConfig
 from ottla.controller import kraft_log
 from ottla.controller import records as r
-from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
+from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE
 from ottla.controller.kraft_log import DamagedMetadata, KraftPartition, KraftState
 from ottla.log import checkpoints, names
 from ottla.log.producers import Producers
@@ -33,7 +33,6 @@ from ottla.model.names import INTERNAL_TOPICS
 from ottla.ports.disk import Disk
 
 MARK: Final = "kafka-takeover"
-CLEANED: Final = "cleaner-offset-checkpoint"
 _NO_LEADER: Final = -1
 #: How many names a note spells out.
 _NAMED_MAX: Final = 5
@@ -350,7 +349,7 @@ def _guessed_settings(
     """What is not known must not delete anything: all records are kept, and what was compacted stays so."""
     cleaned: set[str] = set()
     for path in folders.paths:
-        if path.endswith(f"/{CLEANED}"):
+        if path.endswith(f"/{names.CLEANED_OFFSETS}"):
             offsets = checkpoints.parse_offsets(folders.disk.read_file(path)) or {}
             cleaned |= {topic for topic, _number in offsets}
     made: list[r.Record] = []

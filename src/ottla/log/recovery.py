@@ -45,11 +45,12 @@ from ottla.log.replay import (
     snapshot_offsets,
 )
 from ottla.log.segment import Segment
+from ottla.log.swap import finish_swaps
 from ottla.model.limits import OFFSET_MAX, PRODUCER_BATCHES_REMEMBERED
 from ottla.ports.disk import Disk
 from ottla.records.batch import TRANSACTIONAL_BIT
 
-_LEFT_OVER: Final = (DELETED, ".tmp", ".cleaned")
+_LEFT_OVER: Final = (DELETED, ".tmp")
 
 
 class Recovered(NamedTuple):
@@ -94,7 +95,7 @@ def open_log(
     now_ms: int,
 ) -> Recovered | None:
     """The log in a partition's directory, or None if there is no segment in it."""
-    names = disk.list(directory)
+    names = finish_swaps(disk, directory, disk.list(directory))
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
     _tidy(disk, directory, names)
     while len(bases) > 1 and bases[1] <= log_start_offset:

@@ -21,7 +21,6 @@ from ottla.broker.log_directories import NoDirectory
 from ottla.broker.log_directory import ForeignDirectory
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
-from ottla.model.errors import Refusal
 from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
 from ottla.runtime.disk import SystemDisk
