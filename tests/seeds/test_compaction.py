@@ -28,7 +28,9 @@ def broker(tmp_path: Path, free_port: int) -> Iterator[BrokerProcess]:
         yield process
 
 
-def produce(address: str, topic: str, rows: list[tuple[str, str | None]], codec: str = "none") -> None:
+def produce(
+    address: str, topic: str, rows: list[tuple[str, str | None]], codec: str = "none", idempotent: bool = True
+) -> None:
     failed: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Message) -> None:
@@ -37,7 +39,7 @@ def produce(address: str, topic: str, rows: list[tuple[str, str | None]], codec:
 
     producer = Producer(
         {
-            "bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 2,
+            "bootstrap.servers": address, "enable.idempotence": idempotent, "linger.ms": 2,
             "batch.num.messages": 50, "compression.type": codec, "on_delivery": delivered,
         }
     )  # fmt: skip
@@ -72,20 +74,20 @@ def read(address: str, topic: str, offset: int = 0) -> list[tuple[int, str, str 
         consumer.close()
 
 
-def cleaned_to(broker: BrokerProcess, topic: str) -> int:
+def cleaned_to(data_dir: Path, topic: str) -> int:
     """How far compaction says it has come, in Kafka's own file."""
-    path = broker.data_dir / CLEANED_OFFSETS
+    path = data_dir / CLEANED_OFFSETS
     offsets = parse_offsets(path.read_bytes()) if path.exists() else None
     return (offsets or {}).get((topic, 0), 0)
 
 
-def wait_cleaned(broker: BrokerProcess, topic: str) -> None:
+def wait_cleaned(data_dir: Path, topic: str) -> None:
     """Until all closed segments are clean."""
 
     def active() -> int:
-        return max(int(path.stem) for path in (broker.data_dir / f"{topic}-0").glob("*.log"))
+        return max(int(path.stem) for path in (data_dir / f"{topic}-0").glob("*.log"))
 
-    wait_until(lambda: 0 < active() <= cleaned_to(broker, topic), "compaction")
+    wait_until(lambda: 0 < active() <= cleaned_to(data_dir, topic), "compaction")
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -96,7 +98,7 @@ def test_B6_compaction_keeps_the_newest_record_of_each_key(codec: str, broker: B
         (f"key-{(at * 7) % KEYS}", f"value-{at}" * 5) for at in range(10 * KEYS)
     ]
     produce(broker.address, "t", rows, codec)
-    wait_cleaned(broker, "t")
+    wait_cleaned(broker.data_dir, "t")
     found = read(broker.address, "t")
     assert len(found) < len(rows) / 2
     newest = {key: (offset, key, value) for offset, (key, value) in enumerate(rows)}
@@ -120,7 +122,7 @@ def test_B6_tombstones_are_kept_for_their_time_and_then_go(broker: BrokerProcess
     produce(broker.address, "t", [(f"key-{at}", None) for at in range(0, KEYS, 2)])
     more = [(f"other-{at}", "v" * 100) for at in range(500)]
     produce(broker.address, "t", more)
-    wait_cleaned(broker, "t")
+    wait_cleaned(broker.data_dir, "t")
     deleted = {key for _offset, key, value in read(broker.address, "t") if value is None}
     assert deleted == {f"key-{at}" for at in range(0, KEYS, 2)}
 
@@ -134,7 +136,7 @@ def test_B6_tombstones_are_kept_for_their_time_and_then_go(broker: BrokerProcess
     produce(broker.address, "t", [("other-7", None)])
     for turn in range(2):
         produce(broker.address, "t", [(f"turn-{turn}-{at}", "v" * 100) for at in range(500)])
-        wait_cleaned(broker, "t")
+        wait_cleaned(broker.data_dir, "t")
     found = read(broker.address, "t")
     assert "other-7" not in {key for _offset, key, _value in found}
     assert {key for _offset, key, value in found if value is None} == deleted
@@ -156,17 +158,17 @@ def test_B6_compaction_begins_and_ends_with_the_policy(broker: BrokerProcess) ->
     produce(broker.address, "t", rows)
     # The other topic is compacted meanwhile, and this one is not.
     produce(broker.address, "u", rows)
-    wait_cleaned(broker, "u")
+    wait_cleaned(broker.data_dir, "u")
     assert len(read(broker.address, "t")) == len(rows)
     set_policy("compact")
-    wait_cleaned(broker, "t")
+    wait_cleaned(broker.data_dir, "t")
     assert len(read(broker.address, "t")) < len(rows) / 2
     set_policy("delete")
-    before = cleaned_to(broker, "t")
+    before = cleaned_to(broker.data_dir, "t")
     produce(broker.address, "t", rows)
     produce(broker.address, "u", rows)
-    wait_cleaned(broker, "u")
-    assert cleaned_to(broker, "t") == before
+    wait_cleaned(broker.data_dir, "u")
+    assert cleaned_to(broker.data_dir, "t") == before
 
 
 def test_B6_compact_and_delete_do_both(broker: BrokerProcess) -> None:
@@ -188,7 +190,7 @@ def test_B6_compact_and_delete_do_both(broker: BrokerProcess) -> None:
         )
     assert producer.flush(PATIENCE_S) == 0
     produce(broker.address, "t", [(f"new-{at % 10}", "v" * 100) for at in range(800)])
-    wait_cleaned(broker, "t")
+    wait_cleaned(broker.data_dir, "t")
 
     def keys() -> set[str]:
         return {key for _offset, key, _value in read(broker.address, "t")}
@@ -201,7 +203,7 @@ def test_the_worker_ends_with_its_broker_and_leaves_nothing(broker: BrokerProces
     with Wire(broker.address) as wire:
         wire.create("t", **COMPACTED)
     produce(broker.address, "t", [(f"key-{at % KEYS}", "v" * 30) for at in range(10 * KEYS)])
-    wait_cleaned(broker, "t")
+    wait_cleaned(broker.data_dir, "t")
     workers = children(broker.pid)
     assert len(workers) == 1
     folder = broker.data_dir / "t-0"
