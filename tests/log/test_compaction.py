@@ -259,7 +259,7 @@ def test_a_tombstone_that_the_map_does_not_reach_yet_has_no_horizon(bench: Bench
 # --- producers ------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_sequence_of_a_producer_survives_in_an_empty_batch(bench: Bench) -> None:
+def test_the_last_sequences_of_a_producer_survive_in_empty_batches(bench: Bench) -> None:
     log = bench.create(**COMPACTED)
 
     def send(sequence: int, key: bytes, producer: int = 7) -> bytes:
@@ -270,13 +270,15 @@ def test_the_last_sequence_of_a_producer_survives_in_an_empty_batch(bench: Bench
     compact(log)
     assert pairs(log) == [(3, b"b", b"v"), (4, b"a", b"v")]
     emptied = [header for header in headers(log) if header[12] == 0]
-    assert [(header[0], header[9], header[11]) for header in emptied] == [(1, 7, 1)]
+    assert [(header[0], header[9], header[11]) for header in emptied] == [(0, 7, 0), (1, 7, 1), (2, 8, 0)]
     # With nothing to remember it by but the log itself.
     for name in bench.names(".snapshot"):
         bench.file(name).unlink()
     bench.recovery_point = 0
     log = bench.recover().log
     assert log.producers.check(7, 0, 2, 1) is None
+    # A repetition is told where the record stood, though it is gone.
+    assert log.append(send(0, b"a"), 0, NOW) == (0, 0, -1, True)
     with pytest.raises(Refusal) as caught:
         log.producers.check(7, 0, 3, 1)
     assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -93,9 +93,10 @@ def make_task(
         first_dirty=found.first_dirty,
         end=end,
         producer_ends=tuple(
-            producer.batches[-1][3]
+            last_offset
             for producer in log.producers.by_id.values()
-            if producer.batches and producer.batches[-1][3] < end
+            for _first, _last, _base, last_offset, _timestamp in producer.batches
+            if last_offset < end
         ),
         aborted=tuple(aborted),
         now_ms=now_ms,

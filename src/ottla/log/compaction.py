@@ -55,7 +55,7 @@ class Task(NamedTuple):
     first_dirty: int
     #: Where the last input ends.
     end: int
-    #: The last offset of each live producer's last batch, where that may be in the inputs.
+    #: The last offsets of the batches by which live producers are known (R14), where those may be in the inputs.
     producer_ends: tuple[int, ...]
     #: All aborted transactions that have data in the inputs.
     aborted: tuple[Ended, ...]

@@ -7,7 +7,7 @@ and their order. A marker of a transaction goes the way of a tombstone once none
 
 A rebuilt batch keeps base offset, last offset delta, producer, epoch and base sequence, so it still says what its producer
 sent; records are joined raw, since neither base changes. Empty batches stay where their header is all there is of
-something: the last sequence of a producer, the last offset of a segment.
+something: the last sequences of a producer, all that repetitions are known by (R14), and the last offset of a segment.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Rewriter:
         #: Records from here on are not in the map: they stay.
         self._map_end = map_end
         self._transactions = transactions
-        #: The last offset of each producer's last batch.
+        #: The last offsets of the batches by which producers are known.
         self._producer_ends = producer_ends
         self._now_ms = now_ms
         self._horizon_ms = now_ms + delete_retention_ms
