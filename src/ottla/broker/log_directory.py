@@ -61,7 +61,7 @@ class Survey(NamedTuple):
 class LogDirectory:
     __slots__ = (
         "clean", "cleaned_offsets", "directory_id", "disk", "log_starts", "offline", "partitions", "path",
-        "recovery_points", "say", "sync_error",
+        "recovery_points", "say", "sync_error", "was_kafkas",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, say: Callable[[str], None]) -> None:
@@ -75,6 +75,8 @@ class LogDirectory:
         #: Partitions in it, those on their way in among them.
         self.partitions = 0
         self.clean = False
+        #: Whether logs in it may have been compacted by Kafka, which leaves gaps between segments. Ours have none.
+        self.was_kafkas = False
         self.directory_id = b""
         self.recovery_points: dict[checkpoints.Partition, int] = {}
         self.log_starts: dict[checkpoints.Partition, int] = {}
@@ -106,6 +108,7 @@ class LogDirectory:
         self.recovery_points = self._offsets(names.RECOVERY_POINTS)
         self.log_starts = self._offsets(names.LOG_STARTS)
         self.cleaned_offsets = self._offsets(names.CLEANED_OFFSETS)
+        self.was_kafkas = disk.read_file(f"{path}/{names.TAKEN_OVER}") is not None
         if self.clean:
             disk.remove(mark)
             disk.sync_dir(path)
@@ -185,7 +188,7 @@ class LogDirectory:
             self.disk, path, config,
             recovery_point=recovery_point if snapshot is not None else 0,
             log_start_offset=log_start if begins else 0,
-            clean=self.clean, now_ms=now_ms,
+            clean=self.clean, now_ms=now_ms, may_have_gaps=config.compact and self.was_kafkas,
         )  # fmt: skip
         if recovered is not None:
             cleaned = self.cleaned_offsets.get((topic, number), 0)

@@ -32,7 +32,7 @@ from ottla.model.errors import Refusal
 from ottla.model.names import INTERNAL_TOPICS
 from ottla.ports.disk import Disk
 
-MARK: Final = "kafka-takeover"
+MARK: Final = names.TAKEN_OVER
 _NO_LEADER: Final = -1
 #: How many names a note spells out.
 _NAMED_MAX: Final = 5

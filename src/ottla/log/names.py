@@ -35,6 +35,8 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 KAFKA_METADATA: Final = "__cluster_metadata-0"
 CLEANED_OFFSETS: Final = "cleaner-offset-checkpoint"
+#: In a directory that was Kafka's once.
+TAKEN_OVER: Final = "kafka-takeover"
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETE_DIR: Final = re.compile(r".+\.(?P<unique>[0-9a-f]{32})-delete")
