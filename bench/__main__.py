@@ -15,7 +15,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import boundary, kafka, measure, ottla, table
+from bench import boundary, compaction, kafka, measure, ottla, table
 from bench.process import BrokerFailed, Process
 from bench.raw import UnexpectedAnswer
 from bench.rounds import Bench, Contender, Plan, say
@@ -28,6 +28,8 @@ FULL = Plan(
     warm_rounds_max=10,
     starts=3,
     durable_volumes=Volumes(bulk_messages=128_000, requests=10_000, round_trips=4_000),
+    compaction_messages=1 << 20,
+    compaction_keys=1_000_000,
 )
 QUICK = Plan(
     volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
@@ -36,6 +38,9 @@ QUICK = Plan(
     warm_rounds_max=5,
     starts=1,
     durable_volumes=Volumes(bulk_messages=50_000, requests=3_000, round_trips=1_500),
+    # More than two segments.
+    compaction_messages=300_000,
+    compaction_keys=100_000,
 )
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
@@ -55,7 +60,10 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--only", choices=[table.KAFKA, table.OTTLA], help="measure one broker alone")
     parser.add_argument(
-        "--mode", choices=[table.PAGE_CACHE, table.DURABLE], action="append", help="repeatable; default both"
+        "--mode",
+        choices=[table.PAGE_CACHE, table.DURABLE, table.COMPACTION],
+        action="append",
+        help="repeatable; default all",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures there")
     parser.add_argument(
@@ -77,7 +85,8 @@ def kafka_contender(update: bool) -> tuple[Contender, str]:
     settings = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "1000"}
 
     def launch(directory: Path, *, port: int, mode: str) -> Process:
-        return distribution.start(directory, port=port, settings=settings)
+        more = compaction.SETTINGS if mode == table.COMPACTION else {}
+        return distribution.start(directory, port=port, settings={**settings, **more})
 
     def topic_config(mode: str) -> dict[str, str]:
         return {"flush.messages": "1"} if mode == table.DURABLE else {}
@@ -90,6 +99,8 @@ def kafka_contender(update: bool) -> tuple[Contender, str]:
 def ottla_contender() -> Contender:
     def launch(directory: Path, *, port: int, mode: str) -> Process:
         settings = {} if mode == table.DURABLE else {"log.flush.policy": "page-cache"}
+        if mode == table.COMPACTION:
+            settings |= compaction.SETTINGS
         return ottla.start(directory, port=port, settings=settings)
 
     return Contender(table.OTTLA, launch, lambda mode: {}, restarts_per_mode=True)
@@ -160,7 +171,7 @@ def main() -> int:
     plan = QUICK if options.quick else FULL
     if options.rounds is not None:
         plan = Plan(**{**{name: getattr(plan, name) for name in Plan.__slots__}, "rounds": options.rounds})
-    modes = sorted(set(options.mode or [table.PAGE_CACHE, table.DURABLE]), reverse=True)
+    modes = sorted(set(options.mode or [table.PAGE_CACHE, table.DURABLE, table.COMPACTION]), reverse=True)
 
     contenders: list[Contender] = []
     names = {table.OTTLA: "ottla"}
@@ -189,7 +200,11 @@ def main() -> int:
     bench = Bench(contenders, plan, work_dir)
     begin = time.monotonic()
     try:
-        bench.run(modes)
+        loads = [mode for mode in modes if mode != table.COMPACTION]
+        if loads:
+            bench.run(loads)
+        if table.COMPACTION in modes:
+            bench.compact()
     except KeyboardInterrupt:
         say("interrupted; stopping the brokers")
         return 130

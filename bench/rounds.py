@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench import measure, table
+from bench import compaction, measure, table
 from bench.process import Process, free_port
 from bench.workloads import (
     Figures,
@@ -85,6 +85,9 @@ class Plan:
     warm_rounds_max: int
     starts: int
     durable_volumes: Volumes
+    #: 1 KB messages of the log that is compacted, and how many keys they have.
+    compaction_messages: int
+    compaction_keys: int
 
 
 class Bench:
@@ -118,6 +121,32 @@ class Bench:
         self.clocks = {
             contender.name: measure.clocks(contender.running.pid) for contender in self._contenders
         }
+
+    def compact(self) -> None:
+        """Each broker alone, started anew, with one log to compact."""
+        for contender in self._contenders:
+            contender.stop()
+        plan = self._plan
+        for contender in self._contenders:
+            contender.start(self._work_dir / f"{contender.name}-compaction", table.COMPACTION)
+            with ExitStack() as stack:
+                topic, other = (
+                    stack.enter_context(
+                        fresh_topic(contender.running, name, contender.directory, compaction.TOPIC_CONFIG)
+                    )
+                    for name in ("bench-compacted", "bench-beside")
+                )
+                compaction.fill(
+                    contender.running, topic, messages=plan.compaction_messages, keys=plan.compaction_keys
+                )
+                self._progress(
+                    table.COMPACTION, contender, f"{plan.compaction_messages:,} messages are there"
+                )
+                found = compaction.compact(contender.running, topic, other, contender.directory)
+            self._add(table.COMPACTION, contender, found)
+            text = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
+            self._progress(table.COMPACTION, contender, text)
+            contender.stop()
 
     def stop(self) -> None:
         for contender in self._contenders:

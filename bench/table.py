@@ -11,7 +11,7 @@ from statistics import median
 # mode -> broker -> figure -> one value a round
 Results = dict[str, dict[str, dict[str, list[float]]]]
 
-START, PAGE_CACHE, DURABLE = "start", "page-cache", "durable"
+START, PAGE_CACHE, DURABLE, COMPACTION = "start", "page-cache", "durable", "compaction"
 KAFKA, OTTLA = "kafka", "ottla"
 
 
@@ -65,6 +65,14 @@ START_ROWS = [
     Row("rss_loaded_mb", "resident memory, peak under load, MB", 0, Goal(bound=80)),
     Row("idle_cpu_ms_s", "CPU while idle, ms per s", 1),
 ]
+COMPACTION_ROWS = [
+    Row("compaction_s", "time to compact, s", 1),
+    Row("compaction_mb_s", "compacted, MB/s", 0),
+    Row("compacted_share", "what is left of the log, share", 2),
+    Row("quiet_p99_ms", "round trip p99 before it, ms", 3),
+    Row("compacting_p99_ms", "round trip p99 meanwhile, ms", 3, NO_MORE),
+    Row("compacting_p999_ms", "round trip p99.9 meanwhile, ms", 3),
+]
 # The durable mode has no goals of its own: it is there to be seen beside Kafka's equal mode.
 SECTIONS = [
     (PAGE_CACHE, "Page-cache mode (log.flush.policy=page-cache; Kafka's default)", LOAD_ROWS),
@@ -74,6 +82,7 @@ SECTIONS = [
         "Durable mode (ottla's default; Kafka with flush.messages=1)",
         [Row(row.figure, row.label, row.digits) for row in LOAD_ROWS],
     ),
+    (COMPACTION, "Compaction of one log (page-cache mode)", COMPACTION_ROWS),
 ]
 
 

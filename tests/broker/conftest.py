@@ -13,7 +13,8 @@ import pytest
 from ottla.broker.connection import Connection
 from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
+from ottla.log.compaction import Outcome, Task
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.runtime.disk import SystemDisk
 from ottla.wire.decode import decode_response
@@ -59,6 +60,8 @@ class Driver:
         self.held_syncs: list[Any] = []
         self.are_proposals_held = False
         self.held_proposals: list[Any] = []
+        #: Tasks for the worker, which a test performs itself.
+        self.held_work: list[tuple[Task, Callable[[Outcome | None, str | None], None]]] = []
         self.turn()
 
     def connect(self) -> "Client":
@@ -94,6 +97,8 @@ class Driver:
             self.held_proposals.append(effect)
             if not self.are_proposals_held:
                 self.commit()
+        elif kind == WORK:
+            self.held_work.append((effect[1], effect[2]))
         elif kind == RUN:
             effect[2](effect[1](self.disk), None)
 

@@ -58,7 +58,15 @@ def test_every_setting_has_an_attribute_and_every_attribute_a_setting() -> None:
         "delete",
         "plain",
         "durable",
+        "roll_ms",
     }
+
+
+def test_a_compacted_topic_closes_its_segments_before_its_records_have_waited_too_long() -> None:
+    lag = {"max.compaction.lag.ms": "5000"}
+    assert TopicConfig.resolve({**lag, "cleanup.policy": "compact"}, BROKER).roll_ms == 5000
+    assert TopicConfig.resolve({**lag, "cleanup.policy": "compact", "segment.ms": "9"}, BROKER).roll_ms == 9
+    assert TopicConfig.resolve(lag, BROKER).roll_ms == 7 * 24 * 3600 * 1000
 
 
 def test_without_overrides_the_defaults_hold() -> None:

@@ -126,7 +126,7 @@ class Bench:
         self.log_start_offset = log.log_start_offset
         log.close()
 
-    def recover(self, *, clean: bool = False, **settings: Any) -> Recovered:
+    def recover(self, *, clean: bool = False, may_have_gaps: bool = False, **settings: Any) -> Recovered:
         """Open what is there as another process would, with nothing in memory."""
         self.disk.release()
         self.disk = CountingDisk()
@@ -135,6 +135,7 @@ class Bench:
         recovered = open_log(
             self.disk, self.directory, self.config,
             recovery_point=self.recovery_point, log_start_offset=self.log_start_offset, clean=clean, now_ms=NOW,
+            may_have_gaps=may_have_gaps,
         )  # fmt: skip
         assert recovered is not None
         return recovered

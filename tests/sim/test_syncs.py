@@ -14,6 +14,8 @@ from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
+from ottla.log import swap
+from ottla.log.compaction import clean
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.names import EPOCHS
 from ottla.log.partition_log import PartitionLog
@@ -28,6 +30,8 @@ from ottla.testing.sim.node import DATA_DIR, Delays, SimNode
 from ottla.testing.sim.scenario import Failure, Options, run
 from ottla.testing.sim.sites import all_sites, call_sites
 from ottla.testing.sim.world import START_MS, SeededEntropy, World
+from tests.log import test_swap as swaps
+from tests.log.compacting import task_of
 from tests.sim.stories import Caller, cut_at_each_step
 
 SEEDS_MAX = 700
@@ -231,6 +235,24 @@ def a_move_between_directories_loses_nothing(site: str | None) -> bool:
     return cut_at_each_step(1, is_strict=True, ignored_site=site) > 0
 
 
+def a_start_that_finishes_a_swap_leaves_no_old_segment(site: str | None) -> bool:
+    """A compaction was killed after its commit; the next start finishes it, and the power is cut just then."""
+    for seed in range(30):
+        disk = SimDisk(Random(seed), strict=False)
+        log = swaps.make_log(disk, "/t-0")
+        task = task_of(log)
+        assert task is not None
+        for output in clean(disk, task).outputs:
+            swap.commit(disk, "/t-0", output, task.token)
+        disk.sync_dir("/t-0")
+        disk.ignored_site = site
+        for _ in range(2):
+            found = swaps.reopen(disk, "/t-0", swaps.RECOVERY_POINT)
+            swaps.check(found, swaps.BEFORE, swaps.AFTER)
+            disk.crash()
+    return True
+
+
 STORIES: tuple[Callable[[str | None], bool], ...] = (
     a_new_journal_keeps_its_first_entry,
     a_journal_entry_that_was_acted_on_stays,
@@ -240,6 +262,7 @@ STORIES: tuple[Callable[[str | None], bool], ...] = (
     an_epoch_is_durable_with_its_first_record,
     a_tail_that_was_cut_off_stays_away,
     a_move_between_directories_loses_nothing,
+    a_start_that_finishes_a_swap_leaves_no_old_segment,
 )
 
 

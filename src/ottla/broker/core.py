@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from ottla.broker import api as _api
 from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_for
+from ottla.broker.compacting import Compacting
 from ottla.broker.connection import Call, Connection
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.hosting import Hosting
@@ -82,6 +83,7 @@ class Broker:
         self.moving = Moving(self)
         self.room = Room(self)
         self.wall_clock = WallClock()
+        self.compacting = Compacting(self)
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []

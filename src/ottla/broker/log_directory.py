@@ -41,6 +41,8 @@ class Standing(Protocol):
     def recovery_point(self) -> int: ...
     @property
     def log_start_offset(self) -> int: ...
+    @property
+    def cleaned_offset(self) -> int: ...
 
 
 class Survey(NamedTuple):
@@ -58,8 +60,8 @@ class Survey(NamedTuple):
 
 class LogDirectory:
     __slots__ = (
-        "clean", "directory_id", "disk", "log_starts", "offline", "partitions", "path", "recovery_points", "say",
-        "sync_error",
+        "clean", "cleaned_offsets", "directory_id", "disk", "log_starts", "offline", "partitions", "path",
+        "recovery_points", "say", "sync_error", "was_kafkas",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, say: Callable[[str], None]) -> None:
@@ -73,9 +75,12 @@ class LogDirectory:
         #: Partitions in it, those on their way in among them.
         self.partitions = 0
         self.clean = False
+        #: Whether logs in it may have been compacted by Kafka, which leaves gaps between segments. Ours have none.
+        self.was_kafkas = False
         self.directory_id = b""
         self.recovery_points: dict[checkpoints.Partition, int] = {}
         self.log_starts: dict[checkpoints.Partition, int] = {}
+        self.cleaned_offsets: dict[checkpoints.Partition, int] = {}
 
     def open(self, *, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
         """Check whose directory this is, make it ours if it is new, and read what the last run left."""
@@ -102,6 +107,8 @@ class LogDirectory:
         self.clean = disk.read_file(mark) is not None
         self.recovery_points = self._offsets(names.RECOVERY_POINTS)
         self.log_starts = self._offsets(names.LOG_STARTS)
+        self.cleaned_offsets = self._offsets(names.CLEANED_OFFSETS)
+        self.was_kafkas = disk.read_file(f"{path}/{names.TAKEN_OVER}") is not None
         if self.clean:
             disk.remove(mark)
             disk.sync_dir(path)
@@ -177,12 +184,16 @@ class LogDirectory:
         epochs = checkpoints.parse_epochs(written)
         # Damaged epochs prove nothing, but where there never were any there was no log that could begin later.
         begins = bool(written) if epochs is None else bool(epochs) and epochs[0][1] >= log_start
-        return open_log(
+        recovered = open_log(
             self.disk, path, config,
             recovery_point=recovery_point if snapshot is not None else 0,
             log_start_offset=log_start if begins else 0,
-            clean=self.clean, now_ms=now_ms,
+            clean=self.clean, now_ms=now_ms, may_have_gaps=config.compact and self.was_kafkas,
         )  # fmt: skip
+        if recovered is not None:
+            cleaned = self.cleaned_offsets.get((topic, number), 0)
+            recovered.log.cleaned_offset = min(cleaned, recovered.log.next_offset)
+        return recovered
 
     def create(
         self, topic: str, number: int, topic_id: bytes, config: TopicConfig, now_ms: int
@@ -206,19 +217,25 @@ class LogDirectory:
         return target
 
     def checkpoint_files(self, logs: Iterable[tuple[str, int, Standing, int]]) -> dict[str, bytes]:
-        """The three checkpoint files for these (topic, partition, log, high watermark)."""
-        recovery, starts, watermarks = {}, {}, {}
+        """The checkpoint files for these (topic, partition, log, high watermark)."""
+        recovery, starts, watermarks, cleaned = {}, {}, {}, {}
         for topic, number, log, high_watermark in logs:
             recovery[topic, number] = log.recovery_point
             watermarks[topic, number] = high_watermark
             if log.log_start_offset > 0:
                 starts[topic, number] = log.log_start_offset
-        return {
+            if log.cleaned_offset > 0:
+                cleaned[topic, number] = log.cleaned_offset
+        files = {
             # The starts first: a recovery point may rely on what is before a start being gone.
             f"{self.path}/{names.LOG_STARTS}": checkpoints.render_offsets(starts),
             f"{self.path}/{names.RECOVERY_POINTS}": checkpoints.render_offsets(recovery),
             f"{self.path}/{names.HIGH_WATERMARKS}": checkpoints.render_offsets(watermarks),
         }
+        if cleaned or self.cleaned_offsets:
+            self.cleaned_offsets = cleaned
+            files[f"{self.path}/{names.CLEANED_OFFSETS}"] = checkpoints.render_offsets(cleaned)
+        return files
 
     def close_cleanly(self, logs: list[tuple[str, int, PartitionLog, int]]) -> None:
         """Make everything durable and leave the mark: the next start reads nothing again."""

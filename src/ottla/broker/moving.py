@@ -76,6 +76,7 @@ class Prepared(NamedTuple):
 
     recovery_point: int
     log_start_offset: int
+    cleaned_offset: int
     epochs: bytes
     segments: tuple[Segment, ...]
 
@@ -244,6 +245,11 @@ class Moving:
         """Copy the next piece, or prepare the swap if hardly anything is missing."""
         if move.cancelled:
             return
+        broker = self._broker
+        if broker.compacting.is_swapping(move.leader):
+            # Some of its files do not have their names yet, and will in a moment.
+            broker.timers.add(Later(lambda: self._step(move)), broker.now_ms + _AGAIN_MS)
+            return
         log = move.leader.log
         segment = next(each for each in log.segments if each not in move.closed)
         have = move.copied.get(segment, {}).get(_log_name(segment), 0)
@@ -288,7 +294,13 @@ class Moving:
         active = log.active
         active.flush_indexes()
         pieces = _pieces(move, log, active, active.size)
-        prepared = Prepared(log.next_offset, log.log_start_offset, log.epochs.render(), tuple(log.segments))
+        prepared = Prepared(
+            log.next_offset,
+            log.log_start_offset,
+            log.cleaned_offset,
+            log.epochs.render(),
+            tuple(log.segments),
+        )
         snapshot = log.producers.render()
         source = log.directory
         kept = {offset_name(base) for base in (*log.bases, prepared.recovery_point)}
@@ -390,6 +402,7 @@ class Moving:
         # The newest index entries and producers are not durable yet; records are.
         new.recovery_point = min(prepared.recovery_point, new.next_offset)
         new.unflushed_bytes = old.unflushed_bytes
+        new.cleaned_offset = old.cleaned_offset
         leader.relocate(new)
         broker.hosting.take(leader, move.target, new)
         if new.recovery_point < new.next_offset and leader.since_flush_ms < 0:

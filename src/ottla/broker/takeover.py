@@ -32,8 +32,7 @@ from ottla.model.errors import Refusal
 from ottla.model.names import INTERNAL_TOPICS
 from ottla.ports.disk import Disk
 
-MARK: Final = "kafka-takeover"
-CLEANED: Final = "cleaner-offset-checkpoint"
+MARK: Final = names.TAKEN_OVER
 _NO_LEADER: Final = -1
 #: How many names a note spells out.
 _NAMED_MAX: Final = 5
@@ -350,7 +349,7 @@ def _guessed_settings(
     """What is not known must not delete anything: all records are kept, and what was compacted stays so."""
     cleaned: set[str] = set()
     for path in folders.paths:
-        if path.endswith(f"/{CLEANED}"):
+        if path.endswith(f"/{names.CLEANED_OFFSETS}"):
             offsets = checkpoints.parse_offsets(folders.disk.read_file(path)) or {}
             cleaned |= {topic for topic, _number in offsets}
     made: list[r.Record] = []

@@ -31,6 +31,7 @@ _FLUSH_CHECK_MS: Final = 1000
 _FLUSH_SOON_BYTES: Final = 1 << 20
 #: Flushes under way at once: each is a few syncs in one job.
 _FLUSHES_MAX: Final = 4
+_COMPACTION_CHECK_MS_MIN: Final = 100
 
 
 class Periodic:
@@ -63,6 +64,11 @@ class Upkeep:
         broker = self._broker
         self._every(lambda: _FLUSH_CHECK_MS, self.flush_due, now_ms)
         self._every(lambda: broker.config.log_retention_check_interval_ms, self.retain, now_ms)
+        self._every(
+            lambda: max(_COMPACTION_CHECK_MS_MIN, broker.config.log_cleaner_backoff_ms),
+            broker.compacting.look,
+            now_ms,
+        )
 
     def _every(self, interval_ms: Callable[[], int], action: Callable[[int], None], now_ms: int) -> None:
         self._broker.timers.add(Periodic(self._broker, interval_ms, action), now_ms + interval_ms())
@@ -207,6 +213,15 @@ class Upkeep:
         # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
         # the start that tells those from a log with a hole.
         self._start_moved(leader, after=rename)
+
+    def remove_later(self, leader: Leader, paths: list[str]) -> None:
+        """Files that compaction has replaced and renamed: readers that were sent there may still be reading."""
+
+        def remove(disk: Disk) -> None:
+            for path in paths:
+                disk.remove(path)
+
+        self.later(leader.config.file_delete_delay_ms, remove)
 
     def delete_partition(self, leader: Leader) -> None:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""

@@ -78,6 +78,11 @@ class BrokerConfig(Settings):
     log_cleaner_min_compaction_lag_ms: int
     log_cleaner_max_compaction_lag_ms: int
     log_cleaner_min_cleanable_ratio: float
+    log_cleaner_enable: bool
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_max_bytes_per_second: float
 
     log_flush_policy: str
     log_flush_interval_messages: int

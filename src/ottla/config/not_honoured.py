@@ -23,6 +23,8 @@ _NAMES_BY_REASON = {
         "num.replica.fetchers",
         "queued.max.requests",
     ),
+    "one worker process compacts, a log at a time": ("log.cleaner.threads",),
+    "compaction reads 4 MiB and writes 1 MiB at a time": ("log.cleaner.io.buffer.size",),
     "log starts are written down as soon as they move": ("log.flush.start.offset.checkpoint.interval.ms",),
     "there is no tiered storage": ("log.local.retention.bytes", "log.local.retention.ms"),
     "the topic it shapes does not exist yet": (

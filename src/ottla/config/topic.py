@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ottla.config.definition import InvalidConfig, Settings, Value, unknown_name
 from ottla.config.topic_table import TOPIC
@@ -25,7 +25,8 @@ NAMES = tuple(TOPIC)
 class TopicConfig(Settings):
     """One slot a topic setting, named with underscores; `compact` and `delete` spell out `cleanup_policy`.
 
-    `plain` says that an append need not look beyond the batch header and its newest timestamp; `durable` that it is
+    `roll_ms` is the age at which a segment is closed: `segment_ms`, or less where compaction may not wait so long. `plain`
+    says that an append need not look beyond the batch header and its newest timestamp; `durable` that it is
     acknowledged and visible only once it is synced.
     """
 
@@ -34,6 +35,7 @@ class TopicConfig(Settings):
     delete: bool
     plain: bool
     durable: bool
+    roll_ms: int
     compression_gzip_level: int
     compression_lz4_level: int
     compression_type: str
@@ -101,6 +103,11 @@ def _resolve(overrides: tuple[tuple[str, str], ...], defaults: tuple[Value, ...]
         == int(TOPIC["message.timestamp.before.max.ms"].default or 0)
     )
     attributes["durable"] = values["flush.policy"] == "durable" or values["flush.messages"] == 1
+    ages = [values["segment.ms"]]
+    if "compact" in policies:
+        # Only closed segments are compacted.
+        ages.append(values["max.compaction.lag.ms"])
+    attributes["roll_ms"] = min(cast("list[int]", ages))
     return TopicConfig(attributes)
 
 

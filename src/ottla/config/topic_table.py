@@ -82,8 +82,8 @@ TOPIC: dict[str, Definition] = table(
             "list",
             "delete",
             "What becomes of old segments: delete removes them by age and size, compact keeps the last "
-            "record of each key, both together do both. An empty list keeps everything. Compaction itself is not done "
-            "yet: a compacted topic refuses records without a key and keeps all others.",
+            "record of each key, both together do both. An empty list keeps everything. A compacted topic refuses "
+            "records without a key.",
             broker=("log.cleanup.policy",),
             allowed=("compact", "delete"),
         ),

@@ -1,7 +1,7 @@
 """The names of the files in a log directory, which are Kafka's.
 
 <log dir>/meta.properties, .kafka_cleanshutdown, recovery-point-offset-checkpoint,
-          replication-offset-checkpoint, log-start-offset-checkpoint
+          replication-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint
 <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .txnindex .snapshot
                               leader-epoch-checkpoint, partition.metadata
 <log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
@@ -22,6 +22,9 @@ TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
+#: What compaction has written and not finished, and what has taken the place of older segments and not yet their name.
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
 
 EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
@@ -31,6 +34,9 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 KAFKA_METADATA: Final = "__cluster_metadata-0"
+CLEANED_OFFSETS: Final = "cleaner-offset-checkpoint"
+#: In a directory that was Kafka's once.
+TAKEN_OVER: Final = "kafka-takeover"
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
 _DELETE_DIR: Final = re.compile(r".+\.(?P<unique>[0-9a-f]{32})-delete")

@@ -23,7 +23,7 @@ from ottla.log.epochs import LeaderEpochs
 from ottla.log.markers import Marker, append_marker
 from ottla.log.names import EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name, snapshot_offset
 from ottla.log.producers import Producers
-from ottla.log.reading import Slice, find_aborted, find_newest, find_time, slice_of
+from ottla.log.reading import Slice, find_aborted, find_newest, find_time, is_hollow, slice_of
 from ottla.log.replay import load_producers
 from ottla.log.segment import Segment
 from ottla.log.transactions import Ended
@@ -76,7 +76,7 @@ class Flush(NamedTuple):
 
 class PartitionLog:
     __slots__ = (
-        "active", "bases", "config", "directory", "disk", "epochs", "failed",
+        "active", "bases", "cleaned_offset", "config", "directory", "disk", "epochs", "failed",
         "flushed_offset", "fresh", "has_aborted",
         "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "unflushed_bytes", "unsynced",
     )  # fmt: skip
@@ -102,6 +102,8 @@ class PartitionLog:
         self.recovery_point = self.next_offset
         #: Every record before it is durable.
         self.flushed_offset = self.next_offset
+        #: Compaction has come so far.
+        self.cleaned_offset = 0
         #: Written since the last flush began: what a start after a crash would read again.
         self.unflushed_bytes = 0
         #: Segments with records that are not durable yet, oldest first.
@@ -258,7 +260,7 @@ class PartitionLog:
         active = self.active
         if (
             active.size + size > config.segment_bytes
-            or max_time - active.first_timestamp > config.segment_ms - config.segment_jitter_ms
+            or max_time - active.first_timestamp > config.roll_ms - config.segment_jitter_ms
             or max_time < 0
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
             # An index can only be too full when it is due for an entry.
@@ -303,7 +305,7 @@ class PartitionLog:
             waited = now_ms - active.created_ms
         return (
             active.size + size > config.segment_bytes
-            or waited > config.segment_ms - self._jitter_ms(active)
+            or waited > config.roll_ms - self._jitter_ms(active)
             or active.index.full
             or active.times.full
             or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
@@ -453,15 +455,20 @@ class PartitionLog:
         if offset >= active.base_offset:
             found = slice_of(active, offset, end_offset, bytes_max, whole_first)
             return found if found is not None and found.size else None
+        hollow: Slice | None = None
         for at in range(self.segment_for(offset), len(self.segments)):
             segment = self.segments[at]
             if segment.base_offset >= end_offset:
-                return None
+                return hollow
             found = slice_of(segment, offset, end_offset, bytes_max, whole_first)
+            if found is not None and at + 1 < len(self.segments) and is_hollow(segment, found):
+                # Some clients take an answer without records for one that was cut too short.
+                hollow = found
+                continue
             if found is not None:
                 # What does not fit must come before what lies in the next segment.
-                return found if found.size else None
-        return None
+                return found if found.size else hollow
+        return hollow
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Where readers of committed records stop: of everything before it is known whether it was committed."""
@@ -570,6 +577,7 @@ class PartitionLog:
         self.log_start_offset = min(self.log_start_offset, offset)
         self.flushed_offset = min(self.flushed_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
+        self.cleaned_offset = min(self.cleaned_offset, offset)
         if self.epochs.truncate_end(offset):
             self.write_epochs()
         load_producers(self, now_ms)

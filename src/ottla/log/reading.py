@@ -6,14 +6,18 @@ Functions of a log's segments and its start, called by `PartitionLog`. None scan
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from ottla.log.replay import BASE, DELTA, MAX_TIMESTAMP, scan
 from ottla.log.segment import Head, Segment
 from ottla.log.transactions import Ended
 from ottla.model.limits import DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX
 from ottla.ports.disk import File
-from ottla.records.batch import LENGTH_OVERHEAD, OFFSET_AND_LENGTH
+from ottla.records.batch import HEADER, HEADER_BYTES, LENGTH_OVERHEAD, OFFSET_AND_LENGTH
 from ottla.records.record import decode_batch, find_timestamp
+
+#: Batches without records that are looked at before a fetch is answered with them.
+_HOLLOW_MAX: Final = 64
 
 
 class Slice(NamedTuple):
@@ -39,6 +43,18 @@ def slice_of(
             return Slice(segment.file, position, 0)
         size = max(bytes_max, first)
     return Slice(segment.file, position, size) if size > 0 else None
+
+
+def is_hollow(segment: Segment, found: Slice) -> bool:
+    """Whether a closed segment has nothing from a slice on but headers, which compaction left."""
+    count, rest = divmod(found.size, HEADER_BYTES)
+    if rest or not 0 < count <= _HOLLOW_MAX or found.position + found.size < segment.size:
+        return False
+    data = segment.disk.read(found.file, found.position, found.size)
+    return not any(
+        HEADER.unpack_from(data, at)[1] != HEADER_BYTES - LENGTH_OVERHEAD or HEADER.unpack_from(data, at)[-1]
+        for at in range(0, found.size, HEADER_BYTES)
+    )
 
 
 def find_aborted(segments: Sequence[Segment], offset: int, end_offset: int, piece: Slice) -> list[Ended]:
@@ -75,7 +91,24 @@ def find_time(segments: Iterable[Segment], timestamp: int, start_offset: int) ->
 def find_newest(segments: Sequence[Segment], start_offset: int) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or after `start_offset` with the largest timestamp."""
     newest = max((_newest(segment, start_offset) for segment in segments), default=-1)
-    return find_time(segments, newest, start_offset) if newest >= 0 else None
+    if newest < 0:
+        return None
+    found = find_time(segments, newest, start_offset)
+    if found is None:
+        # It is that of a batch whose records compaction took away: what others have is not in the indexes.
+        newest = max((_newest_left(segment, start_offset) for segment in segments), default=-1)
+        found = find_time(segments, newest, start_offset) if newest >= 0 else None
+    return found
+
+
+def _newest_left(segment: Segment, start_offset: int) -> int:
+    """The largest timestamp of the batches that still have records, by their headers."""
+    times = [
+        header[MAX_TIMESTAMP]
+        for _position, _size, header in scan(segment, 0, segment.size, check_from=segment.next_offset)
+        if header[-1] and header[BASE] + header[DELTA] >= start_offset
+    ]
+    return max(times, default=-1)
 
 
 def _newest(segment: Segment, start_offset: int) -> int:
@@ -104,6 +137,9 @@ def _newest(segment: Segment, start_offset: int) -> int:
 
 def _find_in_batch(segment: Segment, head: Head, timestamp: int, start_offset: int) -> tuple[int, int] | None:
     batch = segment.batch_at(head.position)
+    if not HEADER.unpack_from(batch)[-1]:
+        # Compaction left its header alone, and whatever its timestamp says is gone.
+        return None
     if head.base_offset >= start_offset:
         found = find_timestamp(batch, timestamp, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX)
         # A header that promises more than its records hold is believed, as a producer's word for the whole batch: who

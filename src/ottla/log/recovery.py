@@ -45,11 +45,12 @@ from ottla.log.replay import (
     snapshot_offsets,
 )
 from ottla.log.segment import Segment
+from ottla.log.swap import finish_swaps
 from ottla.model.limits import OFFSET_MAX, PRODUCER_BATCHES_REMEMBERED
 from ottla.ports.disk import Disk
 from ottla.records.batch import TRANSACTIONAL_BIT
 
-_LEFT_OVER: Final = (DELETED, ".tmp", ".cleaned")
+_LEFT_OVER: Final = (DELETED, ".tmp")
 
 
 class Recovered(NamedTuple):
@@ -92,9 +93,14 @@ def open_log(
     log_start_offset: int,
     clean: bool,
     now_ms: int,
+    may_have_gaps: bool = False,
 ) -> Recovered | None:
-    """The log in a partition's directory, or None if there is no segment in it."""
-    names = disk.list(directory)
+    """The log in a partition's directory, or None if there is no segment in it.
+
+    `may_have_gaps` is for a log that Kafka may have compacted: the last batches of its segments may be gone. Any other gap,
+    behind what is known to be durable, is a loss.
+    """
+    names = finish_swaps(disk, directory, disk.list(directory))
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
     _tidy(disk, directory, names)
     while len(bases) > 1 and bases[1] <= log_start_offset:
@@ -118,7 +124,7 @@ def open_log(
     for at, segment in enumerate(segments):
         following = bases[at + 1] if at + 1 < len(bases) else None
         _open_segment(segment, config, tail, following)
-        if following is not None and _breaks_off(segment, following, config, tail):
+        if following is not None and _breaks_off(segment, following, tail, may_have_gaps):
             # R12: what comes after a lost batch was never acknowledged as following it.
             for lost in segments[at + 1 :]:
                 tail.cut_bytes += disk.size(lost.file)
@@ -240,12 +246,11 @@ def _read_from(
                     tail.transactional = True
 
 
-def _breaks_off(segment: Segment, following: int, config: TopicConfig, tail: _Tail) -> bool:
+def _breaks_off(segment: Segment, following: int, tail: _Tail, may_have_gaps: bool) -> bool:
     """Whether the next segment does not go on where this one ends."""
     if following <= tail.trust_before:
         return False
-    # Compaction may take a segment's last batches away; any other gap is a loss.
-    return segment.next_offset > following or (segment.next_offset < following and not config.compact)
+    return segment.next_offset > following or (segment.next_offset < following and not may_have_gaps)
 
 
 def _believe_indexes(segment: Segment, size: int, trust_before: int) -> int:

@@ -56,19 +56,23 @@ class Segment:
         index_bytes_max: int,
         created_ms: int,
         create: bool,
+        suffix: str = "",
     ) -> None:
+        """`suffix` is for files that do not bear a segment's name yet (`log/swap.py`)."""
         self.disk = disk
         self.directory = directory
         self.base_offset = base_offset
         stem = f"{directory}/{offset_name(base_offset)}"
-        self.file: File = disk.open(stem + LOG, create=create)
+        self.file: File = disk.open(stem + LOG + suffix, create=create)
         #: Made by its first entry; whoever opens a log that has the file loads it.
-        self.aborted = TransactionIndex(disk, stem + TXN_INDEX)
+        self.aborted = TransactionIndex(disk, stem + TXN_INDEX + suffix)
         try:
             # An index may be missing beside a log that is there; it is made anew.
-            self.index: SparseIndex = offset_index(disk, stem + INDEX, index_bytes_max, create=True)
+            self.index: SparseIndex = offset_index(disk, stem + INDEX + suffix, index_bytes_max, create=True)
             try:
-                self.times: SparseIndex = time_index(disk, stem + TIME_INDEX, index_bytes_max, create=True)
+                self.times: SparseIndex = time_index(
+                    disk, stem + TIME_INDEX + suffix, index_bytes_max, create=True
+                )
             except DiskError:
                 self.index.close()
                 raise
@@ -77,7 +81,7 @@ class Segment:
                 for file in self.files:
                     if disk.size(file):
                         disk.truncate(file, 0)
-                disk.remove(stem + TXN_INDEX)
+                disk.remove(stem + TXN_INDEX + suffix)
         except DiskError:
             disk.close(self.file)
             raise

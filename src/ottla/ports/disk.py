@@ -73,6 +73,9 @@ class Disk(Protocol):
         """Create it, and what is above it, if it is not there."""
 
     def rename(self, source: str, target: str) -> None: ...
+    def move(self, file: File, target: str) -> None:
+        """Rename an open file; the handle follows it."""
+
     def remove(self, path: str) -> None:
         """Remove a file if it is there."""
 

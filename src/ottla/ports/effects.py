@@ -13,6 +13,7 @@ they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) perfo
                                        Several in one turn share a round, and the last target of a file stands for
                                        all of it
     (RUN, job, done)                   run `job(disk)` where it may take its time, then `done(result, error)`
+    (WORK, task, done)                 let the worker process do a task of `log/compaction.py`, then `done(outcome, error)`
     (PROPOSE, records, done)           append these to the metadata log, then `core.committed(...)` and `done(error)`
 
 A file in a part or a SYNC is pinned by the performer from the moment it takes the effect until it is done, so that
@@ -30,6 +31,7 @@ RESUME: Final = 3
 SYNC: Final = 4
 RUN: Final = 5
 PROPOSE: Final = 6
+WORK: Final = 7
 
 #: Heterogeneous by design; the table above is its type.
 Effect: TypeAlias = tuple[Any, ...]

@@ -48,6 +48,7 @@ from ottla.records.varint import VARINTS, read_varint, read_varlong, zigzag
 
 __all__ = [
     "DECODED_BYTES_MAX",
+    "RECORD_BYTES_MIN",
     "CorruptRecords",
     "Record",
     "decode_batch",
@@ -68,7 +69,7 @@ NO_TIMESTAMP: Final = -1
 #: What the header can say.
 _COUNT_MAX: Final = 2**31 - 1
 #: Seven fields of one byte each: no count can exceed the bytes divided by this.
-_RECORD_BYTES_MIN: Final = 7
+RECORD_BYTES_MIN: Final = 7
 #: Header keys that are no UTF-8 survive a round trip through compaction instead of poisoning their partition.
 _HEADER_KEY_ERRORS: Final = "surrogateescape"
 _INT64_MIN: Final = -(1 << 63)
@@ -270,7 +271,7 @@ def _payload(batch: Buffer, codec: int, count: int, size_max: int) -> tuple[byte
         data, position = b"", 0
     else:
         data, position = decompress(codec, memoryview(batch)[HEADER_BYTES:], size_max), 0
-    if count * _RECORD_BYTES_MIN > len(data) - position:
+    if count * RECORD_BYTES_MIN > len(data) - position:
         raise CorruptRecords(f"{count} records in {len(data) - position} bytes")
     return data, position
 

@@ -228,6 +228,13 @@ class SystemDisk:
         with failures(source):
             os.replace(source, target)
 
+    def move(self, file: File, target: str) -> None:
+        file = cast(OpenFile, file)
+        # Nobody may open it by its name between the two.
+        with self._lock:
+            self.rename(file.path, target)
+            file.path = target
+
     def remove(self, path: str) -> None:
         with failures(path), suppress(FileNotFoundError):
             os.unlink(path)

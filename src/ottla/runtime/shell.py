@@ -15,14 +15,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ottla.controller.records import Record
+from ottla.log.compaction import Task
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
 from ottla.runtime.core import Core, Session
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.runtime.transport import Transport
+from ottla.runtime.worker import Worker
 
 _RECEIVE_BYTES: Final = 256 * 1024
 #: Buffers of frames that came in pieces, kept for the next ones.
@@ -65,6 +67,7 @@ class Shell:
         self._syncer = Syncer(loop, disk, broker.config.num_sync_threads, self._synced)
         self.jobs = Jobs(loop, broker.config.num_sync_threads, "ottla-job")
         self._journal = Jobs(loop, 1, "ottla-journal")
+        self._worker = Worker(loop)
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -203,6 +206,8 @@ class Shell:
                 self._syncer.ask(effect[1], effect[2], effect[3])
             elif kind == RUN:
                 self._run(effect[1], effect[2])
+            elif kind == WORK:
+                self._work(effect[1], effect[2])
             elif kind == PROPOSE:
                 self._proposals.append((effect[1], effect[2]))
                 if not self._proposing:
@@ -259,6 +264,14 @@ class Shell:
             self.turn(self.broker.now_ms)
 
         self.jobs.run(lambda: job(self.disk), finished)
+
+    def _work(self, task: Task, done: Callable[[Any, str | None], None]) -> None:
+        def finished(result: Any, error: str | None) -> None:
+            self.broker.now_ms = self.clock.now_ms()
+            done(result, error)
+            self.turn(self.broker.now_ms)
+
+        self._worker.run(task, finished)
 
     def _propose(self) -> None:
         """Write all waiting proposals as one journal entry, off the loop."""
@@ -330,6 +343,7 @@ class Shell:
     def stop(self) -> None:
         """Stop serving and let background work end. The core is then closed by whoever made it."""
         self._stopping = True
+        self._worker.stop()
         for listener in self._listeners:
             self.loop.remove_reader(listener.fileno())
             listener.close()

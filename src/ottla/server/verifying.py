@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from ottla.broker.takeover import CLEANED, MARK
+from ottla.broker.takeover import MARK
 from ottla.controller.image import Image
 from ottla.log import checkpoints, names
 from ottla.log.verifying import Expected, Files, Finding, verify_partition
 from ottla.runtime.embedded_store import JOURNAL, entry_after, read_journal
 from ottla.server.node import PID_FILE
 
-_OFFSET_FILES: Final = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, CLEANED)
+_OFFSET_FILES: Final = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANED_OFFSETS)
 _KNOWN_FILES: Final = frozenset(
     {*_OFFSET_FILES, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, JOURNAL, PID_FILE, MARK, ".lock"}
     | {"bootstrap.checkpoint", names.KAFKA_METADATA}
@@ -115,7 +115,7 @@ def _expected(
     if image is not None and topic is not None:
         policy = image.topic_config(partition[0]).get("cleanup.policy", "delete")
         # A compacted topic that is none any more still has its gaps.
-        compacted = "compact" in policy or partition in (directory.offsets[CLEANED] or {})
+        compacted = "compact" in policy or partition in (directory.offsets[names.CLEANED_OFFSETS] or {})
     return Expected(
         recovery_point=at(names.RECOVERY_POINTS) or 0,
         high_watermark=at(names.HIGH_WATERMARKS),

@@ -79,7 +79,10 @@ class Admin(Client):
         self.request(METADATA, {"topics": None}, answered)
 
     def _adopt(self, kind: Kind, topic_id: bytes) -> None:
-        topic = Topic(kind.name, topic_id, kind.partitions, is_durable=kind.is_durable)
+        is_compacted = "compact" in kind.configs.get("cleanup.policy", "")
+        topic = Topic(
+            kind.name, topic_id, kind.partitions, is_durable=kind.is_durable, is_compacted=is_compacted
+        )
         self.shared.is_delicate = any(kind.name == before.name for before in self.shared.topics.values())
         if "retention.bytes" in kind.configs:
             for history in topic.partitions:

@@ -33,14 +33,20 @@ _RECONNECT_MS = 40
 class Topic:
     """A topic as its clients know it. `live` only while it is certain that it exists."""
 
-    __slots__ = ("live", "name", "partitions", "topic_id")
+    __slots__ = ("is_compacted", "live", "name", "partitions", "topic_id")
 
-    def __init__(self, name: str, topic_id: bytes, count: int, *, is_durable: bool) -> None:
+    def __init__(
+        self, name: str, topic_id: bytes, count: int, *, is_durable: bool, is_compacted: bool
+    ) -> None:
         self.name = name
         self.topic_id = topic_id
         self.live = True
+        self.is_compacted = is_compacted
         label = f"{name}/{topic_id.hex()[:4]}"
-        self.partitions = [PartitionHistory(f"{label}-{at}", is_durable=is_durable) for at in range(count)]
+        self.partitions = [
+            PartitionHistory(f"{label}-{at}", is_durable=is_durable, is_compacted=is_compacted)
+            for at in range(count)
+        ]
 
 
 class Shared:

@@ -223,6 +223,11 @@ class SimDisk:
             raise DiskError(f"{target}: directory not empty")
         parent.change(old, new, entry)
 
+    def move(self, file: File, target: str) -> None:
+        file = cast(SimFile, file)
+        self.rename(file.path, target)
+        file.path = target
+
     def remove(self, path: str) -> None:
         entry = self._find(path)
         if entry is not None:

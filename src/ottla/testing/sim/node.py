@@ -15,8 +15,10 @@ from ottla.broker.connection import Connection
 from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
 from ottla.controller.records import Record
+from ottla.log.compaction import Outcome, Task, clean
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.records.errors import CorruptRecords
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.sim.disk import SimDisk
 from ottla.testing.sim.world import SeededEntropy, World
@@ -239,6 +241,8 @@ class SimNode:
             self._sync(effect[1], effect[2], effect[3])
         elif kind == RUN:
             self._run(effect[1], effect[2])
+        elif kind == WORK:
+            self._work(effect[1], effect[2])
         elif kind == PROPOSE:
             self._proposals.append((effect[1], effect[2]))
             if not self._proposing:
@@ -333,6 +337,24 @@ class SimNode:
             self._turn()
 
         self.schedule(self.world.below(self.delays.job_ms + 1), perform)
+
+    def _work(self, task: Task, done: Callable[[Any, str | None], None]) -> None:
+        """What the worker process would do: later than other jobs, because it takes long."""
+
+        def perform() -> None:
+            outcome, error = None, None
+            try:
+                outcome = clean(self.disk, task)
+            except (DiskError, CorruptRecords) as failed:
+                error = str(failed)
+            self.schedule(self.world.below(10 * self.delays.job_ms + 1), lambda: finished(outcome, error))
+
+        def finished(outcome: Outcome | None, error: str | None) -> None:
+            self.broker.now_ms = self.world.now_ms
+            done(outcome, error)
+            self._turn()
+
+        self.schedule(self.world.below(10 * self.delays.job_ms + 1), perform)
 
     def _propose(self) -> None:
         proposals, self._proposals = self._proposals, []

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
-from ottla.testing.checkers.partition import Anomaly
+from ottla.testing.checkers.partition import Anomaly, key_of
 from ottla.testing.sim.clients import INIT_PRODUCER_ID, PRODUCE, Client, Shared, Topic
 
 _IN_FLIGHT_MAX: Final = 5
@@ -116,7 +116,10 @@ class Producer(Client):
     def _send(self, batch: Batch) -> None:
         idempotent = self._is_idempotent
         data = encode_batch(
-            [Record(0, batch.timestamp_ms, None, value) for value in batch.values],
+            [
+                Record(0, batch.timestamp_ms, key_of(value) if batch.topic.is_compacted else None, value)
+                for value in batch.values
+            ],
             producer_id=self._producer_id if idempotent else -1,
             producer_epoch=0 if idempotent else -1,
             base_sequence=batch.sequence,

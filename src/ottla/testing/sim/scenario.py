@@ -107,6 +107,7 @@ class Scenario:
                 "node.id": "1", "listeners": "PLAINTEXT://sim:9092", "log.dirs": ",".join(log_dirs),
                 "auto.create.topics.enable": "false", "log.retention.check.interval.ms": "2500",
                 "log.recovery.point.interval.bytes": str(500 + world.below(20_000)),
+                "log.cleaner.backoff.ms": str(100 + world.below(2000)),
             }
         )  # fmt: skip
         self.kinds = self._kinds()
@@ -140,6 +141,12 @@ class Scenario:
             configs["flush.policy"] = "durable" if durable else "page-cache"
             if at == 3 or (at == 2 and policy != "durable"):
                 configs["retention.bytes"] = str(1000 + world.below(3000))
+            if at == 1 or (at == 2 and policy == "durable"):
+                # With `delete` as well, because records of a topic that is only compacted cannot be deleted.
+                configs |= {
+                    "cleanup.policy": "compact,delete", "retention.ms": "-1",
+                    "min.cleanable.dirty.ratio": str(world.below(5) / 10), "delete.retention.ms": "0",
+                }  # fmt: skip
             kinds.append(Kind(f"t{at}", 1 + world.below(2), durable, configs))
         return kinds
 
@@ -210,6 +217,14 @@ class Scenario:
                     self.shared.is_delicate = False
                     if ending != "stop" and world.chance(0.3):
                         stop_at = world.events + world.below(5)
+                assert self.shared.node is not None
+                if (
+                    ending != "stop"
+                    and self.shared.node.broker.compacting.is_under_way
+                    and world.chance(0.015)
+                ):
+                    # Segments change places for a moment only.
+                    stop_at = min(stop_at, world.events + world.below(6))
                 if disk.ignored > hunted and ending != "stop" and world.chance(hurry):
                     break
             if ending == "stop":
