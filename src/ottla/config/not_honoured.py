@@ -13,7 +13,6 @@ _NAMES_BY_REASON = {
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
         "inter.broker.listener.name",
-        "metadata.log.dir",
     ),
     "one event loop serves everything; there are no such threads or queues": (
         "background.threads",
