@@ -53,6 +53,20 @@ def test_a_failed_sync_is_the_end_of_writing_and_loses_nothing_acknowledged() ->
     assert offline > 5
 
 
+@pytest.mark.parametrize("directories", [1, 2])
+def test_logs_that_are_compacted_keep_the_newest_record_of_every_key(directories: int) -> None:
+    """Also while they move between directories."""
+    swapped = finished = moved = 0
+    for seed in range(1, 61):
+        options = Options(compacts=True, directories=directories, events_max=1500)
+        trace = run(seed, options, traced=True).trace
+        swapped += sum(" rename " in line and line.endswith(".log.swap") for line in trace)
+        finished += sum(" remove " in line and line.endswith(".log.deleted") for line in trace)
+        moved += sum(" was moved to " in line for line in trace)
+    assert swapped > 20 and finished > 5
+    assert moved > 5 or directories == 1
+
+
 def test_partitions_that_move_between_directories_lose_nothing_acknowledged() -> None:
     moved = 0
     for seed in range(1, 81):

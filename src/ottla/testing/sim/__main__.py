@@ -42,6 +42,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
         "--endings", help="how lives end, some of cut,kill,stop; repeat one to see more of it"
     )
     parser.add_argument("--directories", type=int, choices=(1, 2), default=Options.directories)
+    parser.add_argument("--compacts", action="store_true", help="some of the topics are compacted")
     parser.add_argument("--faults", help="what else goes wrong, some of sync,full")
     parser.add_argument(
         "--ignored-site", help="leave out the syncs of one site, to see whether it is noticed"
@@ -58,6 +59,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
         faults=tuple(given.faults.split(",")) if given.faults else (),
         events_max=given.events_max,
         directories=given.directories,
+        compacts=given.compacts,
         ignored_site=given.ignored_site,
     )
     try:

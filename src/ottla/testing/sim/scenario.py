@@ -53,6 +53,8 @@ class Options:
     events_max: int = 500
     #: Log directories of the node; with two, partitions move between them.
     directories: int = 1
+    #: Whether some of the topics are compacted.
+    compacts: bool = False
     #: A sync that is left out, to see whether that is noticed; cuts then come soon after it.
     ignored_site: str | None = None
 
@@ -63,6 +65,8 @@ class Options:
             value = getattr(self, name)
             if value != getattr(Options, name):
                 given.append(f"--{name.replace('_', '-')} '{value}'")
+        if self.compacts:
+            given.append("--compacts")
         if self.is_strict is not None:
             given.append("--disk " + ("strict" if self.is_strict else "nasty"))
         for name in ("endings", "faults"):
@@ -107,7 +111,7 @@ class Scenario:
                 "node.id": "1", "listeners": "PLAINTEXT://sim:9092", "log.dirs": ",".join(log_dirs),
                 "auto.create.topics.enable": "false", "log.retention.check.interval.ms": "2500",
                 "log.recovery.point.interval.bytes": str(500 + world.below(20_000)),
-                "log.cleaner.backoff.ms": str(100 + world.below(2000)),
+                "log.cleaner.backoff.ms": str(100 + world.below(2000) if options.compacts else 15_000),
             }
         )  # fmt: skip
         self.kinds = self._kinds()
@@ -141,7 +145,7 @@ class Scenario:
             configs["flush.policy"] = "durable" if durable else "page-cache"
             if at == 3 or (at == 2 and policy != "durable"):
                 configs["retention.bytes"] = str(1000 + world.below(3000))
-            if at == 1 or (at == 2 and policy == "durable"):
+            if self.options.compacts and at in (0, 1):
                 # With `delete` as well, because records of a topic that is only compacted cannot be deleted.
                 configs |= {
                     "cleanup.policy": "compact,delete", "retention.ms": "-1",
