@@ -152,6 +152,12 @@ class LogDirectories:
                         f"{path} is of no topic here and is not served. It is now called {aside}; "
                         "remove it if nobody needs it"
                     )
+            if found.unknown:
+                try:
+                    # A crash that brought the old name back could find a topic by then that is called so.
+                    self._disk.sync_dir(directory.path)
+                except DiskError as error:
+                    self.give_up(directory, str(error))
 
     def remove_strays(self, surveys: Iterable[Survey]) -> None:
         """Remove what no topic knows any more, and what was on its way out."""
