@@ -309,7 +309,7 @@ def test_every_site_in_the_source_is_reached_and_no_other(monkeypatch: pytest.Mo
     disk = disk_without(None)
     monkeypatch.setattr("tests.sim.test_syncs.disk_without", lambda _site: disk)
     what_was_set_aside_stays_aside(None)
-    reached |= {site: None for site in disk.sites if "set_aside" in site}
+    reached |= {site: None for site in disk.sites if "log_directories.py:set_aside" in site}
     assert sorted(reached) == sorted(all_sites())
     assert len(call_sites()) > 5
 
