@@ -15,7 +15,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import boundary, compaction, kafka, measure, ottla, table
+from bench import boundary, compaction, docs, growth, kafka, measure, ottla, table
 from bench.process import BrokerFailed, Process
 from bench.raw import UnexpectedAnswer
 from bench.rounds import Bench, Contender, Plan, say
@@ -44,8 +44,6 @@ QUICK = Plan(
 )
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance.md"
-FIGURES_BEGIN, FIGURES_END = "<!-- figures: written by `make bench` -->", "<!-- end of figures -->"
 
 
 def arguments() -> argparse.Namespace:
@@ -73,6 +71,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--work-dir", type=Path, help="where the brokers keep their data (default: a temporary one)"
+    )
+    parser.add_argument(
+        "--no-growth", action="store_true", help="leave out how costs grow, which takes three minutes"
     )
     parser.add_argument("--update-kafka", action="store_true", help="fetch the newest Kafka 4.x again")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a goal is missed")
@@ -142,18 +143,6 @@ def describe(bench: Bench, plan: Plan, where: dict[str, object], file_system_kin
     )
 
 
-def write_docs(report: str) -> None:
-    """Puts a report between the marks of docs/performance.md."""
-    command = "make bench"
-    if sys.argv[1:]:
-        command += f" ARGS='{' '.join(sys.argv[1:])}'"
-    before, begin, rest = DOCS.read_text().partition(FIGURES_BEGIN)
-    _, end, after = rest.partition(FIGURES_END)
-    if not begin or not end:
-        raise ValueError(f"{DOCS} lacks its marks: {FIGURES_BEGIN} and {FIGURES_END}")
-    DOCS.write_text(f"{before}{begin}\n\n`{command}`, {time.strftime('%Y-%m-%d')}: {report}\n\n{end}{after}")
-
-
 def main() -> int:
     options = arguments()
     if not measure.supported():
@@ -199,19 +188,29 @@ def main() -> int:
         )
     bench = Bench(contenders, plan, work_dir)
     begin = time.monotonic()
+    curves: growth.Curves = {}
     try:
         loads = [mode for mode in modes if mode != table.COMPACTION]
         if loads:
             bench.run(loads)
         if table.COMPACTION in modes:
             bench.compact()
+        bench.stop()
+        if not options.no_growth:
+            curves = growth.measured(options.only, quick=options.quick, work_dir=work_dir)
     except KeyboardInterrupt:
         say("interrupted; stopping the brokers")
         return 130
     except BrokerFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except (WorkloadFailed, UnexpectedAnswer, OSError, confluent_kafka.KafkaException) as error:
+    except (
+        WorkloadFailed,
+        UnexpectedAnswer,
+        growth.NotAnswered,
+        OSError,
+        confluent_kafka.KafkaException,
+    ) as error:
         print(f"error: {error}", file=sys.stderr)
         for contender in contenders:
             if contender.process is not None and not contender.process.alive():
@@ -230,11 +229,15 @@ def main() -> int:
         report += f"\n\n{judged - len(missed)} of {judged} goals met"
         report += f"; missed: {'; '.join(missed)}." if missed else "."
     print(report)
+    if curves:
+        print(f"\n**Growth: broker CPU, µs per request**\n\n{growth.render(curves)}")
     if bench.others_share > OTHERS_SHARE_MAX:
         say(f"other processes took {bench.others_share:.0%} of the CPUs: measure again on an idle machine")
     say(f"done in {time.monotonic() - begin:.0f} s")
     if options.docs:
-        write_docs(report)
+        docs.write("figures", report)
+        if curves:
+            growth.write_docs(curves)
     if options.json is not None:
         document = {
             "machine": {**where, "file_system": kind},
@@ -245,6 +248,7 @@ def main() -> int:
             "results": bench.results,
             "clocks": {name: asdict(clocks) for name, clocks in bench.clocks.items()},
             "goals_missed": missed,
+            "growth": curves,
         }
         options.json.write_text(json.dumps(document, indent=2) + "\n")
     return 1 if options.check and missed else 0

@@ -115,7 +115,7 @@ class Bench:
         if flush is not None:
             for file in flush.files:
                 self.disk.sync(file)
-            log.write_snapshot(flush.end_offset, flush.snapshot)
+            self.disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
             log.flushed(flush)
             for path in log.stale_snapshots(flush.end_offset):
                 self.disk.remove(path)

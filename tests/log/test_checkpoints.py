@@ -8,15 +8,31 @@ OFFSETS = {("orders", 0): 12, ("orders", 10): 0, ("a.b_c-d", 3): 2**63 - 1}
 TOPIC_ID = bytes(range(16))
 
 
+def lines_of(offsets: dict[checkpoints.Partition, int]) -> checkpoints.OffsetLines:
+    lines = checkpoints.OffsetLines()
+    for (topic, partition), offset in offsets.items():
+        lines.put(topic, partition, offset)
+    return lines
+
+
 def test_offset_checkpoints_are_kafkas() -> None:
-    data = checkpoints.render_offsets(OFFSETS)
-    assert data == b"0\n3\na.b_c-d 3 9223372036854775807\norders 0 12\norders 10 0\n"
+    data = lines_of(OFFSETS).render()
+    assert data == b"0\n3\norders 0 12\norders 10 0\na.b_c-d 3 9223372036854775807\n"
     assert checkpoints.parse_offsets(data) == OFFSETS
-    assert checkpoints.parse_offsets(checkpoints.render_offsets({})) == {}
+    assert checkpoints.parse_offsets(lines_of({}).render()) == {}
+
+
+def test_a_checkpoint_follows_what_has_changed() -> None:
+    lines = lines_of(OFFSETS)
+    lines.put("orders", 10, 7)
+    lines.drop("orders", 0)
+    lines.drop("never", 0)
+    assert len(lines) == 2
+    assert checkpoints.parse_offsets(lines.render()) == {("orders", 10): 7, ("a.b_c-d", 3): 2**63 - 1}
 
 
 def test_a_torn_checkpoint_is_none_at_every_byte() -> None:
-    data = checkpoints.render_offsets(OFFSETS)
+    data = lines_of(OFFSETS).render()
     assert checkpoints.parse_offsets(None) is None
     for size in range(len(data)):
         assert checkpoints.parse_offsets(data[:size]) is None, data[:size]

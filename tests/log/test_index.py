@@ -194,3 +194,23 @@ def test_without_room_entries_wait_in_memory(tmp_path: Path) -> None:
     index.append(6010, 60_100)
     assert (tmp_path / "00.index").stat().st_size == 601 * 8
     assert index.floor(6010) == (6010, 60_100)
+
+
+@pytest.mark.parametrize(
+    "entries", [[(10, 100), (20, 200)], [(10, 100)], [(10, 100), (21, 200)], []], ids=str
+)
+def test_begun_anew_it_holds_what_comes_then_and_is_written_only_if_that_differs(
+    tmp_path: Path, entries: list[tuple[int, int]]
+) -> None:
+    disk, index = make(tmp_path, 2)
+    index.flush()
+    written: list[str] = []
+    disk.before_write = written.append
+    index.begin_anew()
+    assert index.count == 0 and index.last() is None and index.place(10**6).floor is None
+    for key, value in entries:
+        index.append(key, value)
+    index.flush()
+    assert index.count == len(entries)
+    assert (tmp_path / "00.index").read_bytes() == b"".join(struct.pack(">ii", *entry) for entry in entries)
+    assert bool(written) == (entries not in ([(10, 100), (20, 200)], []))

@@ -476,7 +476,7 @@ def test_the_index_is_durable_before_the_recovery_point_moves() -> None:
     assert flush is not None
     for file in flush.files:
         disk.sync(file)
-    log.write_snapshot(flush.end_offset, flush.snapshot)
+    disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
     disk.crash()
     found = open_log(
         disk, "/t-0", config(), recovery_point=flush.end_offset, log_start_offset=0, clean=False, now_ms=NOW

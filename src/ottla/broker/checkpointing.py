@@ -2,7 +2,7 @@
 
 One writing at a time, off the loop; what comes meanwhile is covered by the next. Something may have to be durable before
 it (`before`), and something may only be done once it is (`after`): a new log start is durable before the files in front of
-it go. There is one of these for each log directory (`Upkeep.checkpoints`), so that a directory that fails or is slow
+it go. Only what has changed since the last one is rendered anew, and a long one is followed by a rest. There is one of these for each log directory (`Upkeep.checkpoints`), so that a directory that fails or is slow
 holds up no other.
 """
 
@@ -17,6 +17,10 @@ from ottla.ports.disk import Disk, DiskError, File
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory
+    from ottla.replication.leader import Leader
+
+#: A checkpoint takes the loop some 0.1 µs a log: with that much rest after each, a hundredth of its time at most.
+_LINES_PER_MS_OF_REST: Final = 100
 
 _AGAIN_MS: Final = 2000
 
@@ -26,15 +30,23 @@ class Checkpointing:
         self._broker = broker
         self._directory = directory
         self._wanted = False
-        #: Whether one is being written.
-        self.busy = False
+        #: Whether one is being written, or was a moment ago.
+        self._busy = False
+        #: Logs that the files are behind of.
+        self._changed: dict[Leader, None] = {}
         self._before: list[tuple[list[File], str]] = []
         self._after: list[Callable[[], None]] = []
 
     def want(
-        self, *, before: tuple[list[File], str] | None = None, after: Callable[[], None] | None = None
+        self,
+        changed: Leader | None = None,
+        *,
+        before: tuple[list[File], str] | None = None,
+        after: Callable[[], None] | None = None,
     ) -> None:
-        """Ask for one. `before`: files to sync and a directory to sync; `after`: what to do then."""
+        """Ask for one, because this log has `changed`. `before`: files and a directory to sync; `after`: what to do then."""
+        if changed is not None:
+            self._changed[changed] = None
         if before is not None:
             self._before.append(before)
         if after is not None:
@@ -44,13 +56,20 @@ class Checkpointing:
 
     def _write(self) -> None:
         directory = self._directory
-        if self.busy or not self._wanted or directory.offline is not None:
+        if self._busy or not self._wanted or directory.offline is not None:
             return
-        self._wanted, self.busy = False, True
+        self._wanted, self._busy = False, True
         before, self._before = self._before, []
         after, self._after = self._after, []
         broker = self._broker
-        files = directory.checkpoint_files([*broker.open_logs(directory), *broker.moving.arriving(directory)])
+        changed, self._changed = self._changed, {}
+        # A log may have gone, failed or moved elsewhere meanwhile.
+        standing = (
+            (leader.topic, leader.number, log, leader.high_watermark)
+            for leader in changed
+            if not leader.gone and leader.opened and (log := leader.log).parent == directory.path
+        )
+        files = directory.checkpoint_files([*standing, *broker.moving.arriving(directory)])
 
         def job(disk: Disk) -> DiskError | None:
             try:
@@ -71,8 +90,11 @@ class Checkpointing:
                 return error
             return None
 
+        def rested() -> None:
+            self._busy = False
+            self._write()
+
         def done(failed: DiskError | None, error: str | None) -> None:
-            self.busy = False
             if error is not None:
                 # R11: a second sync would succeed, whatever became of what this one was for.
                 broker.go_offline(directory, f"a sync failed: {error}")
@@ -80,11 +102,16 @@ class Checkpointing:
             if failed is not None:
                 self._before += before
                 self._after += after
+                self._busy = False
                 self._failed(failed)
                 return
             for action in after:
                 action()
-            self._write()
+            rest_ms = directory.checkpoint_lines // _LINES_PER_MS_OF_REST
+            if rest_ms:
+                broker.timers.add(Later(rested), broker.now_ms + rest_ms)
+            else:
+                rested()
 
         self._broker.run(job, done)
 

@@ -258,7 +258,7 @@ class Compacting:
         log = under_way.log
         if under_way.is_whole and not leader.gone and not log.failed:
             log.cleaned_offset = min(max(log.cleaned_offset, under_way.map_end), log.next_offset)
-            broker.upkeep.checkpoints(log).want()
+            broker.upkeep.checkpoints(log).want(leader)
         # There may be more: of this log, if the map was full, or of another.
         self.look(broker.now_ms)
 

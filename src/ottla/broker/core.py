@@ -224,7 +224,7 @@ class Broker:
         call.abandon = None
         if waiting[0] is call:
             while waiting and waiting[0].parts is not None:
-                self.outbox.append((SEND, connection, waiting.popleft().parts))
+                self.outbox.append((SEND, connection, waiting.pop(0).parts))
             if connection.paused and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2:
                 connection.paused = False
                 self.outbox.append((RESUME, connection))
@@ -361,7 +361,12 @@ class Broker:
         self.moving.directory_failed(directory)
         nothing_left = not self.directories.online
         for leader in self.hosting.leaders():
-            if nothing_left or (leader.opened and leader.log.parent == directory.path):
+            if (
+                nothing_left
+                or self.hosting.asleep.get(leader) is directory
+                or (leader.opened and leader.log.parent == directory.path)
+            ):
+                self.hosting.asleep.pop(leader, None)
                 self.lose(leader, f"{directory.path} is offline: {reason}")
 
     def lose(self, leader: Leader, reason: str) -> None:

@@ -13,6 +13,7 @@ An interest stays dirty while its partition has data it has not seen or an error
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.log.reading import Slice
@@ -91,8 +92,13 @@ class Interest:
     def moved(self) -> None:
         fetching = self.fetching
         fetching.dirty[self] = None
-        if fetching.call is not None and not (fetching.committed and self._held_back()):
-            fetching.sessions.woken[fetching] = None
+        if (
+            fetching.call is not None
+            and not fetching.woken
+            and not (fetching.committed and self._held_back())
+        ):
+            fetching.woken = True
+            fetching.sessions.woken.append(fetching)
 
     def _held_back(self) -> bool:
         """Whether all that is new since the last look belongs to open transactions or stands behind one."""
@@ -109,7 +115,7 @@ class Interest:
 
 class Fetching:
     __slots__ = (
-        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching",
+        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching", "woken",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessions) -> None:
@@ -131,6 +137,8 @@ class Fetching:
         self.used_ms = 0
         #: Whether the interests are registered with their partitions.
         self.watching = False
+        #: Whether the waiting call stands in the line of those to be looked at.
+        self.woken = False
 
     def watch(self) -> None:
         if not self.watching:
@@ -152,6 +160,10 @@ class Fetching:
             self.dirty.pop(interest, None)
             if interest.leader is not None:
                 interest.leader.watchers.pop(interest, None)
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more."""
+        self.sessions.abandon(self)
 
     def expire(self, now_ms: int) -> None:
         """The longest wait is over: answer with what there is."""
@@ -199,8 +211,8 @@ class FetchSessions:
         self._broker = broker
         self.hosting = broker.hosting
         self.by_id: dict[int, Fetching] = {}
-        #: Fetches whose partitions moved, in order.
-        self.woken: dict[Fetching, None] = {}
+        #: Fetches whose partitions moved, in order; one that was abandoned since stays until its turn, unmarked.
+        self.woken: deque[Fetching] = deque()
 
     def create(self, fetching: Fetching, now_ms: int) -> bool:
         """Give a full fetch a session, unless there are too many that are in use."""
@@ -243,12 +255,12 @@ class FetchSessions:
     def wait(self, fetching: Fetching, call: Call, deadline_ms: int) -> None:
         fetching.call = call
         fetching.watch()
-        call.abandon = lambda: self.abandon(fetching)
+        call.abandon = fetching.abandon
         self._broker.timers.add(fetching, deadline_ms)
 
     def abandon(self, fetching: Fetching) -> None:
         fetching.call = None
-        self.woken.pop(fetching, None)
+        fetching.woken = False
         self._broker.timers.cancel(fetching)
         if not fetching.id:
             fetching.unwatch()
@@ -259,9 +271,9 @@ class FetchSessions:
         for _ in range(most):
             if not woken:
                 return False
-            fetching = next(iter(woken))
-            del woken[fetching]
-            if fetching.call is not None:
+            fetching = woken.popleft()
+            if fetching.woken:
+                fetching.woken = False
                 rows, total, failed = fetching.collect()
                 if total >= fetching.bytes_min or failed or any(row.diverging for row in rows):
                     self._finish(fetching, rows)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.moving import settle_futures
@@ -57,8 +58,10 @@ class Hosting:
         self.by_name: dict[str, HostedTopic] = {}
         #: By the id as a number, which is what a decoded UUID offers cheapest.
         self.by_id: dict[int, HostedTopic] = {}
-        #: Partitions whose logs are still to be created.
+        #: Partitions whose logs are still to be created, or to be opened.
         self.to_create: deque[Leader] = deque()
+        #: Logs that a clean stop left whole and nobody has needed yet, and where they are.
+        self.asleep: dict[Leader, LogDirectory] = {}
 
     def leaders(self) -> Iterator[Leader]:
         for hosted in self.by_name.values():
@@ -92,10 +95,15 @@ class Hosting:
         lowered: set[LogDirectory] = set()
         read: dict[LogDirectory, int] = {}
         cut: dict[LogDirectory, int] = {}
+        unsure: dict[LogDirectory, list[Leader]] = {}
         for topic in image.topics.values():
             for leader in self._host(topic.name, topic.topic_id, topic.partitions):
                 home = homes.get((topic.name, leader.number))
-                if home is not None and home.offline is None:
+                if home is not None and home.clean and home.offline is None:
+                    # Opened when first needed, or after the first clients have been served.
+                    self.asleep[leader] = home
+                    home.expect(topic.name, leader.number)
+                elif home is not None and home.offline is None:
                     try:
                         recovered = home.load(topic.name, leader.number, leader.config, now_ms)
                         if recovered is None:
@@ -103,7 +111,7 @@ class Hosting:
                             broker.directories.chosen[topic.name, leader.number] = home
                             self._begins_anew(leader)
                             continue
-                        self._adopt(leader, home, recovered)
+                        self._adopt(leader, home, recovered, unsure)
                     except DiskError as error:
                         broker.go_offline(home, str(error))
                     else:
@@ -114,21 +122,23 @@ class Hosting:
                             lowered.add(home)
                 elif home is None and not broker.directories.offline:
                     self._begins_anew(leader)
+        for home, logs in unsure.items():
+            self._make_sure(home, logs)
         if broker.directories.offline:
             self._lose_unfound()
         broker.directories.check_any_left()
         for home in lowered:
-            # A log that ends before its recovery point grows past it again: what the next start then trusts must be known.
-            for path, data in home.checkpoint_files(broker.open_logs(home)).items():
-                broker.disk.replace_file(path, data)
+            self._write_lowered(home)
         again = sum(size for home, size in read.items() if not home.clean)
         if again:
             cut_bytes = sum(size for home, size in cut.items() if not home.clean)
             broker.say(f"recovered after an unclean stop: {again:,} bytes read again, {cut_bytes:,} cut off")
         for (name, number), directory in moves.items():
             leader = self.by_name[name].leaders[number]
-            if leader.opened and directory.offline is None:
-                broker.moving.begin(leader, directory)
+            if (leader.opened or leader in self.asleep) and directory.offline is None:
+                with suppress(DiskError):
+                    leader.log  # noqa: B018  (opens it)
+                    broker.moving.begin(leader, directory)
 
     def _begins_anew(self, leader: Leader) -> None:
         """There is no log. If there was one, nobody shall think that it was empty."""
@@ -145,13 +155,60 @@ class Hosting:
             f"{each.path} is offline: {each.offline}" for each in self._broker.directories.offline
         )
         for leader in self.leaders():
-            if not leader.opened and (leader.topic, leader.number) not in self._broker.directories.chosen:
+            if (
+                not leader.opened
+                and leader not in self.asleep
+                and (leader.topic, leader.number) not in self._broker.directories.chosen
+            ):
                 leader.lose(reasons)
 
-    def _adopt(self, leader: Leader, home: LogDirectory, recovered: Recovered) -> None:
+    def _adopt(
+        self,
+        leader: Leader,
+        home: LogDirectory,
+        recovered: Recovered,
+        unsure: dict[LogDirectory, list[Leader]],
+    ) -> None:
         broker, log = self._broker, recovered.log
         self.take(leader, home, log)
         leader.adopt(log)
+        self._tell(recovered)
+        if not log.unsynced:
+            return
+        broker.upkeep.written(leader, broker.now_ms)
+        if leader.durable:
+            unsure.setdefault(home, []).append(leader)
+        else:
+            broker.sync(leader, log)
+
+    def _make_sure(self, home: LogDirectory, leaders: list[Leader]) -> None:
+        """What recovery read again must be durable once more before it counts; and it must count before the first client
+        asks, or a consumer that comes back would find the log ending before what it has read.
+        """
+        try:
+            home.sync_logs(
+                [
+                    ([segment.file for segment in leader.log.unsynced], leader.log.directory)
+                    for leader in leaders
+                    if leader.opened
+                ]
+            )
+        except DiskError as error:
+            self._broker.go_offline(home, str(error))
+            return
+        for leader in leaders:
+            if leader.opened:
+                for segment in list(leader.log.unsynced):
+                    leader.log.synced(segment, segment.next_offset)
+                leader.advance()
+
+    def _write_lowered(self, home: LogDirectory) -> None:
+        """A log that ends before its recovery point grows past it again: what the next start then trusts must be known."""
+        for path, data in home.checkpoint_files(self._broker.open_logs(home)).items():
+            self._broker.disk.replace_file(path, data)
+
+    def _tell(self, recovered: Recovered) -> None:
+        broker, log = self._broker, recovered.log
         if recovered.damaged:
             # R12: without another replica what is left is all there is; but nobody shall think it is whole.
             broker.say(
@@ -163,21 +220,32 @@ class Hosting:
                 f"{log.directory}: {recovered.cut_bytes} bytes of a torn tail were cut off, "
                 f"the log ends at offset {log.next_offset}"
             )
-        if not log.unsynced:
-            return
-        broker.upkeep.written(leader, broker.now_ms)
-        if not leader.durable:
-            broker.sync(leader, log)
-            return
-        # What recovery read again must be durable once more before it counts; and it must count before the first client
-        # asks, or a consumer that comes back would find the log ending before what it has read.
-        for segment in log.unsynced:
-            broker.disk.sync(segment.file)
-        broker.disk.sync_dir(log.directory)
-        broker.disk.sync_dir(log.parent)
-        for segment in list(log.unsynced):
-            log.synced(segment, segment.next_offset)
-        leader.advance()
+
+    def _wake(self, leader: Leader, home: LogDirectory) -> PartitionLog | None:
+        """Open a log that a clean stop left; None if there is none after all."""
+        broker = self._broker
+        try:
+            recovered = home.load(leader.topic, leader.number, leader.config, broker.now_ms)
+            if recovered is not None and recovered.log.recovery_point < home.recovery_points.get(
+                (leader.topic, leader.number), 0
+            ):
+                self._write_lowered(home)
+        except DiskError as error:
+            if error.full:
+                # R13: of descriptors, perhaps. It can be tried again.
+                self.asleep[leader] = home
+            else:
+                broker.go_offline(home, str(error))
+            raise
+        home.partitions -= 1
+        if recovered is None:
+            # Of a log that was being made when the last run ended: it stays where it is.
+            broker.directories.chosen[leader.topic, leader.number] = home
+            self._begins_anew(leader)
+            return None
+        self._tell(recovered)
+        self.take(leader, home, recovered.log)
+        return recovered.log
 
     # --- following the image ----------------------------------------------------------------------------------
 
@@ -233,13 +301,19 @@ class Hosting:
         hosted = self.by_name.get(name) or self._add(name, topic_id)
         config = self._topic_config(name)
         new = [
-            Leader(name, partition.partition, partition.leader_epoch, config, self._create)
+            Leader(name, partition.partition, partition.leader_epoch, config, self._open)
             for partition in partitions
             if partition.leader == self._broker.config.node_id and partition.partition not in hosted.leaders
         ]
         hosted.leaders.update((leader.number, leader) for leader in new)
         self.to_create.extend(new)
         return new
+
+    def _open(self, leader: Leader) -> PartitionLog:
+        """The log of a partition that nobody has needed yet."""
+        home = self.asleep.pop(leader, None)
+        log = self._wake(leader, home) if home is not None else None
+        return log if log is not None else self._create(leader)
 
     def _create(self, leader: Leader) -> PartitionLog:
         broker = self._broker
@@ -288,7 +362,10 @@ class Hosting:
             self._broker.moved(leader)
             self._broker.moving.cancel(leader)
             self._broker.directories.chosen.pop((leader.topic, leader.number), None)
+            home = self.asleep.pop(leader, None)
             if leader.opened:
-                touched.add(self._broker.directories.of(leader.log))
-                self._broker.upkeep.delete_partition(leader)
+                home = self._broker.directories.of(leader.log)
+            if home is not None:
+                touched.add(home)
+                self._broker.upkeep.delete_partition(leader, home)
         return touched

@@ -7,14 +7,17 @@ it is removed at the next start, so that its absence means a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from ottla.config.topic import TopicConfig
 from ottla.log import checkpoints, names
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered, open_log
-from ottla.ports.disk import Disk
+from ottla.ports.disk import Disk, File
+
+#: With more logs than this it takes less to sync all of the device than each file and directory of theirs.
+_SYNC_DEVICE_FROM: Final = 16
 
 _ID_BYTES: Final = 16
 
@@ -60,8 +63,8 @@ class Survey(NamedTuple):
 
 class LogDirectory:
     __slots__ = (
-        "clean", "cleaned_offsets", "directory_id", "disk", "log_starts", "offline", "partitions", "path",
-        "recovery_points", "say", "sync_error", "was_kafkas",
+        "_cleaned", "_points", "_starts", "_watermarks", "clean", "cleaned_offsets", "directory_id", "disk", "log_starts",
+        "offline", "partitions", "path", "recovery_points", "say", "sync_error", "was_kafkas",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, say: Callable[[str], None]) -> None:
@@ -81,6 +84,11 @@ class LogDirectory:
         self.recovery_points: dict[checkpoints.Partition, int] = {}
         self.log_starts: dict[checkpoints.Partition, int] = {}
         self.cleaned_offsets: dict[checkpoints.Partition, int] = {}
+        # What the next checkpoint says of each log that is here, or about to be.
+        self._points = checkpoints.OffsetLines()
+        self._starts = checkpoints.OffsetLines()
+        self._watermarks = checkpoints.OffsetLines()
+        self._cleaned = checkpoints.OffsetLines()
 
     def open(self, *, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
         """Check whose directory this is, make it ours if it is new, and read what the last run left."""
@@ -193,6 +201,7 @@ class LogDirectory:
         if recovered is not None:
             cleaned = self.cleaned_offsets.get((topic, number), 0)
             recovered.log.cleaned_offset = min(cleaned, recovered.log.next_offset)
+            self._note(topic, number, recovered.log, recovered.log.flushed_offset)
         return recovered
 
     def create(
@@ -212,41 +221,78 @@ class LogDirectory:
 
     def retire(self, topic: str, number: int, unique: bytes) -> str:
         """Rename a partition's directory so that it cannot be taken for a live one; returns the new path."""
+        self.forget(topic, number)
         target = f"{self.path}/{names.delete_dir(topic, number, unique)}"
         self.disk.rename(self.partition_path(topic, number), target)
         return target
 
-    def checkpoint_files(self, logs: Iterable[tuple[str, int, Standing, int]]) -> dict[str, bytes]:
-        """The checkpoint files for these (topic, partition, log, high watermark)."""
-        recovery, starts, watermarks, cleaned = {}, {}, {}, {}
-        for topic, number, log, high_watermark in logs:
-            recovery[topic, number] = log.recovery_point
-            watermarks[topic, number] = high_watermark
-            if log.log_start_offset > 0:
-                starts[topic, number] = log.log_start_offset
-            if log.cleaned_offset > 0:
-                cleaned[topic, number] = log.cleaned_offset
+    def expect(self, topic: str, number: int) -> None:
+        """A log is here that is not opened yet: what the last run wrote down of it stands until then."""
+        self.partitions += 1
+        point = self.recovery_points.get((topic, number))
+        if point is not None:
+            self._points.put(topic, number, point)
+            self._watermarks.put(topic, number, point)
+        start = self.log_starts.get((topic, number))
+        if start is not None:
+            self._starts.put(topic, number, start)
+        cleaned = self.cleaned_offsets.get((topic, number))
+        if cleaned is not None:
+            self._cleaned.put(topic, number, cleaned)
+
+    def forget(self, topic: str, number: int) -> None:
+        """A log is not here any more, or will not come: the next checkpoint does not speak of it."""
+        for lines in (self._points, self._starts, self._watermarks, self._cleaned):
+            lines.drop(topic, number)
+
+    def _note(self, topic: str, number: int, log: Standing, high_watermark: int) -> None:
+        self._points.put(topic, number, log.recovery_point)
+        self._watermarks.put(topic, number, high_watermark)
+        for lines, offset in ((self._starts, log.log_start_offset), (self._cleaned, log.cleaned_offset)):
+            if offset > 0:
+                lines.put(topic, number, offset)
+            else:
+                lines.drop(topic, number)
+
+    @property
+    def checkpoint_lines(self) -> int:
+        """How long the checkpoints are, and so what writing them costs."""
+        return len(self._points)
+
+    def checkpoint_files(self, changed: Iterable[tuple[str, int, Standing, int]]) -> dict[str, bytes]:
+        """The checkpoint files, in which these (topic, partition, log, high watermark) have changed."""
+        for topic, number, log, high_watermark in changed:
+            self._note(topic, number, log, high_watermark)
         files = {
             # The starts first: a recovery point may rely on what is before a start being gone.
-            f"{self.path}/{names.LOG_STARTS}": checkpoints.render_offsets(starts),
-            f"{self.path}/{names.RECOVERY_POINTS}": checkpoints.render_offsets(recovery),
-            f"{self.path}/{names.HIGH_WATERMARKS}": checkpoints.render_offsets(watermarks),
+            f"{self.path}/{names.LOG_STARTS}": self._starts.render(),
+            f"{self.path}/{names.RECOVERY_POINTS}": self._points.render(),
+            f"{self.path}/{names.HIGH_WATERMARKS}": self._watermarks.render(),
         }
-        if cleaned or self.cleaned_offsets:
-            self.cleaned_offsets = cleaned
-            files[f"{self.path}/{names.CLEANED_OFFSETS}"] = checkpoints.render_offsets(cleaned)
+        if len(self._cleaned) or self.cleaned_offsets:
+            files[f"{self.path}/{names.CLEANED_OFFSETS}"] = self._cleaned.render()
         return files
+
+    def sync_logs(self, logs: Sequence[tuple[Iterable[File], str]]) -> None:
+        """Make files of logs durable, the names in their directories, and their directories' own."""
+        if len(logs) > _SYNC_DEVICE_FROM:
+            self.disk.sync_device(self.path)
+        elif logs:
+            for files, directory in logs:
+                for file in files:
+                    self.disk.sync(file)
+                self.disk.sync_dir(directory)
+            self.disk.sync_dir(self.path)
 
     def close_cleanly(self, logs: list[tuple[str, int, PartitionLog, int]]) -> None:
         """Make everything durable and leave the mark: the next start reads nothing again."""
-        for _topic, _number, log, _high_watermark in logs:
-            flush = log.begin_flush()
-            if flush is not None:
-                for file in flush.files:
-                    self.disk.sync(file)
-                # This makes the names durable too, as the checkpoints below do for the directory above.
-                log.write_snapshot(flush.end_offset, flush.snapshot)
-                log.flushed(flush)
+        flushes = [(log, flush) for _, _, log, _ in logs if (flush := log.begin_flush()) is not None]
+        for log, flush in flushes:
+            log.write_snapshot(flush.end_offset, flush.snapshot)
+        self.sync_logs([((*flush.files, *log.loose), log.directory) for log, flush in flushes])
+        for log, flush in flushes:
+            log.flushed(flush)
+        for _, _, log, _ in logs:
             log.close()
         for path, data in self.checkpoint_files(logs).items():
             self.disk.replace_file(path, data)

@@ -187,6 +187,7 @@ class Moving:
     def _end(self, move: Move) -> None:
         move.cancelled = True
         move.target.partitions -= 1
+        move.target.forget(move.leader.topic, move.leader.number)
         self._moves.pop(move.leader, None)
         self._copying.discard(move)
         if move in self._waiting:
@@ -374,8 +375,9 @@ class Moving:
         delay_ms = leader.config.file_delete_delay_ms
         broker.upkeep.checkpoints_in(move.source).want()
         broker.upkeep.checkpoints_in(move.target).want(
+            leader,
             # Not before the new name is durable: until then it is the old one that tells what the copy is.
-            after=lambda: broker.upkeep.later(delay_ms, lambda disk: disk.remove_dir(old))
+            after=lambda: broker.upkeep.later(delay_ms, lambda disk: disk.remove_dir(old)),
         )
 
     def _copy_tail(self, move: Move, log: PartitionLog) -> None:

@@ -83,3 +83,32 @@ class Timers:
                 if timed.bucket == number:
                     timed.bucket = -1
                     timed.expire(now_ms)
+
+
+class Periodic:
+    """Something that is done again and again."""
+
+    __slots__ = ("action", "bucket", "interval_ms", "timers")
+
+    def __init__(self, timers: Timers, interval_ms: Callable[[], int], action: Callable[[int], None]) -> None:
+        self.timers = timers
+        self.interval_ms = interval_ms
+        self.action = action
+        self.bucket = -1
+
+    def expire(self, now_ms: int) -> None:
+        self.timers.add(self, now_ms + self.interval_ms())
+        self.action(now_ms)
+
+
+class Later:
+    """Something that is done once, after a delay."""
+
+    __slots__ = ("action", "bucket")
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+        self.bucket = -1
+
+    def expire(self, now_ms: int) -> None:
+        self.action()

@@ -7,12 +7,14 @@ flushed every `log.recovery.point.interval.bytes`, all others in turn by the clo
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.checkpointing import Checkpointing
-from ottla.broker.timers import Later
+from ottla.broker.timers import Later, Periodic
+from ottla.broker.walking import Walk
 from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name
 from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
@@ -32,22 +34,11 @@ _FLUSH_SOON_BYTES: Final = 1 << 20
 #: Flushes under way at once: each is a few syncs in one job.
 _FLUSHES_MAX: Final = 4
 _COMPACTION_CHECK_MS_MIN: Final = 100
-
-
-class Periodic:
-    """Something that is done again and again."""
-
-    __slots__ = ("action", "broker", "bucket", "interval_ms")
-
-    def __init__(self, broker: Broker, interval_ms: Callable[[], int], action: Callable[[int], None]) -> None:
-        self.broker = broker
-        self.interval_ms = interval_ms
-        self.action = action
-        self.bucket = -1
-
-    def expire(self, now_ms: int) -> None:
-        self.broker.timers.add(self, now_ms + self.interval_ms())
-        self.action(now_ms)
+#: Flushes that one check begins for no other reason than the checkpoint interval. Of ten thousand logs with a few
+#: records each, syncing all of them every few seconds would cost more than a start that reads them again.
+_FLUSHES_PER_CHECK: Final = 32
+#: What dropping segments costs the loop, in partitions that retention only looks at.
+_DROP_COST: Final = 64
 
 
 class Upkeep:
@@ -56,6 +47,12 @@ class Upkeep:
         self._flushing: set[Leader] = set()
         #: Logs with records that no flush covers, the one that has waited longest first.
         self._unflushed: dict[Leader, None] = {}
+        #: Those whose turn has come, while as many flushes as may be are under way.
+        self._due: deque[Leader] = deque()
+        self._allowance = 0
+        self._retention_date_ms = 0
+        self._flush_walk = Walk(broker.timers, self._flush_if_due)
+        self._retain_walk = Walk(broker.timers, self._retain)
         self._checkpoints = {
             directory: Checkpointing(broker, directory) for directory in broker.directories.all
         }
@@ -71,7 +68,8 @@ class Upkeep:
         )
 
     def _every(self, interval_ms: Callable[[], int], action: Callable[[int], None], now_ms: int) -> None:
-        self._broker.timers.add(Periodic(self._broker, interval_ms, action), now_ms + interval_ms())
+        timers = self._broker.timers
+        timers.add(Periodic(timers, interval_ms, action), now_ms + interval_ms())
 
     def checkpoints(self, log: PartitionLog) -> Checkpointing:
         """Those of the directory that a log is in."""
@@ -88,15 +86,29 @@ class Upkeep:
         self._unflushed[leader] = None
 
     def flush_due(self, now_ms: int) -> None:
-        config = self._broker.config
-        for leader in list(self._unflushed):
-            if len(self._flushing) >= _FLUSHES_MAX:
-                return
-            if not leader.opened:
-                self._unflushed.pop(leader, None)
-                continue
-            late = min(config.log_flush_offset_checkpoint_interval_ms, leader.config.flush_ms)
-            if now_ms - leader.since_flush_ms >= late or leader.log.unflushed_bytes >= _FLUSH_SOON_BYTES:
+        if not self._due:
+            self._allowance = _FLUSHES_PER_CHECK
+            self._flush_walk.begin(list(self._unflushed), now_ms)
+
+    def _flush_if_due(self, leader: Leader, now_ms: int) -> int:
+        if not leader.opened:
+            self._unflushed.pop(leader, None)
+        if leader not in self._unflushed:
+            return 1
+        waited_ms = now_ms - leader.since_flush_ms
+        if waited_ms < leader.config.flush_ms and leader.log.unflushed_bytes < _FLUSH_SOON_BYTES:
+            interval_ms = self._broker.config.log_flush_offset_checkpoint_interval_ms
+            if waited_ms < interval_ms or not self._allowance:
+                return 1
+            self._allowance -= 1
+        self._due.append(leader)
+        self._flush_next()
+        return 1
+
+    def _flush_next(self) -> None:
+        while self._due and len(self._flushing) < _FLUSHES_MAX:
+            leader = self._due.popleft()
+            if leader in self._unflushed and leader.opened:
                 self.flush(leader)
 
     def is_flushing(self, leader: Leader) -> bool:
@@ -126,19 +138,18 @@ class Upkeep:
             self._flushing.discard(leader)
             if leader.gone:
                 # Its directory was taken away under the flush; whatever that met does not matter.
-                return
-            if no_room is not None:
+                pass
+            elif no_room is not None:
                 # R13: the records are there; what goes with them is tried again.
                 self.written(leader, self._broker.now_ms)
                 self._broker.room.missing(directory, no_room)
-                return
-            if error is not None:
+            elif error is not None:
                 self._broker.go_offline(directory, f"a sync failed: {error}")
-                return
-            if leader.opened:
+            elif leader.opened and not leader.gone:
                 log.flushed(flush)
                 self._broker.advance(leader)
-                self.checkpoints_in(directory).want()
+                self.checkpoints_in(directory).want(leader)
+            self._flush_next()
 
         def job(disk: Disk) -> DiskError | None:
             try:
@@ -154,25 +165,27 @@ class Upkeep:
 
     def retain(self, now_ms: int) -> None:
         """Delete whole old segments by age and size (B6), and forget producers that fell silent."""
-        broker = self._broker
-        date_ms = broker.wall_clock.retention_ms(now_ms)
-        producers_before_ms = date_ms - broker.config.producer_id_expiration_ms
-        for leader in list(broker.hosting.leaders()):
-            if not leader.opened:
-                continue
-            log = leader.log
-            log.producers.expire(producers_before_ms)
-            try:
-                count = expired_segments(log, date_ms, leader.high_watermark)
-                if count == len(log.segments):
-                    # Even the active segment is too old: begin a new one, so that it can go.
-                    log.roll(broker.wall_ms)
-                if count:
-                    self.remove_segments(leader, log.drop_segments(count))
-            except (DiskError, Refusal) as error:
-                broker.say(f"retention of {leader.topic}-{leader.number} failed: {error}")
-                if isinstance(error, DiskError):
-                    broker.disk_failed(log.directory, error)
+        self._retention_date_ms = self._broker.wall_clock.retention_ms(now_ms)
+        self._retain_walk.begin(self._broker.hosting.leaders(), now_ms)
+
+    def _retain(self, leader: Leader, _now_ms: int) -> int:
+        if leader.gone or not leader.opened:
+            return 1
+        broker, log = self._broker, leader.log
+        log.producers.expire(self._retention_date_ms - broker.config.producer_id_expiration_ms)
+        try:
+            count = expired_segments(log, self._retention_date_ms, leader.high_watermark)
+            if not count:
+                return 1
+            if count == len(log.segments):
+                # Even the active segment is too old: begin a new one, so that it can go.
+                log.roll(broker.wall_ms)
+            self.remove_segments(leader, log.drop_segments(count))
+        except (DiskError, Refusal) as error:
+            broker.say(f"retention of {leader.topic}-{leader.number} failed: {error}")
+            if isinstance(error, DiskError):
+                broker.disk_failed(log.directory, error)
+        return _DROP_COST
 
     def delete_records(self, leader: Leader, offset: int) -> None:
         """Move a log's start up; segments wholly before it go."""
@@ -181,13 +194,15 @@ class Upkeep:
             whole = sum(1 for base in log.bases[1:] if base <= offset)
             if whole:
                 self.remove_segments(leader, log.drop_segments(whole))
-            self._start_moved(leader)
-            self._broker.moved(leader)
+            else:
+                self._start_moved(leader)
 
     def _start_moved(self, leader: Leader, after: Callable[[], None] | None = None) -> None:
         # The leader epochs among them, which bear the new start out (`LogDirectory.load`).
         log = leader.log
-        self.checkpoints(log).want(before=(list(log.loose), log.directory), after=after)
+        self.checkpoints(log).want(leader, before=(list(log.loose), log.directory), after=after)
+        # Those who wait for more from before it must hear that it will not come.
+        self._broker.moved(leader)
 
     def remove_segments(self, leader: Leader, segments: list[Segment]) -> None:
         """Take the files away after a while: readers that were sent there may still be reading."""
@@ -223,14 +238,13 @@ class Upkeep:
 
         self.later(leader.config.file_delete_delay_ms, remove)
 
-    def delete_partition(self, leader: Leader) -> None:
+    def delete_partition(self, leader: Leader, directory: LogDirectory) -> None:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""
         broker = self._broker
         self._unflushed.pop(leader, None)
-        log = leader.log
-        directory = broker.directories.of(log)
         directory.partitions -= 1
-        log.close()
+        if leader.opened:
+            leader.log.close()
         try:
             path = directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
         except DiskError as error:

@@ -18,9 +18,25 @@ from ottla.log.names import id_text, parse_id
 Partition: TypeAlias = tuple[str, int]
 
 
-def render_offsets(offsets: Mapping[Partition, int]) -> bytes:
-    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
-    return "".join(["0\n", f"{len(lines)}\n", *lines]).encode()
+class OffsetLines:
+    """An offset checkpoint kept as its lines: to write it again renders anew what has changed, not ten thousand lines."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: dict[Partition, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def put(self, topic: str, partition: int, offset: int) -> None:
+        self._lines[topic, partition] = f"{topic} {partition} {offset}\n"
+
+    def drop(self, topic: str, partition: int) -> None:
+        self._lines.pop((topic, partition), None)
+
+    def render(self) -> bytes:
+        return "".join(["0\n", f"{len(self._lines)}\n", *self._lines.values()]).encode()
 
 
 def parse_offsets(data: bytes | None) -> dict[Partition, int] | None:

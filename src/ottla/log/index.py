@@ -41,12 +41,14 @@ class Place(NamedTuple):
 class SparseIndex:
     """A sorted file of (key, value) pairs."""
 
-    __slots__ = ("_disk", "_entry", "_pending", "bytes_max", "file", "last_key", "written")
+    __slots__ = ("_before", "_disk", "_entry", "_pending", "bytes_max", "file", "last_key", "written")
 
     def __init__(self, disk: Disk, path: str, entry: struct.Struct, bytes_max: int, *, create: bool) -> None:
         self._disk = disk
         self._entry = entry
         self._pending = bytearray()
+        #: What the file held when `begin_anew` was called, until the first flush after it.
+        self._before = b""
         #: At this size the segment is closed; always whole entries.
         self.bytes_max = bytes_max // entry.size * entry.size
         self.file: File = disk.open(path, create=create)
@@ -97,7 +99,8 @@ class SparseIndex:
                 count += 1
         self._pending.clear()
         self.written = count * self._entry.size
-        self._disk.truncate(self.file, self.written)
+        if self.written != self._disk.size(self.file):
+            self._disk.truncate(self.file, self.written)
         self.last_key = last[0] if count else None
 
     def append(self, key: int, value: int) -> None:
@@ -113,6 +116,14 @@ class SparseIndex:
 
     def flush(self) -> None:
         """Hand pending entries to the file (not yet durable)."""
+        if self._before:
+            before, self._before = self._before, b""
+            if before == self._pending:
+                self.written = len(before)
+                self._pending.clear()
+            elif len(before) > len(self._pending):
+                # Not to nothing, if it can be helped: a file system may take milliseconds for that.
+                self._disk.truncate(self.file, len(self._pending))
         if self._pending:
             self.written = self._disk.write(self.file, self.written, (bytes(self._pending),))
             self._pending.clear()
@@ -153,7 +164,16 @@ class SparseIndex:
     def reset(self) -> None:
         """Drop everything, and what the file holds beyond whole entries."""
         self._pending.clear()
-        self._disk.truncate(self.file, 0)
+        self._before = b""
+        if self._disk.size(self.file):
+            self._disk.truncate(self.file, 0)
+        self.written = 0
+        self.last_key = None
+
+    def begin_anew(self) -> None:
+        """Drop everything, in order to add the entries again; if the same ones come, the file is left as it is."""
+        self._pending.clear()
+        self._before = self._disk.read(self.file, 0, self.written) if self.written else b""
         self.written = 0
         self.last_key = None
 

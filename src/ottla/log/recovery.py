@@ -111,12 +111,15 @@ def open_log(
         for offset in snapshot_offsets(names):
             disk.remove(f"{directory}/{offset_name(offset)}{SNAPSHOT}")
         return None
+    there = set(names)
     segments = [
         Segment(
-            disk, directory, base, index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=False
+            disk, directory, base, index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=False,
+            indexed={offset_name(base) + INDEX, offset_name(base) + TIME_INDEX} <= there,
         )
         for base in bases
-    ]
+    ]  # fmt: skip
+    snapshots = snapshot_offsets(names)
     trust_before = OFFSET_MAX if clean else recovery_point
     epochs_file = disk.read_file(f"{directory}/{EPOCHS}")
     epochs = LeaderEpochs.parse(epochs_file)
@@ -160,15 +163,21 @@ def open_log(
     log.active.names_synced = clean
     _adopt_epochs(log, tail.epochs if epochs is not None else None, epochs_file)
     aborted_from = _believe_aborted(log, names, trust_before)
-    producers = _producers_at(disk, directory, trust_before, bases[0])
+    if clean:
+        # A clean stop leaves a snapshot at the end.
+        known_to = log.next_offset
+        producers = Producers.parse(disk.read_file(log.snapshot_path(known_to)))
+    else:
+        known_to = trust_before
+        producers = _producers_at(disk, directory, known_to, bases[0])
     if tail.transactional or aborted_from < trust_before:
         tail.scanned_bytes += load_producers(log, now_ms, aborted_from=aborted_from)
-    elif producers is not None and trust_before <= log.next_offset:
+    elif producers is not None and known_to <= log.next_offset:
         log.producers = producers
         for headers in tail.heard.values():
             for header in headers:
                 replay_producer(producers, header, now_ms)
-        _remove_newer_snapshots(log)
+        _remove_newer_snapshots(log, snapshots)
     else:
         tail.scanned_bytes += load_producers(log, now_ms)
     damaged = tail.damaged or (tail.cut_bytes > 0 if clean else log.next_offset < recovery_point)
@@ -277,7 +286,7 @@ def _fitting_start(segment: Segment, size: int) -> int | None:
     entry, newest = segment.index.last(), segment.times.last()
     if entry is None:
         # The whole segment is read anyway, and so are its timestamps.
-        segment.times.reset()
+        segment.times.begin_anew()
         return 0
     key, position = entry
     segment.size = size
@@ -327,9 +336,9 @@ def _believe_aborted(log: PartitionLog, names: list[str], trust_before: int) -> 
     return aborted_from
 
 
-def _remove_newer_snapshots(log: PartitionLog) -> None:
+def _remove_newer_snapshots(log: PartitionLog, offsets: list[int]) -> None:
     """Snapshots of what was cut off must not be found once the log has grown past them again."""
-    for offset in snapshot_offsets(log.disk.list(log.directory)):
+    for offset in offsets:
         if offset > log.next_offset:
             log.disk.remove(log.snapshot_path(offset))
 

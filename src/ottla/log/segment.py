@@ -57,8 +57,11 @@ class Segment:
         created_ms: int,
         create: bool,
         suffix: str = "",
+        indexed: bool = False,
     ) -> None:
-        """`suffix` is for files that do not bear a segment's name yet (`log/swap.py`)."""
+        """`suffix` is for files that do not bear a segment's name yet (`log/swap.py`). `indexed`: both indexes are there,
+        and need not be opened before they are used.
+        """
         self.disk = disk
         self.directory = directory
         self.base_offset = base_offset
@@ -68,10 +71,12 @@ class Segment:
         self.aborted = TransactionIndex(disk, stem + TXN_INDEX + suffix)
         try:
             # An index may be missing beside a log that is there; it is made anew.
-            self.index: SparseIndex = offset_index(disk, stem + INDEX + suffix, index_bytes_max, create=True)
+            self.index: SparseIndex = offset_index(
+                disk, stem + INDEX + suffix, index_bytes_max, create=not indexed
+            )
             try:
                 self.times: SparseIndex = time_index(
-                    disk, stem + TIME_INDEX + suffix, index_bytes_max, create=True
+                    disk, stem + TIME_INDEX + suffix, index_bytes_max, create=not indexed
                 )
             except DiskError:
                 self.index.close()

@@ -54,6 +54,9 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make its names durable. One that was removed meanwhile has nothing to keep: no failure."""
 
+    def sync_device(self, path: str) -> None:
+        """Make everything in a directory durable, names and bytes, all the way down, and perhaps more of its device."""
+
     def read_file(self, path: str) -> bytes | None:
         """The whole file, or None if there is none."""
 

@@ -76,6 +76,24 @@ def lock_against_java(fd: int) -> None:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _kernel() -> tuple[int, int]:
+    major, _, rest = os.uname().release.partition(".")
+    return int(major), int(rest.partition(".")[0])
+
+
+#: Whether syncfs tells of writes that failed; before Linux 5.8 it said nothing.
+HAS_SYNCFS: Final = _LINUX and _kernel() >= (5, 8)
+
+
+def sync_file_system(fd: int) -> None:
+    """Make everything on the file system of an open file durable. OSError if a write failed since it was opened."""
+    import ctypes
+
+    if ctypes.CDLL(None, use_errno=True).syncfs(fd):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 #: Write several buffers at a position.
 write_parts: Final = os.pwritev if hasattr(os, "pwritev") and not PORTABLE else _join_and_write
 #: Make a file's bytes and size durable.

@@ -235,7 +235,7 @@ def test_a_connection_that_goes_leaves_no_watcher_and_no_deadline(driver: Any, f
     reader.disconnect()
     assert driver.leader("t").watchers == {} == driver.leader("t", 1).watchers
     assert driver.broker.next_deadline_ms == quiet
-    assert driver.broker.fetch_sessions.woken == {}
+    assert not driver.broker.fetch_sessions.woken
 
 
 def test_nobody_waits_for_more_than_he_may_get(client: Any, batch: Any, fetching: Any) -> None:

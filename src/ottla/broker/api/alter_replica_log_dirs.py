@@ -43,7 +43,7 @@ def _move(broker: Broker, path: str, name: str, number: int) -> int:
     leader = hosted.leaders.get(number) if hosted is not None else None
     if leader is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not leader.opened and leader.offline is None:
+    if not leader.opened and leader.offline is None and leader not in broker.hosting.asleep:
         # It is made there in the first place.
         broker.directories.chosen[name, number] = target
     try:

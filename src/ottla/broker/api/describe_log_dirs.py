@@ -7,6 +7,7 @@ offsets it lags behind. Errors by directory: KAFKA_STORAGE_ERROR once it is offl
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.table import Response, serves
@@ -26,6 +27,9 @@ def describe_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> 
     # By directory, by topic: those in it.
     here: dict[LogDirectory, dict[str, list[dict[str, Any]]]] = {}
     for leader in _asked(broker, request.topics):
+        if leader in broker.hosting.asleep:
+            with suppress(DiskError):
+                leader.log  # noqa: B018  (opens it)
         if leader.opened:
             home = here.setdefault(broker.directories.of(leader.log), {})
             home.setdefault(leader.topic, []).append(_partition(leader))

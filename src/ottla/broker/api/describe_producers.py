@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.names import topic_name_problem
+from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -28,12 +29,12 @@ def describe_producers(broker: Broker, call: Call, request: Any, now_ms: int) ->
         rows = []
         for number in topic.partition_indexes:
             leader = hosted.leaders.get(number) if hosted is not None else None
-            rows.append(_row(topic.name, number, leader) | {"partition_index": number})
+            rows.append(_row(broker, topic.name, number, leader) | {"partition_index": number})
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
-def _row(name: str, number: int, leader: Leader | None) -> dict[str, Any]:
+def _row(broker: Broker, name: str, number: int, leader: Leader | None) -> dict[str, Any]:
     if leader is None:
         problem = topic_name_problem(name)
         return {
@@ -43,14 +44,17 @@ def _row(name: str, number: int, leader: Leader | None) -> dict[str, Any]:
             "error_message": problem or f"there is no partition {number} of '{name}' here",
             "active_producers": (),
         }
-    if leader.offline is not None:
+    if not leader.opened and leader.offline is None and leader not in broker.hosting.asleep:
+        # A log that is not made yet remembers nobody.
+        return {"error_code": 0, "active_producers": ()}
+    try:
+        known = leader.log.producers.by_id
+    except DiskError as error:
         return {
             "error_code": ErrorCode.KAFKA_STORAGE_ERROR,
-            "error_message": leader.offline,
+            "error_message": str(error),
             "active_producers": (),
         }
-    # A log that nobody has needed yet remembers nobody.
-    known = leader.log.producers.by_id if leader.opened else {}
     return {
         "error_code": 0,
         "active_producers": [_producer(producer_id, producer) for producer_id, producer in known.items()],

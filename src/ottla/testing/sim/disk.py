@@ -167,6 +167,21 @@ class SimDisk:
         directory.durable = dict(directory.names)
         directory.changes.clear()
 
+    def sync_device(self, path: str) -> None:
+        site = self._asked()
+        self._step("sync_device", path)
+        with self.at(site):
+            self._sync_below(path)
+
+    def _sync_below(self, path: str) -> None:
+        directory = self._directory(path)
+        for name, entry in list(directory.names.items()) if directory is not None else ():
+            if isinstance(entry, Directory):
+                self._sync_below(f"{path}/{name}")
+            else:
+                self.sync(self.open(f"{path}/{name}"))
+        self.sync_dir(path)
+
     # --- names ------------------------------------------------------------------------------------------------
 
     def read_file(self, path: str) -> bytes | None:

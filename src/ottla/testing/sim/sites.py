@@ -39,7 +39,7 @@ def _calls(node: ast.AST, function: str) -> Iterator[tuple[str, int]]:
             inner = "<lambda>"
         elif isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
             on = ast.unparse(child.func.value).rpartition(".")[2]
-            if child.func.attr in ("sync", "sync_dir") and on in ("disk", "_disk"):
+            if child.func.attr in ("sync", "sync_dir", "sync_device") and on in ("disk", "_disk"):
                 yield function, child.lineno
         yield from _calls(child, inner)
 

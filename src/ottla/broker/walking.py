@@ -1,0 +1,45 @@
+"""Going over all partitions without holding up anybody: a slice now, the next one after others had their turn.
+
+Owned by the upkeep, which walks over ten thousand partitions to find those that have something to be flushed or deleted.
+A walk works on the list as it was when it began; whoever visits looks whether the partition is still there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from ottla.broker.timers import Timers
+
+if TYPE_CHECKING:
+    from ottla.replication.leader import Leader
+
+#: What a slice may cost: so many partitions that are looked at and left alone, well below a millisecond.
+_SLICE_COST: Final = 256
+
+
+class Walk:
+    __slots__ = ("_left", "_timers", "_visit", "bucket")
+
+    def __init__(self, timers: Timers, visit: Callable[[Leader, int], int]) -> None:
+        """`visit(leader, now_ms)` says what it cost, in partitions that are only looked at."""
+        self._timers = timers
+        self._visit = visit
+        self._left: deque[Leader] = deque()
+        self.bucket = -1
+
+    def begin(self, leaders: Iterable[Leader], now_ms: int) -> None:
+        """Go over these, the first slice at once; nothing new is begun while a walk is under way."""
+        if not self._left:
+            self._left.extend(leaders)
+            self.expire(now_ms)
+
+    def expire(self, now_ms: int) -> None:
+        """The next slice."""
+        left = self._left
+        budget = _SLICE_COST
+        while left and budget > 0:
+            budget -= self._visit(left.popleft(), now_ms)
+        if left:
+            self._timers.add(self, now_ms)
