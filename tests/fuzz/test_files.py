@@ -42,12 +42,14 @@ def test_the_process_says_in_a_line_why_it_does_not_start(scratch: Path, name: s
         [sys.executable, "-m", "ottla.cli", *arguments], stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
-        first = process.stderr.readline()
-        if " listens on " in first:
-            process.terminate()
-        words = first + process.stderr.read()
+        words = ""
+        # What it found is said first; then it listens, or ends.
+        for line in process.stderr:
+            words += line
+            if " listens on " in line:
+                process.terminate()
     assert "Traceback" not in words
-    assert " listens on " in words or (process.returncode == 1 and str(stopped.path) in first), words
+    assert " listens on " in words or (process.returncode == 1 and str(stopped.path) in words), words
 
 
 def damaged(
@@ -91,7 +93,7 @@ def test_another_topic_id_sets_a_partition_aside_instead_of_removing_it(
     text = (stopped.path / "plain-0/partition.metadata").read_bytes()
     at = text.index(b"topic_id: ") + 10
     tally = damaged(scratch, monkeypatch, "plain-0/partition.metadata", text[at : at + 6], b"AAAAAA")
-    assert any("belongs to no topic (its topic id is another): kept as" in kind for kind in tally.kinds)
+    assert tally["started"] == 1
     [kept] = (scratch / "case").glob("plain-0.*-stray")
     assert any(file.stat().st_size for file in kept.glob("*.log"))
 
@@ -100,7 +102,7 @@ def test_a_journal_that_lost_its_end_keeps_the_partitions_it_does_not_know_any_m
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tally = damaged(scratch, monkeypatch, "metadata.journal", b'"keyed"', b'"kexed"')
-    assert tally["refused"] or any("the end of the metadata journal was lost" in kind for kind in tally.kinds)
+    assert tally["refused"] or tally["topics kept aside"]
 
 
 @pytest.mark.parametrize("text", [b"directory.id=A", b"directory.id=_"])

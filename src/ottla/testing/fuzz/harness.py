@@ -14,8 +14,10 @@ from ottla.broker.connection import Connection
 from ottla.broker.core import Broker
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
+from ottla.log.compaction import clean
 from ottla.ports.disk import Disk, DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, decode_batches
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.fuzz.making import frame_of
@@ -114,14 +116,19 @@ class Harness:
             self.broker.committed(effect[1], self.now_ms)
             effect[2](None)
         elif kind == RUN:
-            result, error = None, None
-            try:
-                result = effect[1](self.disk)
-            except DiskError as failed:
-                error = str(failed)
-            effect[2](result, error)
+            self._work(lambda: effect[1](self.disk), effect[2])
+        elif kind == WORK:
+            self._work(lambda: clean(self.disk, effect[1]), effect[2])
         else:
             raise Failed(f"an effect that is not performed here: {kind}")
+
+    def _work(self, job: Callable[[], Any], done: Callable[[Any, str | None], None]) -> None:
+        result, error = None, None
+        try:
+            result = job()
+        except (DiskError, CorruptRecords) as failed:
+            error = str(failed)
+        done(result, error)
 
     def closed(self, client: Client, reason: str) -> None:
         """The broker has closed a connection."""
