@@ -53,7 +53,7 @@ def flush(disk: Disk, log: PartitionLog) -> None:
     assert made is not None
     for file in made.files:
         disk.sync(file)
-    log.write_snapshot(made.end_offset, made.snapshot)
+    disk.replace_file(log.snapshot_path(made.end_offset), made.snapshot)
     log.flushed(made)
     disk.sync_dir(log.directory.rpartition("/")[0] or "/")
 
