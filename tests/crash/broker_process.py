@@ -41,12 +41,15 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         *,
         faults: Faults | None = None,
+        descriptors: int | None = None,
     ) -> None:
+        """`descriptors`: how many the process may have, soft and hard."""
         self.data_dir = data_dir
         self.faults = faults
         self.port = port
         self.address = f"127.0.0.1:{port}"
         self._settings = dict(settings or {})
+        self._descriptors = descriptors
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._heard = threading.Condition()
@@ -74,6 +77,8 @@ class BrokerProcess:
         command += ["up", "--listen", self.address, "--data-dir", str(self.data_dir), "--no-console"]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
+        if self._descriptors is not None:
+            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(self._descriptors), *command]
         self.said, self._is_silent = [], False
         self._process = subprocess.Popen(
             command,

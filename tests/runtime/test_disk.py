@@ -80,18 +80,79 @@ def test_a_pinned_file_keeps_its_descriptor_through_everything(disk: SystemDisk,
         os.fstat(fd)
 
 
-def test_pinning_takes_no_other_descriptor_back(disk: SystemDisk, tmp_path: Path) -> None:
-    """It happens in any thread, and the file it would take may be in use."""
-    files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(8)]
-    kept = [file.fd for file in files[4:]]
+def test_pinned_files_count_and_others_make_room_for_them(disk: SystemDisk, tmp_path: Path) -> None:
+    files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(12)]
     for file in files[:4]:
         assert file.fd == -1
         disk.pin(file)
-    assert [file.fd for file in files[4:]] == kept
-    for file in files[:4]:
+    assert descriptors(tmp_path) == 4
+    for file in files[4:8]:
+        # More are pinned than may be open: that goes before the bound.
+        disk.pin(file)
+    assert descriptors(tmp_path) == 8
+    for file in files[:8]:
         disk.unpin(file)
-    disk.open(str(tmp_path / "one more"), create=True)
+    disk.read(files[11], 0, 1)
     assert descriptors(tmp_path) <= 4
+
+
+def test_a_sync_opens_nothing_that_stays_open_and_takes_nothing_back(
+    disk: SystemDisk, tmp_path: Path
+) -> None:
+    """It happens in any thread, and the file it would take may be in use."""
+    files = [disk.open(str(tmp_path / f"{at}"), create=True) for at in range(12)]
+    kept = [file.fd for file in files[8:]]
+    assert min(kept) >= 0
+    for file in files:
+        disk.sync(file)
+    assert [file.fd for file in files[:8]] == [-1] * 8
+    assert [file.fd for file in files[8:]] == kept
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_all_of_a_directory_is_synced(
+    disk: SystemDisk, tmp_path: Path, is_locked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one call where there is one, else file by file."""
+    for name in ("a/0.log", "a/1.log", "b/0.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    synced: list[str] = []
+
+    def record(fd: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), tmp_path))
+
+    for name in ("sync_data", "sync_all", "sync_file_system"):
+        monkeypatch.setattr(module, name, record)
+    if is_locked:
+        assert disk.lock(str(tmp_path))
+    disk.sync_device(str(tmp_path))
+    if is_locked and module.HAS_SYNCFS:
+        assert synced == [".lock"]
+    else:
+        names = {name for name in synced if name != ".lock"}
+        assert names == {"a/0.log", "a/1.log", "b/0.log", "a", "b", "."}
+        assert synced[-1] == "."
+
+
+def test_what_the_device_cannot_sync_is_told(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_fd: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    for name in ("sync_data", "sync_all", "sync_file_system"):
+        monkeypatch.setattr(module, name, fail)
+    assert disk.lock(str(tmp_path))
+    with pytest.raises(DiskError) as caught:
+        disk.sync_device(str(tmp_path))
+    assert caught.value.broken
+
+
+def test_a_whole_file_system_is_synced_for_real(disk: SystemDisk, tmp_path: Path) -> None:
+    assert disk.lock(str(tmp_path))
+    (tmp_path / "file").write_bytes(b"x")
+    disk.sync_device(str(tmp_path))
 
 
 def test_syncing_and_writing_at_once_never_mixes_files_up(disk: SystemDisk, tmp_path: Path) -> None:
@@ -103,9 +164,6 @@ def test_syncing_and_writing_at_once_never_mixes_files_up(disk: SystemDisk, tmp_
         while not stop.is_set():
             for file in files:
                 try:
-                    fd = disk.pin(file)
-                    assert os.readlink(f"/proc/self/fd/{fd}") == file.path
-                    disk.unpin(file)
                     disk.sync(file)
                 except Exception as error:
                     errors.append(error)

@@ -288,7 +288,7 @@ class LogDirectory:
         """Make everything durable and leave the mark: the next start reads nothing again."""
         flushes = [(log, flush) for _, _, log, _ in logs if (flush := log.begin_flush()) is not None]
         for log, flush in flushes:
-            log.write_snapshot(flush.end_offset, flush.snapshot)
+            log.leave_snapshot(flush.end_offset, flush.snapshot)
         self.sync_logs([((*flush.files, *log.loose), log.directory) for log, flush in flushes])
         for log, flush in flushes:
             log.flushed(flush)

@@ -21,6 +21,19 @@ class Timed(Protocol):
     def expire(self, now_ms: int) -> None: ...
 
 
+class Later:
+    """Something that is done once, after a delay."""
+
+    __slots__ = ("action", "bucket")
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action = action
+        self.bucket = -1
+
+    def expire(self, now_ms: int) -> None:
+        self.action()
+
+
 class Timers:
     __slots__ = ("_buckets", "_heap", "sooner")
 
@@ -86,16 +99,3 @@ class Periodic:
     def expire(self, now_ms: int) -> None:
         self.timers.add(self, now_ms + self.interval_ms())
         self.action(now_ms)
-
-
-class Later:
-    """Something that is done once, after a delay."""
-
-    __slots__ = ("action", "bucket")
-
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action = action
-        self.bucket = -1
-
-    def expire(self, now_ms: int) -> None:
-        self.action()

@@ -420,7 +420,7 @@ class PartitionLog:
                 self.loose.remove(file)
                 self.disk.close(file)
 
-    def write_snapshot(self, offset: int, data: bytes) -> None:
+    def leave_snapshot(self, offset: int, data: bytes) -> None:
         """Left to be synced. Torn it would be ignored, but one that a recovery point rests on is not touched for nothing."""
         path = self.snapshot_path(offset)
         if offset != self.recovery_point or self.disk.read_file(path) != data:

@@ -180,7 +180,7 @@ def open_log(
         _remove_newer_snapshots(log, snapshots)
     else:
         tail.scanned_bytes += load_producers(log, now_ms)
-    damaged = tail.damaged or (tail.cut_bytes > 0 if clean else log.next_offset < recovery_point)
+    damaged = tail.damaged or log.next_offset < recovery_point or (clean and tail.cut_bytes > 0)
     return Recovered(log, tail.scanned_bytes, tail.cut_bytes, damaged)
 
 

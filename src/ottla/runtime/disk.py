@@ -4,7 +4,7 @@ Files are opened when they are used and closed again when too many are open, so 
 bounded by the number of descriptors. A pinned file (being sent, or synced in a thread) keeps its descriptor, even if it
 is closed or deleted meanwhile; the last unpin closes it.
 
-Threads: one thread opens, reads and writes through file handles; others may only `sync`, `pin` and call the methods that
+Threads: one thread opens, reads, writes and pins through file handles; others may only `sync` and call the methods that
 take a path. Only that one thread takes descriptors back, so none can go, or come to mean another file, under a read or a
 write. Whoever works through handles in a second thread (the metadata journal) has a SystemDisk of its own.
 """
@@ -85,10 +85,12 @@ class SystemDisk:
     def pin(self, file: OpenFile) -> int:
         """Keep the file open until `unpin`; returns its descriptor."""
         with self._lock:
-            # Takes no other file's descriptor back: this may be any thread.
-            fd = file.fd if file.fd >= 0 else self._open_again(file)
             file.pins += 1
-            return fd
+            try:
+                return file.fd if file.fd >= 0 else self._reopen(file)
+            except DiskError:
+                file.pins -= 1
+                raise
 
     def unpin(self, file: OpenFile) -> None:
         with self._lock:
@@ -150,15 +152,22 @@ class SystemDisk:
     def sync(self, file: File) -> None:
         file = cast(OpenFile, file)
         with self._lock:
-            if file.closed and file.fd < 0:
+            is_open = file.fd >= 0
+            if file.closed and not is_open:
                 # Removed while the sync was on its way: there is nothing left to keep.
                 return
-            fd = self.pin(file)
+            with failures(file.path):
+                # A descriptor of its own, closed again at once: a round over a thousand files that were taken back must
+                # not open them all, and this thread may take none back.
+                fd = self.pin(file) if is_open else os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             with failures(file.path):
                 sync_data(fd)
         finally:
-            self.unpin(file)
+            if is_open:
+                self.unpin(file)
+            else:
+                os.close(fd)
 
     def sync_dir(self, path: str) -> None:
         with failures(path):

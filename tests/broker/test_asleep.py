@@ -1,0 +1,140 @@
+"""Logs that a clean stop left whole are not opened before somebody needs them, or there is time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.broker.core import Broker
+from ottla.config.broker import BrokerConfig
+from tests.broker.conftest import Driver, SeededEntropy
+
+KAFKA_STORAGE_ERROR, OFFSET_OUT_OF_RANGE = 56, 1
+LIST_OFFSETS, DELETE_RECORDS, DELETE_TOPICS, DESCRIBE_LOG_DIRS = 2, 21, 20, 35
+PARTITIONS = 40
+
+
+class Again(Driver):
+    """The next run on the directory of another, which begins when its records are known and not a turn later."""
+
+    def __init__(self, before: Driver) -> None:
+        self.__dict__.update(before.__dict__)
+        self.said = []
+        self.clients = {}
+        records = list(before.broker.image.records())
+        config = BrokerConfig.from_properties(before.broker.config.properties)
+        self.broker = Broker(config, self.disk, SeededEntropy(2), say=self.said.append)
+        self.broker.start(records, self.now_ms)
+
+
+@pytest.fixture
+def before(driver: Any, client: Any, batch: Any) -> Any:
+    """A first run, in which each of many logs got a record, and one lost its first."""
+    client.create("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        client.produce("t", batch(b"%d" % partition), partition)
+    client.produce("t", batch(b"more"), 3)
+    rows = [{"partition_index": 3, "offset": 1}]
+    client.ask(DELETE_RECORDS, topics=[{"name": "t", "partitions": rows}], timeout=1000)
+    return driver
+
+
+def stopped(driver: Any) -> Again:
+    driver.broker.stop()
+    return Again(driver)
+
+
+def test_a_start_opens_nothing_and_the_turns_after_it_open_all(before: Any) -> None:
+    again = stopped(before)
+    leaders = list(again.broker.hosting.leaders())
+    assert len(again.broker.hosting.asleep) == PARTITIONS
+    assert not any(leader.opened for leader in leaders)
+    assert again.broker.settle(again.now_ms), "there is more to do"
+    opened = sum(leader.opened for leader in leaders)
+    assert 0 < opened < PARTITIONS, "some a turn"
+    again.turn()
+    assert all(leader.opened for leader in leaders) and not again.broker.hosting.asleep
+    assert [leader.high_watermark for leader in leaders] == [1, 1, 1, 2, *[1] * (PARTITIONS - 4)]
+    assert sum(directory.partitions for directory in again.broker.directories.all) == PARTITIONS
+    assert again.said == []
+
+
+def test_whoever_needs_a_log_finds_it_as_it_was(before: Any, values: Any, batch: Any, fetching: Any) -> None:
+    again = stopped(before)
+    # No turn comes in between: the background has opened nothing.
+    again.broker.hosting.to_create.clear()
+    client = again.connect()
+    assert values(client.fetch("t", 0, 7)) == [b"7"]
+    assert client.fetch("t", 0, 3).error_code.value == OFFSET_OUT_OF_RANGE
+    assert client.produce("t", batch(b"next"), 9).base_offset == 1
+    rows = [{"partition_index": 11, "timestamp": -1, "current_leader_epoch": -1}]
+    answer = client.ask(
+        LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": rows}]
+    )
+    assert answer.topics[0].partitions[0].offset == 1
+    assert len(again.broker.hosting.asleep) == PARTITIONS - 4
+    described = client.ask(DESCRIBE_LOG_DIRS, topics=None).results
+    assert sum(len(topic.partitions) for topic in described[0].topics) == PARTITIONS
+
+
+def test_a_checkpoint_keeps_what_is_asleep_and_so_does_a_stop(before: Any, batch: Any) -> None:
+    again = stopped(before)
+    again.broker.hosting.to_create.clear()
+    client = again.connect()
+    client.produce("t", batch(b"next"), 9)
+    again.broker.upkeep.flush(again.leader("t", 9))
+    again.turn()
+    crashed = Again(again)
+    assert not crashed.broker.hosting.asleep, "after a crash every log is looked at"
+    assert crashed.leader("t", 3).log.log_start_offset == 1
+    assert {crashed.leader("t", number).log.recovery_point for number in range(PARTITIONS)} == {1, 2}
+    # A clean stop of a run that has opened nothing leaves the mark for logs that it never saw.
+    third = stopped(stopped(crashed))
+    assert third.leader("t", 3).log.log_start_offset == 1
+    assert third.leader("t", 9).log.next_offset == 2
+    third.close()
+
+
+def test_a_topic_that_is_deleted_in_its_sleep(before: Any, tmp_path: Path) -> None:
+    again = stopped(before)
+    again.broker.hosting.to_create.clear()
+    client = again.connect()
+    client.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout=1000)
+    assert not again.broker.hosting.asleep
+    assert not list((tmp_path / "data-0").glob("t-*[0-9]"))
+    again.advance(120_000)
+    assert not list((tmp_path / "data-0").glob("t-*"))
+    assert again.broker.directories.all[0].partitions == 0
+
+
+def test_a_directory_that_fails_takes_those_asleep_with_it(before: Any) -> None:
+    again = stopped(before)
+    [directory] = again.broker.directories.all
+    again.broker.go_offline(directory, "the test says so")
+    client = again.connect()
+    assert client.fetch("t", 0, 5).error_code.value == KAFKA_STORAGE_ERROR
+    assert not again.broker.hosting.asleep
+
+
+def test_a_log_that_is_missing_after_all_begins_anew_and_is_told_of(
+    before: Any, tmp_path: Path, batch: Any
+) -> None:
+    before.broker.stop()
+    for path in (tmp_path / "data-0" / "t-5").glob("*.log"):
+        path.unlink()
+    again = Again(before)
+    assert again.connect().produce("t", batch(b"v"), 5).base_offset == 0
+    assert any("t-5 is gone" in line for line in again.said)
+
+
+def test_damage_is_told_of_when_it_is_found(before: Any, tmp_path: Path) -> None:
+    before.broker.stop()
+    [path] = (tmp_path / "data-0" / "t-6").glob("*.log")
+    path.write_bytes(b"")
+    again = Again(before)
+    assert again.said == []
+    again.turn()
+    assert any("t-6" in line and "DAMAGED" in line for line in again.said)
+    # What the next start goes by says where it ends now.
+    text = (tmp_path / "data-0" / "recovery-point-offset-checkpoint").read_text()
+    assert "t 6 0\n" in text and "t 7 1\n" in text
