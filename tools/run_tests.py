@@ -103,7 +103,7 @@ GROUPS = (
     # Disks, files and clocks that fail a running broker.
     Group(name="faults", folders=("faults",), workers=2),
     # The real core on a simulated disk, network and clock.
-    Group(name="sim", folders=("sim",)),
+    Group(name="sim", folders=("sim",), workers=2),
     Group(name="interop", folders=("interop",), default=False),
     Group(name="chaos", folders=("chaos",), default=False),
 )
