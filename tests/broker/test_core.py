@@ -255,3 +255,19 @@ def test_a_sync_that_fails_before_a_checkpoint_is_final(
             job(driver.disk)
     done(None, "Input/output error")
     assert driver.broker.directories.offline
+
+
+def test_nothing_leaves_a_connection_that_is_to_be_closed(
+    client: Any, driver: Any, fetching: Any, batch: Any
+) -> None:
+    client.create("t")
+    reader = driver.connect()
+    reader.send(FETCH, 12, **fetching({("t", 0): 0}, max_wait=9000))
+    core = driver.broker
+    core.receive(reader.connection, memoryview(b"x"), core.now_ms)
+    log = driver.leader("t").log
+    log.append(batch(b"a"), 0, core.now_ms)
+    core.appended(driver.leader("t"), log, core.now_ms)
+    driver.turn()
+    assert reader.closed_because
+    assert reader.answers == []

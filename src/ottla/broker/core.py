@@ -222,6 +222,9 @@ class Broker:
             return
         call.parts = parts
         call.abandon = None
+        if connection.closed:
+            # To be closed in this very turn: nothing leaves it any more.
+            return
         if waiting[0] is call:
             while waiting and waiting[0].parts is not None:
                 self.outbox.append((SEND, connection, waiting.pop(0).parts))
