@@ -138,18 +138,23 @@ class Producers:
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int
     ) -> Ended | None:
         """A marker was written; the transaction that it ended, None if the producer had none open here."""
-        producer = self.by_id.get(producer_id)
-        if producer is None:
-            producer = self.by_id[producer_id] = Producer(epoch)
-        elif producer.epoch != epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+        producer = self._in_epoch(producer_id, epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp = timestamp
         first, producer.transaction_start = producer.transaction_start, -1
         if first < 0 or self.transactions is None:
             return None
         return Ended(producer_id, first, offset, self.transactions.end(first, offset))
+
+    def _in_epoch(self, producer_id: int, epoch: int) -> Producer:
+        """The producer as it begins, or goes on in, this epoch. `appended` does the same in line."""
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            producer = self.by_id[producer_id] = Producer(epoch)
+        elif producer.epoch != epoch:
+            producer.epoch = epoch
+            producer.batches.clear()
+        return producer
 
     def expire(self, before_ms: int) -> None:
         for producer_id in [
@@ -210,12 +215,7 @@ class Producers:
                 coordinator_epoch,
                 transaction_start,
             ) = _ENTRY.unpack_from(data, position)
-            producer = producers.by_id.get(producer_id)
-            if producer is None:
-                producer = producers.by_id[producer_id] = Producer(epoch)
-            elif producer.epoch != epoch:
-                producer.epoch = epoch
-                producer.batches.clear()
+            producer = producers._in_epoch(producer_id, epoch)
             producer.timestamp = timestamp
             producer.coordinator_epoch = coordinator_epoch
             producer.transaction_start = transaction_start
