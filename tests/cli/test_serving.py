@@ -9,6 +9,8 @@ import pytest
 
 from ottla.cli import serving
 from ottla.cli.main import build, run
+from ottla.config.not_honoured import NOT_HONOURED
+from tests.crash.broker_process import BrokerProcess
 
 
 @pytest.fixture
@@ -85,6 +87,12 @@ def test_up_tells_where_it_is_and_stops_cleanly(
     assert f"data in {tmp_path / 'data'}" in said
     assert "stop with Ctrl-C" in said
     assert "stopped cleanly" in said
+
+
+def test_a_setting_without_effect_is_told_once_with_its_reason(tmp_path: Path, free_port: int) -> None:
+    with BrokerProcess(tmp_path, free_port, {"num.io.threads": "8"}) as broker:
+        told = [line.strip() for line in broker.said if "num.io.threads" in line]
+    assert told == [f"num.io.threads has no effect here: {NOT_HONOURED['num.io.threads']}"]
 
 
 def test_topics_and_records_are_there_at_the_next_start(

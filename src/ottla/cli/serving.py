@@ -107,8 +107,6 @@ def serve(properties: dict[str, str]) -> None:
     from ottla.config.broker import BrokerConfig
 
     config = BrokerConfig.from_properties(properties)
-    for name in config.ignored:
-        say(f"note: {name} has no effect in this version")
     from ottla.server.node import CannotStart, run
 
     try:

@@ -21,6 +21,7 @@ from ottla.broker.log_directories import NoDirectory
 from ottla.broker.log_directory import ForeignDirectory
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
+from ottla.config.not_honoured import NOT_HONOURED
 from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
 from ottla.runtime.disk import SystemDisk
@@ -87,7 +88,7 @@ class Node:
     def _open(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
         unusable = claim(self._disk, self.config)
         for name in self.config.ignored:
-            self.say(f"{name} has no effect here")
+            self.say(f"{name} has no effect here: {NOT_HONOURED[name]}")
         clock = Clock()
         self._store = EmbeddedStore(self._journal_disk, self.metadata_dir)
         entropy = SystemEntropy()
