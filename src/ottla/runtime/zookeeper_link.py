@@ -1,0 +1,205 @@
+"""The connection to ZooKeeper: kazoo's requests as futures of the event loop, and its states as calls.
+
+kazoo runs one thread for its connection, and by default one more each for answers and for watches, which may overtake
+each other. Here all three kinds of news are handed to the loop by that one thread, in the order in which the server
+sent them: the handler below runs kazoo's callbacks where they occur, and each does no more than post to the loop.
+
+Nothing here blocks, except `close`. Paths are given without the chroot; it is made if it is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, NodeExistsError, SessionExpiredError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+#: What a request ends with when its connection did: whether it was carried out is not known.
+UNKNOWN_OUTCOME: Final = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
+
+_LOG: Final = logging.getLogger("ottla.zookeeper")
+# What people should know of connections is said by the store; kazoo's own log is there for who asks for it.
+_LOG.addHandler(logging.NullHandler())
+
+
+class ZookeeperSettings(NamedTuple):
+    """How to reach ZooKeeper. Files are PEM: kazoo reads nothing else."""
+
+    #: HOST:PORT,HOST:PORT/chroot, as in Kafka's zookeeper.connect
+    connect: str
+    session_timeout_ms: int = 18_000
+    connection_timeout_ms: int = 18_000
+    #: "user:password" of ZooKeeper's digest scheme
+    digest: str = ""
+    #: Whether the znodes that are made here belong to that user alone.
+    set_acl: bool = False
+    tls: bool = False
+    #: Certificates to believe
+    truststore: str | None = None
+    #: Certificate and private key of this broker, in one file
+    keystore: str | None = None
+    keystore_password: str | None = None
+    check_hostname: bool = True
+
+    @property
+    def hosts(self) -> str:
+        return self.connect.partition("/")[0]
+
+    @property
+    def chroot(self) -> str:
+        path = self.connect.partition("/")[2].strip("/")
+        return f"/{path}" if path else ""
+
+
+class _AtOnce:
+    """In the place of kazoo's queues: what is put there is run at once, in the thread that puts it there."""
+
+    def put(self, function: Callable[[], object]) -> None:
+        function()
+
+
+class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler without its two worker threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callback_queue = self.completion_queue = _AtOnce()
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+
+class Link:
+    """One client of ZooKeeper. `on_state(state, session)` gets kazoo's CONNECTED, SUSPENDED and LOST."""
+
+    def __init__(
+        self,
+        settings: ZookeeperSettings,
+        loop: asyncio.AbstractEventLoop,
+        on_state: Callable[[str, int], None],
+    ) -> None:
+        self._loop = loop
+        self._on_state = on_state
+        self._root = settings.chroot
+        handler = _LoopHandler()
+        self._client = KazooClient(
+            hosts=settings.hosts,
+            timeout=settings.session_timeout_ms / 1000,
+            handler=handler,
+            logger=_LOG,
+            auth_data={("digest", settings.digest)} if settings.digest else None,
+            default_acl=CREATOR_ALL_ACL if settings.set_acl else None,
+            # kazoo's own pauses between two attempts grow to an hour.
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5, sleep_func=handler.sleep_func
+            ),
+            use_ssl=settings.tls,
+            ca=settings.truststore,
+            certfile=settings.keystore,
+            keyfile=settings.keystore,
+            keyfile_password=settings.keystore_password,
+            check_hostname=settings.tls and settings.check_hostname,
+        )
+        self._client.add_listener(self._state_changed)
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._client.start_async()
+
+    def close(self) -> None:
+        """End the session: what it held is gone at once. Blocks until the connection's thread has ended."""
+        self._client.stop()
+        self._client.close()
+
+    def _state_changed(self, state: str) -> None:
+        client_id = self._client.client_id
+        self._post(self._on_state, state, client_id[0] if client_id else 0)
+
+    def _post(self, function: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            pass  # the loop was closed before the connection: nobody is left to hear it
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def get(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
+        """(data, stat), or NoNodeError; without a znode there is no watch either."""
+        return self._future(self._client.get_async(self._root + path, watch=self._watcher(watch)))
+
+    def exists(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
+        """The stat, or None; the watch is set in both cases."""
+        return self._future(self._client.exists_async(self._root + path, watch=self._watcher(watch)))
+
+    def children(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
+        return self._future(self._client.get_children_async(self._root + path, watch=self._watcher(watch)))
+
+    def sync(self) -> asyncio.Future[Any]:
+        """Done when our server has seen everything that was decided before."""
+        return self._future(self._client.sync_async(self._root or "/"))
+
+    def multi(self, operations: Sequence[tuple[Any, ...]]) -> asyncio.Future[Any]:
+        """All of these or none: ("check", path, version), ("set", path, data, version), ("create", path, data),
+        ("ephemeral", path, data), ("delete", path). The results in order; each is an exception if any failed."""
+        transaction = self._client.transaction()
+        for kind, path, *rest in operations:
+            path = self._root + path
+            if kind == "check":
+                transaction.check(path, rest[0])
+            elif kind == "set":
+                transaction.set_data(path, rest[0], rest[1])
+            elif kind == "delete":
+                transaction.delete(path)
+            else:
+                transaction.create(path, rest[0], ephemeral=kind == "ephemeral")
+        return self._future(transaction.commit_async())
+
+    async def ensure(self, znodes: Sequence[tuple[str, bytes]]) -> None:
+        """Make those of these znodes that are missing, and the chroot above them."""
+        parts = self._root.split("/")[1:]
+        above = [("/" + "/".join(parts[: count + 1]), b"") for count in range(len(parts))]
+        for path, data in [*above, *((self._root + path, data) for path, data in znodes)]:
+            # Looked for first: who may not write there may still use what is there.
+            if await self._future(self._client.exists_async(path)) is None:
+                try:
+                    await self._future(self._client.create_async(path, data))
+                except NodeExistsError:
+                    pass  # another broker was quicker
+
+    def _future(self, result: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        result.rawlink(lambda done: self._post(_resolve, future, done))
+        return future
+
+    def _watcher(self, watch: Callable[[], object] | None) -> Callable[[WatchedEvent], None] | None:
+        if watch is None:
+            return None
+
+        def fired(event: WatchedEvent) -> None:
+            # NONE says that the watch is gone with its connection, which the state tells as well.
+            if event.type != EventType.NONE:
+                self._post(watch)
+
+        return fired
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return  # nobody waits for it any more
+    if result.exception is None:
+        future.set_result(result.value)
+    else:
+        future.set_exception(result.exception)
+        # Who was cancelled meanwhile never asks; that is no oversight worth a warning.
+        future.exception()
