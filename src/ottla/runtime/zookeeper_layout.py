@@ -39,6 +39,13 @@ class Holder(NamedTuple):
     epoch: int
 
 
+class Control(NamedTuple):
+    """A hold on the cluster: the epoch, and the version of /controller_epoch that every write checks."""
+
+    epoch: int
+    version: int
+
+
 class End(NamedTuple):
     """Where the log ends, and the offset of the published snapshot. `version` is the znode's."""
 

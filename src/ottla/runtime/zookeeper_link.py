@@ -10,19 +10,33 @@ Nothing here blocks, except `close`. Paths are given without the chroot; it is m
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, NodeExistsError, SessionExpiredError
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
 #: What a request ends with when its connection did: whether it was carried out is not known.
 UNKNOWN_OUTCOME: Final = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
+
+#: What a multi fails with when somebody else was quicker.
+_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
 
 _LOG: Final = logging.getLogger("ottla.zookeeper")
 # What people should know of connections is said by the store; kazoo's own log is there for who asks for it.
@@ -80,13 +94,13 @@ class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo h
 
 
 class Link:
-    """One client of ZooKeeper. `on_state(state, session)` gets kazoo's CONNECTED, SUSPENDED and LOST."""
+    """One client of ZooKeeper. `on_state(state)` gets kazoo's CONNECTED, SUSPENDED and LOST."""
 
     def __init__(
         self,
         settings: ZookeeperSettings,
         loop: asyncio.AbstractEventLoop,
-        on_state: Callable[[str, int], None],
+        on_state: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._on_state = on_state
@@ -111,6 +125,8 @@ class Link:
             check_hostname=settings.tls and settings.check_hostname,
         )
         self._client.add_listener(self._state_changed)
+        #: The session of the connection that was told last, or 0.
+        self.session = 0
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -124,13 +140,17 @@ class Link:
 
     def _state_changed(self, state: str) -> None:
         client_id = self._client.client_id
-        self._post(self._on_state, state, client_id[0] if client_id else 0)
+        self._post(self._tell_state, state, client_id[0] if client_id else 0)
+
+    def _tell_state(self, state: str, session: int) -> None:
+        if state != KazooState.SUSPENDED:
+            self.session = session
+        self._on_state(state)
 
     def _post(self, function: Callable[..., object], *arguments: object) -> None:
-        try:
+        # The loop may be closed before the connection: nobody is left to hear it then.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:
-            pass  # the loop was closed before the connection: nobody is left to hear it
 
     # --- requests ---------------------------------------------------------------------------------------------
 
@@ -153,8 +173,8 @@ class Link:
         """All of these or none: ("check", path, version), ("set", path, data, version), ("create", path, data),
         ("ephemeral", path, data), ("delete", path). The results in order; each is an exception if any failed."""
         transaction = self._client.transaction()
-        for kind, path, *rest in operations:
-            path = self._root + path
+        for kind, name, *rest in operations:
+            path = self._root + name
             if kind == "check":
                 transaction.check(path, rest[0])
             elif kind == "set":
@@ -165,6 +185,13 @@ class Link:
                 transaction.create(path, rest[0], ephemeral=kind == "ephemeral")
         return self._future(transaction.commit_async())
 
+    async def commit(self, operations: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """As `multi`, for who expects it to succeed: raises why it did not."""
+        results: list[Any] = await self.multi(operations)
+        if not succeeded(results):
+            raise cause(results)
+        return results
+
     async def ensure(self, znodes: Sequence[tuple[str, bytes]]) -> None:
         """Make those of these znodes that are missing, and the chroot above them."""
         parts = self._root.split("/")[1:]
@@ -172,10 +199,8 @@ class Link:
         for path, data in [*above, *((self._root + path, data) for path, data in znodes)]:
             # Looked for first: who may not write there may still use what is there.
             if await self._future(self._client.exists_async(path)) is None:
-                try:
+                with contextlib.suppress(NodeExistsError):
                     await self._future(self._client.create_async(path, data))
-                except NodeExistsError:
-                    pass  # another broker was quicker
 
     def _future(self, result: Any) -> asyncio.Future[Any]:
         future = self._loop.create_future()
@@ -203,3 +228,28 @@ def _resolve(future: asyncio.Future[Any], result: Any) -> None:
         future.set_exception(result.exception)
         # Who was cancelled meanwhile never asks; that is no oversight worth a warning.
         future.exception()
+
+
+def succeeded(results: Sequence[Any]) -> bool:
+    """Whether a multi was carried out."""
+    return not any(isinstance(result, Exception) for result in results)
+
+
+def cause(results: Sequence[Any]) -> Exception:
+    """Which of the results of a failed multi says why: the others say that they were taken back."""
+    for result in results:
+        if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+            return result
+    raise AssertionError("a multi failed without a cause")
+
+
+def raise_unless_race(results: Sequence[Any]) -> None:
+    """That somebody was quicker is seen by the next attempt; any other failure would come again and again."""
+    if not succeeded(results) and not isinstance(why := cause(results), _RACES):
+        raise why
+
+
+def in_words(error: Exception) -> str:
+    if isinstance(error, NoAuthError):
+        return "not allowed: the znodes belong to another user (see zookeeper.digest and zookeeper.set.acl)"
+    return str(error) or type(error).__name__

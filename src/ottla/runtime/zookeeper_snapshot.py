@@ -1,7 +1,8 @@
 """Snapshots of the metadata in ZooKeeper: written in chunks, read back, and what they replace deleted.
 
 A snapshot counts once /metadata/end names it; until then it is nobody's, and what a controller left unfinished is
-deleted by the next one that trims. Every write carries the fence of its controller (a check of /controller_epoch).
+deleted by the next one that trims. Every write carries the fence of its controller (a check of /controller_epoch)
+and raises BadVersionError once another has taken over.
 """
 
 from __future__ import annotations
@@ -22,17 +23,13 @@ ENTRIES_KEPT: Final = 100
 _DELETIONS: Final = 100
 
 
-async def write_snapshot(
-    link: Link, fence: tuple[Any, ...], records: Sequence[Record], offset: int
-) -> int | None:
-    """Write it, unpublished. How many chunks it has, or None if another controller has taken over."""
+async def write_snapshot(link: Link, fence: tuple[Any, ...], records: Sequence[Record], offset: int) -> int:
+    """Write it, unpublished. How many chunks it has."""
     await _delete_snapshot(link, fence, offset)
-    if not _done(await link.multi([fence, ("create", layout.snapshot(offset), b"")])):
-        return None
+    await link.commit([fence, ("create", layout.snapshot(offset), b"")])
     number = 0
     for chunk in layout.chunks_of(records):
-        if not _done(await link.multi([fence, ("create", layout.chunk(offset, number), chunk)])):
-            return None
+        await link.commit([fence, ("create", layout.chunk(offset, number), chunk)])
         number += 1
     return number
 
@@ -59,8 +56,7 @@ async def trim(link: Link, fence: tuple[Any, ...], offset: int) -> None:
     for start in range(0, len(old), _DELETIONS):
         # Oldest first: the entries that are left have no gaps, whenever this ends.
         deletions = [("delete", layout.entry(first)) for first in old[start : start + _DELETIONS]]
-        if not _done(await link.multi([fence, *deletions])):
-            return
+        await link.commit([fence, *deletions])
     for name in await link.children(layout.SNAPSHOTS):
         if int(name) != offset:
             await _delete_snapshot(link, fence, int(name))
@@ -73,9 +69,5 @@ async def _delete_snapshot(link: Link, fence: tuple[Any, ...], offset: int) -> N
         return
     for start in range(0, len(numbers), _DELETIONS):
         chunks = [("delete", layout.chunk(offset, number)) for number in numbers[start : start + _DELETIONS]]
-        await link.multi([fence, *chunks])
-    await link.multi([fence, ("delete", layout.snapshot(offset))])
-
-
-def _done(results: Sequence[Any]) -> bool:
-    return not any(isinstance(result, Exception) for result in results)
+        await link.commit([fence, *chunks])
+    await link.commit([fence, ("delete", layout.snapshot(offset))])
