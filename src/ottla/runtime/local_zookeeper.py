@@ -14,7 +14,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -157,6 +156,17 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As the server does: connections of its life before, which linger for a minute, are no hindrance.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
 class LocalZookeeper:
     """One server. `settings` are further lines of its configuration.
 
@@ -192,6 +202,8 @@ class LocalZookeeper:
     def launch(self) -> None:
         """Start it. A member of an ensemble answers only once others are there too."""
         assert self._keeper is None, "it is running"
+        if not _is_free(self.port):
+            raise NoZookeeper(f"ZooKeeper cannot listen on {self.address}: the port is taken")
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
         config.write_text("\n".join(self._config()) + "\n")
@@ -240,12 +252,6 @@ class LocalZookeeper:
         keeper.stdin.close()
         keeper.stdout.close()
 
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
     def _config(self) -> list[str]:
         return [
             f"dataDir={self.directory / 'data'}",
@@ -267,7 +273,7 @@ class LocalZookeeper:
         log = self.directory / "zookeeper.log"
         if status is None:
             return f"ZooKeeper does not answer on port {self.port} after {timeout_s:g} s; its log is {log}"
-        reason = _EXIT_CODES.get(status, f"it ended with status {status}; perhaps port {self.port} is taken")
+        reason = _EXIT_CODES.get(status, f"it ended with status {status}")
         return f"ZooKeeper does not start: {reason}; its log is {log}"
 
 

@@ -10,7 +10,7 @@ connection and is begun again; only the end of the session ends it. The parts ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from kazoo.exceptions import KazooException
@@ -145,7 +145,7 @@ class ZookeeperStore:
         request = _Request(work, answer, refuse)
         self._requests.append(request)
         if self._ready:
-            self._begin(self._perform(request))
+            self._begin(self._perform, request)
 
     async def _perform(self, request: _Request) -> None:
         try:
@@ -172,7 +172,7 @@ class ZookeeperStore:
         self._cut()
         was_ready, self._ready = self._ready, False
         if state == KazooState.CONNECTED:
-            self._begin(self._resume())
+            self._begin(self._resume)
         elif state == KazooState.SUSPENDED:
             if was_ready:
                 self._events.store_suspended(self._now_ms())
@@ -200,19 +200,19 @@ class ZookeeperStore:
             self._events.store_back(self._now_ms())
         else:
             self._opened.set_result(None)
-        self._begin(_follow(log_moved, self._log.catch_up))
-        self._begin(_follow(brokers_moved, self._members.read_brokers))
-        self._begin(_follow(controller_moved, self._members.read_controller))
-        self._begin(self._log.write())
+        self._begin(_follow, log_moved, self._log.catch_up)
+        self._begin(_follow, brokers_moved, self._members.read_brokers)
+        self._begin(_follow, controller_moved, self._members.read_controller)
+        self._begin(self._log.write)
         for request in self._requests:
-            self._begin(self._perform(request))
+            self._begin(self._perform, request)
 
     async def _resume_later(self) -> None:
         await asyncio.sleep(_RETRY_S)
         await self._resume()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(self._guard(work))
+    def _begin(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        task = self._loop.create_task(self._guard(work, *arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -222,10 +222,10 @@ class ZookeeperStore:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """A task of one connection. If that breaks, the news of it follows; anything else is told and tried anew."""
         try:
-            await work
+            await work(*arguments)
         except UNKNOWN_OUTCOME:
             pass
         except Exception as error:
@@ -238,7 +238,7 @@ class ZookeeperStore:
             if self._ready:
                 self._ready = False
                 self._events.store_suspended(self._now_ms())
-            self._begin(self._resume_later())
+            self._begin(self._resume_later)
 
 
 async def _follow(moved: asyncio.Event, read: Callable[[asyncio.Event], Awaitable[None]]) -> None:
