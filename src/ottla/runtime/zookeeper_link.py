@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -32,19 +34,21 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
+from ottla.config.broker import BrokerConfig
+
 #: What a request ends with when its connection did: whether it was carried out is not known.
 UNKNOWN_OUTCOME: Final = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
 
 #: What a multi fails with when somebody else was quicker.
 _RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
 
-_LOG: Final = logging.getLogger("ottla.zookeeper")
 # What people should know of connections is said by the store; kazoo's own log is there for who asks for it.
+_LOG: Final = logging.getLogger("ottla.zookeeper")
 _LOG.addHandler(logging.NullHandler())
 
 
 class ZookeeperSettings(NamedTuple):
-    """How to reach ZooKeeper. Files are PEM: kazoo reads nothing else."""
+    """How to reach ZooKeeper. Files are PEM."""
 
     #: HOST:PORT,HOST:PORT/chroot, as in Kafka's zookeeper.connect
     connect: str
@@ -62,6 +66,32 @@ class ZookeeperSettings(NamedTuple):
     keystore_password: str | None = None
     check_hostname: bool = True
 
+    @staticmethod
+    def from_config(config: BrokerConfig) -> ZookeeperSettings:
+        """Of a broker that has zookeeper.connect."""
+        assert config.zookeeper_connect is not None
+        session_timeout_ms = config.zookeeper_session_timeout_ms
+        return ZookeeperSettings(
+            connect=config.zookeeper_connect,
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=config.zookeeper_connection_timeout_ms or session_timeout_ms,
+            digest=config.zookeeper_digest or "",
+            set_acl=config.zookeeper_set_acl,
+            tls=config.zookeeper_ssl_client_enable,
+            truststore=config.zookeeper_ssl_truststore_location,
+            keystore=config.zookeeper_ssl_keystore_location,
+            keystore_password=config.zookeeper_ssl_keystore_password,
+            check_hostname=config.zookeeper_ssl_endpoint_identification_algorithm == "HTTPS",
+        )
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Raises OSError if a file is missing or is not what it should be."""
+        context = ssl.create_default_context(cafile=self.truststore)
+        context.check_hostname = self.check_hostname
+        if self.keystore is not None:
+            context.load_cert_chain(self.keystore, password=self.keystore_password)
+        return context
+
     @property
     def hosts(self) -> str:
         return self.connect.partition("/")[0]
@@ -72,6 +102,19 @@ class ZookeeperSettings(NamedTuple):
         return f"/{path}" if path else ""
 
 
+class _Trouble(logging.Handler):
+    """Keeps why the last attempt to connect failed, which kazoo tells its log alone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("Connection "):
+            self.last = text.partition(": ")[2].removeprefix("socket connection error: ")
+
+
 class _AtOnce:
     """In the place of kazoo's queues: what is put there is run at once, in the thread that puts it there."""
 
@@ -80,10 +123,11 @@ class _AtOnce:
 
 
 class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler without its two worker threads."""
+    """kazoo's handler without its two worker threads, and with a way to connect that leaves no socket open."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
+        self._tls = tls
         self.callback_queue = self.completion_queue = _AtOnce()
 
     def start(self) -> None:
@@ -91,6 +135,17 @@ class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo h
 
     def stop(self) -> None:
         self._running = False
+
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        hostname: str | None = None,
+        timeout: float | None = None,
+        **_options: Any,
+    ) -> socket.socket:
+        plain = socket.create_connection(address, timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=hostname)
 
 
 class Link:
@@ -105,24 +160,22 @@ class Link:
         self._loop = loop
         self._on_state = on_state
         self._root = settings.chroot
-        handler = _LoopHandler()
+        handler = _LoopHandler(settings.tls_context() if settings.tls else None)
+        self._trouble = _Trouble()
+        logger = logging.Logger("ottla.zookeeper")  # noqa: LOG001  # of this link alone
+        logger.parent = _LOG
+        logger.addHandler(self._trouble)
         self._client = KazooClient(
             hosts=settings.hosts,
             timeout=settings.session_timeout_ms / 1000,
             handler=handler,
-            logger=_LOG,
+            logger=logger,
             auth_data={("digest", settings.digest)} if settings.digest else None,
             default_acl=CREATOR_ALL_ACL if settings.set_acl else None,
             # kazoo's own pauses between two attempts grow to an hour.
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5, sleep_func=handler.sleep_func
             ),
-            use_ssl=settings.tls,
-            ca=settings.truststore,
-            certfile=settings.keystore,
-            keyfile=settings.keystore,
-            keyfile_password=settings.keystore_password,
-            check_hostname=settings.tls and settings.check_hostname,
         )
         self._client.add_listener(self._state_changed)
         #: The session of the connection that was told last, or 0.
@@ -137,6 +190,11 @@ class Link:
         """End the session: what it held is gone at once. Blocks until the connection's thread has ended."""
         self._client.stop()
         self._client.close()
+
+    @property
+    def trouble(self) -> str:
+        """Why the last attempt to connect failed, or nothing."""
+        return self._trouble.last
 
     def _state_changed(self, state: str) -> None:
         client_id = self._client.client_id

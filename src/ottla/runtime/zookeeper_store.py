@@ -43,7 +43,7 @@ class _Request(NamedTuple):
 
 
 class ZookeeperStore:
-    """Made and used on the thread of a running event loop."""
+    """Made and used on the thread of a running event loop. Raises StoreUnavailable if TLS files are not usable."""
 
     def __init__(
         self,
@@ -60,7 +60,10 @@ class ZookeeperStore:
         self._now_ms = now_ms
         self._say = say
         self._loop = asyncio.get_running_loop()
-        self._link = Link(settings, self._loop, self._state_changed)
+        try:
+            self._link = Link(settings, self._loop, self._state_changed)
+        except OSError as error:
+            raise StoreUnavailable(f"the TLS files for ZooKeeper cannot be used: {error}") from error
         self._log = MetadataLog(self._link, node_id, events, now_ms)
         self._members = Members(self._link, events, now_ms)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,8 +82,9 @@ class ZookeeperStore:
         done, _ = await asyncio.wait([self._opened], timeout=timeout_s)
         if not done:
             await self.close()
+            why = f" ({self._link.trouble})" if self._link.trouble else ""
             raise StoreUnavailable(
-                f"no ZooKeeper answers at {self.settings.connect} within {timeout_s:g} s: "
+                f"no ZooKeeper answers at {self.settings.connect} within {timeout_s:g} s{why}: "
                 "start it, or name another with --zookeeper HOST:PORT"
             )
         if error := self._opened.exception():
