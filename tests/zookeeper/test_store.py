@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 import pytest
 from member import Member, member, on_a_loop, topic, until
 
+from ottla.controller import records as r
 from ottla.ports.store import APPEND_BYTES_MAX
 from ottla.runtime.zookeeper_log import FENCED, NOT_CONTROLLER
 from ottla.runtime.zookeeper_store import StoreUnavailable
@@ -133,6 +134,25 @@ async def test_a_zombie_is_fenced_and_leaves_no_entry(cluster: str) -> None:
         assert await zombie.append(topic(6)) is None
         assert await heir.append(topic(7)) == FENCED
         await until(lambda: heir.records == zombie.records == [topic(1), topic(4), topic(6)])
+
+
+@on_a_loop
+async def test_a_new_controller_has_read_everything_before_it_is_told(cluster: str) -> None:
+    async with member(cluster, 1) as old, member(cluster, 2) as heir:
+        epoch, _ = await old.claim()
+        # The heir lags behind: it may not read for a while.
+        async with heir.store._log._reading:
+            assert await old.append(topic(1)) is None
+            known: list[list[r.Record]] = []
+            heir.store.usurp(1, epoch, lambda _epoch, _error: known.append(list(heir.records)))
+            await old.until_controller(2, epoch + 1)
+            assert await old.append(topic(2)) == FENCED
+            assert known == []
+        await until(lambda: known)
+        assert known == [[topic(1)]]
+        # What it decides comes after what it read.
+        assert await heir.append(topic(3)) is None
+        await until(lambda: old.records == heir.records == [topic(1), topic(3)])
 
 
 @on_a_loop

@@ -77,7 +77,7 @@ async def test_with_certificates_on_both_sides(secure_port: int) -> None:
 
 @on_a_loop
 async def test_without_a_certificate_or_without_tls_there_is_no_way_in(secure_port: int) -> None:
-    connection = {"zookeeper_connection_timeout_ms": "1500"}
+    connection = {"zookeeper_connection_timeout_ms": "700"}
     without = settings(secure_port, **connection)
     without["keystore"] = None
     with pytest.raises(StoreUnavailable, match="no ZooKeeper answers"):
@@ -89,7 +89,7 @@ async def test_without_a_certificate_or_without_tls_there_is_no_way_in(secure_po
     distrusting = settings(secure_port, **connection)
     distrusting["truststore"] = None
     with pytest.raises(
-        StoreUnavailable, match=r"within 1.5 s \(.*(CERTIFICATE_VERIFY_FAILED|certificate verify failed)"
+        StoreUnavailable, match=r"within 0.7 s \(.*(CERTIFICATE_VERIFY_FAILED|certificate verify failed)"
     ):
         await Member(**distrusting).store.connect()
 
@@ -109,7 +109,7 @@ async def test_a_file_that_is_missing_is_said_at_once(free_port: int) -> None:
 async def test_a_certificate_that_bears_another_name(program: Program, tmp_path: Path) -> None:
     server, port = await asyncio.to_thread(served_with, program, tmp_path, "elsewhere.pem")
     try:
-        strict = settings(port, zookeeper_connection_timeout_ms="1500")
+        strict = settings(port, zookeeper_connection_timeout_ms="700")
         with pytest.raises(StoreUnavailable, match="no ZooKeeper answers"):
             await Member(**strict).store.connect()
         lenient = settings(port, zookeeper_ssl_endpoint_identification_algorithm="")

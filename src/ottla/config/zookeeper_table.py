@@ -16,7 +16,7 @@ _CONNECT_FORM = "HOST:PORT items, and after the last one a path of their own if 
 def is_connect(value: Value) -> bool:
     """HOST:PORT[,HOST:PORT…][/path]"""
     hosts, slash, path = str(value).partition("/")
-    if slash and (not path.strip("/") or "//" in path):
+    if slash and (not path.strip("/") or "//" in f"/{path}"):
         return False
     for item in hosts.split(","):
         host, colon, port = item.strip().rpartition(":")

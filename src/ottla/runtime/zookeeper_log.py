@@ -1,8 +1,8 @@
 """The metadata log in ZooKeeper: read by all in order, written by the controller, shortened by snapshots.
 
 An append is one multi: check the version of /controller_epoch, set /metadata/end by version, create the entry. If the
-connection breaks, the same multi is sent again after the log was read: the version of /metadata/end lets at most one of
-the two through, and if the first one did, its entry was read and recognised by its tag. So each proposal is in the log
+connection breaks, the same multi is sent again after the log was read: the version of /metadata/end, and the name of the
+entry, let at most one of the two through, and if the first one did, its entry was read and recognised by its tag. So each proposal is in the log
 once, or it is known not to be (R6). Appends go one at a time; what is proposed meanwhile gathers and shares the next.
 
 Every coroutine here belongs to one connection and may be cancelled at any `await` when that breaks: what has to outlive
