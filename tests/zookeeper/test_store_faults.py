@@ -258,6 +258,17 @@ async def test_a_paused_server_suspends_and_comes_back(zookeeper: LocalZookeeper
 
 
 @on_a_loop
+async def test_a_stop_does_not_wait_for_a_server_that_stands_still(zookeeper: LocalZookeeper) -> None:
+    one = Member(zookeeper.address, session_timeout_ms=60_000)
+    await one.store.connect()
+    os.kill(zookeeper.pid, signal.SIGSTOP)
+    await until(lambda: state_of(zookeeper.pid).startswith("T"), "the server to stand still")
+    await asyncio.wait_for(one.store.close(), 10)
+    # The connection's thread ends when the server does.
+    zookeeper.stop()
+
+
+@on_a_loop
 async def test_an_ensemble_survives_the_loss_of_its_leader(program: Program, tmp_path: Path) -> None:
     ensemble = LocalEnsemble(program, tmp_path, durable=False)
     await asyncio.to_thread(ensemble.start)

@@ -4,7 +4,7 @@ kazoo runs one thread for its connection, and by default one more each for answe
 each other. Here all three kinds of news are handed to the loop by that one thread, in the order in which the server
 sent them: the handler below runs kazoo's callbacks where they occur, and each does no more than post to the loop.
 
-Nothing here blocks, except `close`. Paths are given without the chroot; it is made if it is missing.
+Nothing here blocks. Paths are given without the chroot; it is made if it is missing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NoAuthError,
     NodeExistsError,
     NoNodeError,
@@ -41,6 +43,9 @@ UNKNOWN_OUTCOME: Final = (ConnectionLoss, SessionExpiredError, ConnectionClosedE
 
 #: What a multi fails with when somebody else was quicker.
 _RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
+
+#: How long the end of a session may take.
+_CLOSE_S: Final = 2.0
 
 # What people should know of connections is said by the store; kazoo's own log is there for who asks for it.
 _LOG: Final = logging.getLogger("ottla.zookeeper")
@@ -186,10 +191,20 @@ class Link:
     def start(self) -> None:
         self._client.start_async()
 
-    def close(self) -> None:
-        """End the session: what it held is gone at once. Blocks until the connection's thread has ended."""
-        self._client.stop()
-        self._client.close()
+    async def close(self) -> None:
+        """End the session: what it held is gone at once. A server that does not answer is not waited for: the session
+        then ends by itself."""
+        closed = self._loop.create_future()
+
+        def stop() -> None:
+            # Waits for kazoo's thread, which waits for the server.
+            with contextlib.suppress(KazooException):
+                self._client.stop()
+                self._client.close()
+            self._post(closed.set_result, None)
+
+        threading.Thread(target=stop, name="close ZooKeeper", daemon=True).start()
+        await asyncio.wait([closed], timeout=_CLOSE_S)
 
     @property
     def trouble(self) -> str:

@@ -97,8 +97,7 @@ class ZookeeperStore:
         self._cut()
         self._refuse_requests(CLOSED)
         self._log.refuse(CLOSED)
-        # It waits for kazoo's thread.
-        await asyncio.to_thread(self._link.close)
+        await self._link.close()
 
     @property
     def end(self) -> int:
