@@ -171,7 +171,9 @@ class Link:
         logger.parent = _LOG
         logger.addHandler(self._trouble)
         self._client = KazooClient(
-            hosts=settings.hosts,
+            # An attempt to connect may take the session's time-out divided by the number of servers. If there is only one,
+            # a single attempt at it while it starts could cost the session: it is named three times.
+            hosts=settings.hosts if "," in settings.hosts else ",".join([settings.hosts] * 3),
             timeout=settings.session_timeout_ms / 1000,
             handler=handler,
             logger=logger,
