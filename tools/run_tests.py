@@ -92,6 +92,8 @@ GROUPS = (
         ),
         workers=2,
     ),
+    # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
+    Group(name="zookeeper", folders=("zookeeper",)),
     # Third-party clients, unmodified, against a running broker.
     Group(name="clients", folders=("clients",)),
     # One test a claim of the mission.
@@ -193,13 +195,13 @@ def run_group(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
 
 def table(outcomes: dict[str, Outcome]) -> str:
     total = Outcome()
-    lines = [f"{'group':<8} {'seconds':>8} {'passed':>7} {'failed':>7} {'skipped':>8}"]
+    lines = [f"{'group':<9} {'seconds':>8} {'passed':>7} {'failed':>7} {'skipped':>8}"]
     for name, outcome in outcomes.items():
         total.add(outcome)
         lines.append(
-            f"{name:<8} {outcome.seconds:>8.1f} {outcome.passed:>7} {outcome.failed:>7} {outcome.skipped:>8}"
+            f"{name:<9} {outcome.seconds:>8.1f} {outcome.passed:>7} {outcome.failed:>7} {outcome.skipped:>8}"
         )
-    lines.append(f"{'total':<8} {total.seconds:>8.1f}")
+    lines.append(f"{'total':<9} {total.seconds:>8.1f}")
     lines.append("")
     lines.append(f"{total.passed} passed, {total.failed} failed, {total.skipped} skipped")
     return "\n".join(lines)

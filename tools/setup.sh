@@ -65,7 +65,7 @@ if ! keep_venv; then
     fi
 fi
 
-say "Installing into $venv with $installer (the first time takes about half a minute)"
+say "Installing into $venv with $installer (the first time takes a minute or two: PySpark, for its ZooKeeper, has 450 MB)"
 rm -f "$stamp"
 if [ "$installer" = uv ]; then
     uv pip install --quiet --python "$venv/bin/python" \

@@ -33,6 +33,19 @@ class BrokerConfig(Settings):
     node_id: int
     broker_rack: str | None
 
+    zookeeper_connect: str | None
+    zookeeper_session_timeout_ms: int
+    zookeeper_connection_timeout_ms: int | None
+    zookeeper_digest: str | None
+    zookeeper_set_acl: bool
+    zookeeper_ssl_client_enable: bool
+    zookeeper_ssl_truststore_location: str | None
+    zookeeper_ssl_truststore_type: str
+    zookeeper_ssl_keystore_location: str | None
+    zookeeper_ssl_keystore_password: str | None
+    zookeeper_ssl_keystore_type: str
+    zookeeper_ssl_endpoint_identification_algorithm: str
+
     listeners: tuple[Listener, ...]
     # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.
     advertised_listeners: tuple[Listener, ...]

@@ -9,6 +9,7 @@ from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, 
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
 from ottla.config.not_honoured import NOT_HONOURED
 from ottla.config.topic_table import DAY_MS, MIB, TOPIC
+from ottla.config.zookeeper_table import CLUSTER, ZOOKEEPER
 
 NODE = "Node"
 CONNECTIONS = "Listeners and connections"
@@ -17,7 +18,7 @@ LOG = "Log"
 FLUSH = "Flushing and recovery"
 CLIENTS = "Fetching and producing"
 GROUPS = "Groups and transactions"
-SECTIONS = (NODE, CONNECTIONS, TOPICS, LOG, FLUSH, CLIENTS, GROUPS)
+SECTIONS = (NODE, CLUSTER, CONNECTIONS, TOPICS, LOG, FLUSH, CLIENTS, GROUPS)
 
 INT_MAX = 2**31 - 1
 DEFAULT_PROTOCOL_MAP = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
@@ -98,6 +99,7 @@ def _topic_defaults() -> list[Definition]:
 BROKER: dict[str, Definition] = table(
     [
         *_topic_defaults(),
+        *ZOOKEEPER,
         _number(
             NODE,
             "node.id",

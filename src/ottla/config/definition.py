@@ -77,7 +77,9 @@ class Definition:
         section: str = "",
     ) -> None:
         self.name = name
-        self.type = kind  # "short", "int", "long", "double", "boolean", "string", "list" or "class"
+        self.type = (
+            kind  # "short", "int", "long", "double", "boolean", "string", "list", "class" or "password"
+        )
         self.default = default
         self.doc = doc
         self.unit = unit
@@ -102,6 +104,11 @@ class Definition:
     def attribute(self) -> str:
         """The name of the resolved setting in Python."""
         return self.name.replace(".", "_")
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether its value is for nobody's eyes."""
+        return self.type == "password"
 
     @property
     def accepts(self) -> str:
@@ -131,6 +138,8 @@ class Definition:
     def refuse(self, text: str) -> InvalidConfig:
         """The exception for a value that this setting does not take."""
         quoted = text if len(text) <= QUOTED_CHARS_MAX else text[:QUOTED_CHARS_MAX] + "…"
+        if self.sensitive:
+            quoted = "[hidden]"
         return InvalidConfig(f"Invalid value {quoted} for configuration {self.name}: must be {self.accepts}")
 
     def parse(self, text: str | None) -> Value:

@@ -15,7 +15,17 @@ from ottla.config.topic_table import TOPIC
 
 DYNAMIC_TOPIC = 1
 
-TYPE_CODES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8}
+TYPE_CODES = {
+    "boolean": 1,
+    "string": 2,
+    "int": 3,
+    "short": 4,
+    "long": 5,
+    "double": 6,
+    "list": 7,
+    "class": 8,
+    "password": 9,
+}
 
 # `broker.id` is another name of `node.id`; a description of either shows both.
 ALIASES = {"broker.id": ("broker.id", "node.id"), "node.id": ("node.id", "broker.id")}
@@ -117,11 +127,12 @@ def _behind(names: Iterable[str], broker: BrokerConfig) -> list[Synonym]:
 def _entry(row: Definition, value: str | None, source: int, synonyms: tuple[Synonym, ...]) -> Entry:
     return Entry(
         name=row.name,
-        value=value,
+        # A secret is known to be set; what it is, nobody is told.
+        value=None if row.sensitive else value,
         source=source,
         read_only=row.dynamic == READ_ONLY,
-        sensitive=False,
+        sensitive=row.sensitive,
         type_code=TYPE_CODES[row.type],
         documentation=row.doc,
-        synonyms=synonyms,
+        synonyms=tuple(each._replace(value=None) for each in synonyms) if row.sensitive else synonyms,
     )

@@ -1,0 +1,330 @@
+"""The connection to ZooKeeper: kazoo's requests as futures of the event loop, and its states as calls.
+
+kazoo runs one thread for its connection, and by default one more each for answers and for watches, which may overtake
+each other. Here all three kinds of news are handed to the loop by that one thread, in the order in which the server
+sent them: the handler below runs kazoo's callbacks where they occur, and each does no more than post to the loop.
+
+Nothing here blocks. Paths are given without the chroot; it is made if it is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from ottla.config.broker import BrokerConfig
+
+#: What a request ends with when its connection did: whether it was carried out is not known.
+UNKNOWN_OUTCOME: Final = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
+
+#: What a multi fails with when somebody else was quicker.
+_RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
+
+#: How long the end of a session may take.
+_CLOSE_S: Final = 2.0
+
+# What people should know of connections is said by the store; kazoo's own log is there for who asks for it.
+_LOG: Final = logging.getLogger("ottla.zookeeper")
+_LOG.addHandler(logging.NullHandler())
+
+
+class ZookeeperSettings(NamedTuple):
+    """How to reach ZooKeeper. Files are PEM."""
+
+    #: HOST:PORT,HOST:PORT/chroot, as in Kafka's zookeeper.connect
+    connect: str
+    session_timeout_ms: int = 18_000
+    connection_timeout_ms: int = 18_000
+    #: "user:password" of ZooKeeper's digest scheme
+    digest: str = ""
+    #: Whether the znodes that are made here belong to that user alone.
+    set_acl: bool = False
+    tls: bool = False
+    #: Certificates to believe
+    truststore: str | None = None
+    #: Certificate and private key of this broker, in one file
+    keystore: str | None = None
+    keystore_password: str | None = None
+    check_hostname: bool = True
+
+    @staticmethod
+    def from_config(config: BrokerConfig) -> ZookeeperSettings:
+        """Of a broker that has zookeeper.connect."""
+        assert config.zookeeper_connect is not None
+        session_timeout_ms = config.zookeeper_session_timeout_ms
+        return ZookeeperSettings(
+            connect=config.zookeeper_connect,
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=config.zookeeper_connection_timeout_ms or session_timeout_ms,
+            digest=config.zookeeper_digest or "",
+            set_acl=config.zookeeper_set_acl,
+            tls=config.zookeeper_ssl_client_enable,
+            truststore=config.zookeeper_ssl_truststore_location,
+            keystore=config.zookeeper_ssl_keystore_location,
+            keystore_password=config.zookeeper_ssl_keystore_password,
+            check_hostname=config.zookeeper_ssl_endpoint_identification_algorithm == "HTTPS",
+        )
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Raises OSError if a file is missing or is not what it should be."""
+        context = ssl.create_default_context(cafile=self.truststore)
+        context.check_hostname = self.check_hostname
+        if self.keystore is not None:
+            context.load_cert_chain(self.keystore, password=self.keystore_password)
+        return context
+
+    @property
+    def hosts(self) -> str:
+        return self.connect.partition("/")[0]
+
+    @property
+    def chroot(self) -> str:
+        path = self.connect.partition("/")[2].strip("/")
+        return f"/{path}" if path else ""
+
+
+class _Trouble(logging.Handler):
+    """Keeps why the last attempt to connect failed, which kazoo tells its log alone."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if text.startswith("Connection "):
+            self.last = text.partition(": ")[2].removeprefix("socket connection error: ")
+
+
+class _AtOnce:
+    """In the place of kazoo's queues: what is put there is run at once, in the thread that puts it there."""
+
+    def put(self, function: Callable[[], object]) -> None:
+        function()
+
+
+class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+    """kazoo's handler without its two worker threads, and with a way to connect that leaves no socket open."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._tls = tls
+        self.callback_queue = self.completion_queue = _AtOnce()
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        hostname: str | None = None,
+        timeout: float | None = None,
+        **_options: Any,
+    ) -> socket.socket:
+        plain = socket.create_connection(address, timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=hostname)
+
+
+class Link:
+    """One client of ZooKeeper. `on_state(state)` gets kazoo's CONNECTED, SUSPENDED and LOST."""
+
+    def __init__(
+        self,
+        settings: ZookeeperSettings,
+        loop: asyncio.AbstractEventLoop,
+        on_state: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._on_state = on_state
+        self._root = settings.chroot
+        handler = _LoopHandler(settings.tls_context() if settings.tls else None)
+        self._trouble = _Trouble()
+        logger = logging.Logger("ottla.zookeeper")  # noqa: LOG001  # of this link alone
+        logger.parent = _LOG
+        logger.addHandler(self._trouble)
+        self._client = KazooClient(
+            # An attempt to connect may take the session's time-out divided by the number of servers. If there is only one,
+            # a single attempt at it while it starts could cost the session: it is named three times.
+            hosts=settings.hosts if "," in settings.hosts else ",".join([settings.hosts] * 3),
+            timeout=settings.session_timeout_ms / 1000,
+            handler=handler,
+            logger=logger,
+            auth_data={("digest", settings.digest)} if settings.digest else None,
+            default_acl=CREATOR_ALL_ACL if settings.set_acl else None,
+            # kazoo's own pauses between two attempts grow to an hour.
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5, sleep_func=handler.sleep_func
+            ),
+        )
+        self._client.add_listener(self._state_changed)
+        #: The session of the connection that was told last, or 0.
+        self.session = 0
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._client.start_async()
+
+    async def close(self) -> None:
+        """End the session: what it held is gone at once. A server that does not answer is not waited for: the session
+        then ends by itself."""
+        closed = self._loop.create_future()
+
+        def stop() -> None:
+            # Waits for kazoo's thread, which waits for the server.
+            with contextlib.suppress(KazooException):
+                self._client.stop()
+                self._client.close()
+            self._post(closed.set_result, None)
+
+        threading.Thread(target=stop, name="close ZooKeeper", daemon=True).start()
+        await asyncio.wait([closed], timeout=_CLOSE_S)
+
+    @property
+    def trouble(self) -> str:
+        """Why the last attempt to connect failed, or nothing."""
+        return self._trouble.last
+
+    def _state_changed(self, state: str) -> None:
+        client_id = self._client.client_id
+        self._post(self._tell_state, state, client_id[0] if client_id else 0)
+
+    def _tell_state(self, state: str, session: int) -> None:
+        if state != KazooState.SUSPENDED:
+            self.session = session
+        self._on_state(state)
+
+    def _post(self, function: Callable[..., object], *arguments: object) -> None:
+        # The loop may be closed before the connection: nobody is left to hear it then.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def get(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
+        """(data, stat), or NoNodeError; without a znode there is no watch either."""
+        return self._future(self._client.get_async(self._root + path, watch=self._watcher(watch)))
+
+    def exists(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
+        """The stat, or None; the watch is set in both cases."""
+        return self._future(self._client.exists_async(self._root + path, watch=self._watcher(watch)))
+
+    def children(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
+        return self._future(self._client.get_children_async(self._root + path, watch=self._watcher(watch)))
+
+    def sync(self) -> asyncio.Future[Any]:
+        """Done when our server has seen everything that was decided before."""
+        return self._future(self._client.sync_async(self._root or "/"))
+
+    def multi(self, operations: Sequence[tuple[Any, ...]]) -> asyncio.Future[Any]:
+        """All of these or none: ("check", path, version), ("set", path, data, version), ("create", path, data),
+        ("ephemeral", path, data), ("delete", path). The results in order; each is an exception if any failed."""
+        transaction = self._client.transaction()
+        for kind, name, *rest in operations:
+            path = self._root + name
+            if kind == "check":
+                transaction.check(path, rest[0])
+            elif kind == "set":
+                transaction.set_data(path, rest[0], rest[1])
+            elif kind == "delete":
+                transaction.delete(path)
+            else:
+                transaction.create(path, rest[0], ephemeral=kind == "ephemeral")
+        return self._future(transaction.commit_async())
+
+    async def commit(self, operations: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """As `multi`, for who expects it to succeed: raises why it did not."""
+        results: list[Any] = await self.multi(operations)
+        if not succeeded(results):
+            raise cause(results)
+        return results
+
+    async def ensure(self, znodes: Sequence[tuple[str, bytes]]) -> None:
+        """Make those of these znodes that are missing, and the chroot above them."""
+        parts = self._root.split("/")[1:]
+        above = [("/" + "/".join(parts[: count + 1]), b"") for count in range(len(parts))]
+        for path, data in [*above, *((self._root + path, data) for path, data in znodes)]:
+            # Looked for first: who may not write there may still use what is there.
+            if await self._future(self._client.exists_async(path)) is None:
+                with contextlib.suppress(NodeExistsError):
+                    await self._future(self._client.create_async(path, data))
+
+    def _future(self, result: Any) -> asyncio.Future[Any]:
+        future = self._loop.create_future()
+        result.rawlink(lambda done: self._post(_resolve, future, done))
+        return future
+
+    def _watcher(self, watch: Callable[[], object] | None) -> Callable[[WatchedEvent], None] | None:
+        if watch is None:
+            return None
+
+        def fired(event: WatchedEvent) -> None:
+            # NONE says that the watch is gone with its connection, which the state tells as well.
+            if event.type != EventType.NONE:
+                self._post(watch)
+
+        return fired
+
+
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return  # nobody waits for it any more
+    if result.exception is None:
+        future.set_result(result.value)
+    else:
+        future.set_exception(result.exception)
+        # Who was cancelled meanwhile never asks; that is no oversight worth a warning.
+        future.exception()
+
+
+def succeeded(results: Sequence[Any]) -> bool:
+    """Whether a multi was carried out."""
+    return not any(isinstance(result, Exception) for result in results)
+
+
+def cause(results: Sequence[Any]) -> Exception:
+    """Which of the results of a failed multi says why: the others say that they were taken back."""
+    for result in results:
+        if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+            return result
+    raise AssertionError("a multi failed without a cause")
+
+
+def raise_unless_race(results: Sequence[Any]) -> None:
+    """That somebody was quicker is seen by the next attempt; any other failure would come again and again."""
+    if not succeeded(results) and not isinstance(why := cause(results), _RACES):
+        raise why
+
+
+def in_words(error: Exception) -> str:
+    if isinstance(error, NoAuthError):
+        return "not allowed: the znodes belong to another user (see zookeeper.digest and zookeeper.set.acl)"
+    return str(error) or type(error).__name__

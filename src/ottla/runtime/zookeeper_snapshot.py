@@ -1,0 +1,73 @@
+"""Snapshots of the metadata in ZooKeeper: written in chunks, read back, and what they replace deleted.
+
+A snapshot counts once /metadata/end names it; until then it is nobody's, and what a controller left unfinished is
+deleted by the next one that trims. Every write carries the fence of its controller (a check of /controller_epoch)
+and raises BadVersionError once another has taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kazoo.exceptions import NoNodeError
+
+from ottla.controller.records import Record
+from ottla.runtime import zookeeper_layout as layout
+from ottla.runtime.zookeeper_link import Link
+
+#: Entries before the snapshot that are kept, so that a broker that was away for a moment goes on reading from where it was.
+ENTRIES_KEPT: Final = 100
+#: Deletions that share a multi.
+_DELETIONS: Final = 100
+
+
+async def write_snapshot(link: Link, fence: tuple[Any, ...], records: Sequence[Record], offset: int) -> int:
+    """Write it, unpublished. How many chunks it has."""
+    await _delete_snapshot(link, fence, offset)
+    await link.commit([fence, ("create", layout.snapshot(offset), b"")])
+    number = 0
+    for chunk in layout.chunks_of(records):
+        await link.commit([fence, ("create", layout.chunk(offset, number), chunk)])
+        number += 1
+    return number
+
+
+async def read_snapshot(link: Link, offset: int) -> list[Record] | None:
+    """Its records, or None if it was replaced by a newer one meanwhile."""
+    records: list[Record] = []
+    try:
+        data, _ = await link.get(layout.snapshot(offset))
+        for number in range(layout.decode_snapshot(data)):
+            data, _ = await link.get(layout.chunk(offset, number))
+            records += layout.decoded(data.split(b"\n"))
+            # Others have their turn between two chunks: each takes milliseconds to decode.
+            await asyncio.sleep(0)
+    except NoNodeError:
+        return None
+    return records
+
+
+async def trim(link: Link, fence: tuple[Any, ...], offset: int) -> None:
+    """Delete the entries that the published snapshot replaces, and all other snapshots."""
+    firsts = sorted(int(name) for name in await link.children(layout.LOG))
+    old = [first for first in firsts if first < offset][:-ENTRIES_KEPT]
+    for start in range(0, len(old), _DELETIONS):
+        # Oldest first: the entries that are left have no gaps, whenever this ends.
+        deletions = [("delete", layout.entry(first)) for first in old[start : start + _DELETIONS]]
+        await link.commit([fence, *deletions])
+    for name in await link.children(layout.SNAPSHOTS):
+        if int(name) != offset:
+            await _delete_snapshot(link, fence, int(name))
+
+
+async def _delete_snapshot(link: Link, fence: tuple[Any, ...], offset: int) -> None:
+    try:
+        numbers = sorted(map(int, await link.children(layout.snapshot(offset))))
+    except NoNodeError:
+        return
+    for start in range(0, len(numbers), _DELETIONS):
+        chunks = [("delete", layout.chunk(offset, number)) for number in numbers[start : start + _DELETIONS]]
+        await link.commit([fence, *chunks])
+    await link.commit([fence, ("delete", layout.snapshot(offset))])
