@@ -139,8 +139,8 @@ class Driver:
             self.turn()
         self.now_ms = end
 
-    def leader(self, topic: str, number: int = 0) -> Any:
-        return self.broker.hosting.by_name[topic].leaders[number]
+    def replica(self, topic: str, number: int = 0) -> Any:
+        return self.broker.hosting.by_name[topic].replicas[number]
 
     def close(self) -> None:
         self.broker.stop()

@@ -46,15 +46,15 @@ def stopped(driver: Any) -> Again:
 
 def test_a_start_opens_nothing_and_the_turns_after_it_open_all(before: Any) -> None:
     again = stopped(before)
-    leaders = list(again.broker.hosting.leaders())
+    replicas = list(again.broker.hosting.replicas())
     assert len(again.broker.hosting.asleep) == PARTITIONS
-    assert not any(leader.opened for leader in leaders)
+    assert not any(replica.opened for replica in replicas)
     assert again.broker.settle(again.now_ms), "there is more to do"
-    opened = sum(leader.opened for leader in leaders)
+    opened = sum(replica.opened for replica in replicas)
     assert 0 < opened < PARTITIONS, "some a turn"
     again.turn()
-    assert all(leader.opened for leader in leaders) and not again.broker.hosting.asleep
-    assert [leader.high_watermark for leader in leaders] == [1, 1, 1, 2, *[1] * (PARTITIONS - 4)]
+    assert all(replica.opened for replica in replicas) and not again.broker.hosting.asleep
+    assert [replica.high_watermark for replica in replicas] == [1, 1, 1, 2, *[1] * (PARTITIONS - 4)]
     assert sum(directory.partitions for directory in again.broker.directories.all) == PARTITIONS
     assert again.said == []
 
@@ -82,16 +82,16 @@ def test_a_checkpoint_keeps_what_is_asleep_and_so_does_a_stop(before: Any, batch
     again.broker.hosting.to_create.clear()
     client = again.connect()
     client.produce("t", batch(b"next"), 9)
-    again.broker.upkeep.flush(again.leader("t", 9))
+    again.broker.upkeep.flush(again.replica("t", 9))
     again.turn()
     crashed = Again(again)
     assert not crashed.broker.hosting.asleep, "after a crash every log is looked at"
-    assert crashed.leader("t", 3).log.log_start_offset == 1
-    assert {crashed.leader("t", number).log.recovery_point for number in range(PARTITIONS)} == {1, 2}
+    assert crashed.replica("t", 3).log.log_start_offset == 1
+    assert {crashed.replica("t", number).log.recovery_point for number in range(PARTITIONS)} == {1, 2}
     # A clean stop of a run that has opened nothing leaves the mark for logs that it never saw.
     third = stopped(stopped(crashed))
-    assert third.leader("t", 3).log.log_start_offset == 1
-    assert third.leader("t", 9).log.next_offset == 2
+    assert third.replica("t", 3).log.log_start_offset == 1
+    assert third.replica("t", 9).log.next_offset == 2
     third.close()
 
 

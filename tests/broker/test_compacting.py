@@ -49,7 +49,7 @@ def answer(driver: Driver, done: Callable[..., None], outcome: Outcome | None, e
 
 
 def values(driver: Driver, topic: str) -> list[tuple[int, bytes | None]]:
-    log = driver.leader(topic).log
+    log = driver.replica(topic).log
     return [
         (record.offset, record.key)
         for segment in log.segments
@@ -58,7 +58,7 @@ def values(driver: Driver, topic: str) -> list[tuple[int, bytes | None]]:
 
 
 def left_over(driver: Driver, topic: str) -> list[str]:
-    folder = Path(driver.leader(topic).log.directory)
+    folder = Path(driver.replica(topic).log.directory)
     return sorted(path.name for path in folder.iterdir() if path.suffix in (".swap", ".cleaned", ".deleted"))
 
 
@@ -67,7 +67,7 @@ def test_a_dirty_log_is_compacted_and_the_old_files_go_later(driver: Driver) -> 
     client.create("t", **COMPACTED)
     fill(client, "t")
     task, done = asked(driver)
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     old = [segment.file for segment in log.segments[:-1]]
     finish(driver, task, done)
     assert log.cleaned_offset == log.active.base_offset
@@ -99,7 +99,7 @@ def test_the_dirtiest_comes_first_and_one_at_a_time(driver: Driver) -> None:
     fill(client, "a", 20, keys=20)
     fill(client, "b", 20, keys=20)
     for topic in ("a", "b"):
-        driver.broker.upkeep.flush(driver.leader(topic))
+        driver.broker.upkeep.flush(driver.replica(topic))
     driver.turn()
     task, done = asked(driver)
     assert task.directory.endswith("/b-0"), "all of it is dirty"
@@ -159,7 +159,7 @@ def test_an_output_of_segments_that_are_gone_is_thrown_away(driver: Driver) -> N
     delete_records(client, 12)
     before = values(driver, "t")
     answer(driver, done, outcome, None)
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     assert {offset for offset, _key in values(driver, "t")} <= {offset for offset, _key in before}
     assert log.cleaned_offset == 0, "what is left was not cleaned as a whole"
     driver.advance(3000)
@@ -267,7 +267,7 @@ def test_a_rename_that_fails_costs_the_pass_alone(driver: Driver, monkeypatch: p
     monkeypatch.setattr(driver.disk, "rename", full)
     run(driver, lambda: answer(driver, done, outcome, None))
     assert values(driver, "t") == before
-    assert driver.leader("t").offline is None
+    assert driver.replica("t").offline is None
     assert left_over(driver, "t") == []
     assert client.produce("t", encode_batch([Record(0, driver.now_ms, b"k", b"v")])).error_code.value == 0
 
@@ -286,7 +286,7 @@ def test_a_sync_that_fails_takes_the_directory_offline(
 
     monkeypatch.setattr(driver.disk, "sync_dir", broken)
     run(driver, lambda: answer(driver, done, outcome, None))
-    assert driver.leader("t").offline is not None
+    assert driver.replica("t").offline is not None
 
 
 def run(driver: Driver, action: Callable[[], None]) -> None:

@@ -162,7 +162,7 @@ def test_retention_by_time_takes_whole_segments(client: Any, driver: Any, batch:
 def test_a_silent_log_is_flushed_in_the_background(client: Any, driver: Any, batch: Any) -> None:
     client.create("t")
     client.produce("t", batch(b"x"))
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     assert log.recovery_point == 0
     driver.advance(10_000)
     assert log.recovery_point == 1
@@ -173,7 +173,7 @@ def test_a_flush_for_which_there_is_no_room_is_made_up_for(
 ) -> None:
     client.create("t")
     client.produce("t", batch(b"x"))
-    log = driver.leader("t").log
+    log = driver.replica("t").log
 
     def refuse(_log: Any) -> None:
         raise DiskError("no space left on device", full=True)
@@ -198,11 +198,11 @@ def test_a_flush_does_not_write_into_the_next_topic_of_the_same_name(
         held.setattr(
             driver, "_perform", lambda effect: (jobs.append if effect[0] == RUN else perform)(effect)
         )
-        driver.broker.upkeep.flush(driver.leader("t"))
+        driver.broker.upkeep.flush(driver.replica("t"))
         driver.turn()
         client.ask(20, topics=[{"name": "t"}])
         client.create("t")
-        directory = driver.leader("t").log.directory
+        directory = driver.replica("t").log.directory
     for effect in jobs:
         driver._perform(effect)
     driver.turn()
@@ -215,7 +215,7 @@ def test_a_flush_that_failed_while_stopping_leaves_no_clean_mark(
     """R11: the end of the job is not told any more, and a second sync would succeed."""
     client.create("t")
     client.produce("t", batch(b"x"))
-    driver.broker.upkeep.flush(driver.leader("t"))
+    driver.broker.upkeep.flush(driver.replica("t"))
     [(_kind, job, _done)] = [effect for effect in driver.broker.outbox if effect[0] == RUN]
 
     def refuse(_file: Any) -> None:
@@ -265,9 +265,9 @@ def test_nothing_leaves_a_connection_that_is_to_be_closed(
     reader.send(FETCH, 12, **fetching({("t", 0): 0}, max_wait=9000))
     core = driver.broker
     core.receive(reader.connection, memoryview(b"x"), core.now_ms)
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     log.append(batch(b"a"), 0, core.now_ms)
-    core.appended(driver.leader("t"), log, core.now_ms)
+    core.appended(driver.replica("t"), log, core.now_ms)
     driver.turn()
     assert reader.closed_because
     assert reader.answers == []

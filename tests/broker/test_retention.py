@@ -42,7 +42,7 @@ def fill(client: Any, batch: Any, count: int = 30, topic: str = "t", **fields: A
 
 
 def bases(driver: Any) -> list[int]:
-    found: list[int] = driver.leader("t").log.bases
+    found: list[int] = driver.replica("t").log.bases
     return found
 
 
@@ -97,7 +97,7 @@ def test_log_append_time_counts_from_the_append_whatever_the_records_say(
 def test_by_size_while_what_is_left_is_no_less_than_the_bound(driver: Any, client: Any, batch: Any) -> None:
     client.create("t", segment_bytes="1048576", retention_ms="-1")
     fill(client, batch, 35)
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     assert bases(driver) == [0, 10, 20, 30]
     without_two = log.size - sum(segment.size for segment in log.segments[:2])
     alter(client, TOPIC, "t", retention_bytes=str(without_two + 1))
@@ -186,7 +186,7 @@ def test_jitter_changed_at_run_time(driver: Any, client: Any, batch: Any) -> Non
             driver.advance(HOUR_MS // 2)
         for partition in range(30):
             client.produce("t", batch(b"v", timestamp_ms=driver.now_ms), partition)
-    assert 0 < sum(len(driver.leader("t", number).log.bases) - 1 for number in range(30)) < 30
+    assert 0 < sum(len(driver.replica("t", number).log.bases) - 1 for number in range(30)) < 30
 
 
 def test_size_of_indexes_changed_at_run_time_counts_from_the_next_segment(
@@ -201,7 +201,7 @@ def test_size_of_indexes_changed_at_run_time_counts_from_the_next_segment(
     for _ in range(20):
         client.produce("t", batch(b"v", timestamp_ms=driver.now_ms))
     assert len(bases(driver)) > 3
-    assert all(segment.index.count <= 5 for segment in driver.leader("t").log.segments[1:])
+    assert all(segment.index.count <= 5 for segment in driver.replica("t").log.segments[1:])
 
 
 def test_what_a_topic_takes_changed_at_run_time(driver: Any, client: Any, batch: Any) -> None:
@@ -225,7 +225,7 @@ def test_what_a_topic_takes_changed_at_run_time(driver: Any, client: Any, batch:
 
 def test_flushing_changed_at_run_time(driver: Any, client: Any, batch: Any) -> None:
     client.create("t")
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     client.produce("t", batch(b"v"))
     assert log.flushed_offset == 0
     alter(client, TOPIC, "t", flush_messages="3")
@@ -304,7 +304,7 @@ def test_the_delay_changed_at_run_time(driver: Any, client: Any, tmp_path: Path)
 
 @pytest.mark.usefixtures("old")
 def test_a_reader_that_was_sent_there_reads_on(driver: Any, client: Any, tmp_path: Path) -> None:
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     file, position, size = log.slice(3, 20, 1 << 20, whole_first=True)
     wanted = driver.disk.read(file, position, size)
     descriptor = driver.disk.pin(file)

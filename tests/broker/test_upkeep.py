@@ -18,7 +18,7 @@ def test_retention_goes_over_many_partitions_in_slices(driver: Any, client: Any,
     client.create("t", 100, retention_ms="1000")
     for partition in range(100):
         client.produce("t", batch(b"v", timestamp_ms=driver.now_ms), partition)
-    logs = [driver.leader("t", number).log for number in range(100)]
+    logs = [driver.replica("t", number).log for number in range(100)]
 
     def left() -> int:
         return sum(log.log_start_offset == 0 for log in logs)
@@ -43,12 +43,12 @@ def test_what_retention_has_not_come_to_follows_by_itself(driver: Any, client: A
     driver.now_ms += 10_000
     driver.broker.upkeep.retain(driver.now_ms)
     driver.advance(1000)
-    assert all(driver.leader("t", number).log.log_start_offset == 1 for number in range(100))
+    assert all(driver.replica("t", number).log.log_start_offset == 1 for number in range(100))
 
 
 def recovery_points(driver: Any, topic: str, partitions: int) -> int:
     """How many of the logs of one record each were flushed."""
-    return sum(driver.leader(topic, number).log.recovery_point for number in range(partitions))
+    return sum(driver.replica(topic, number).log.recovery_point for number in range(partitions))
 
 
 def test_many_logs_with_little_in_them_are_flushed_some_a_second(
@@ -97,7 +97,7 @@ def test_a_checkpoint_keeps_what_has_not_changed_since_the_start(
     again = LogDirectory(driver.disk, old.path, driver.said.append)
     image = driver.broker.image
     again.open(cluster_id=image.cluster_id, node_id=1, new_id=bytes)
-    config = driver.leader("t").config
+    config = driver.replica("t").config
     for number in (0, 1):
         assert again.load("t", number, config, driver.now_ms) is not None
     files = again.checkpoint_files([])
@@ -117,7 +117,7 @@ def test_between_two_checkpoints_of_many_partitions_there_is_a_rest(
     [directory] = broker.directories.all
     path = directory.path
     directory.checkpoint_files(
-        (leader.topic, leader.number, leader.log, 0) for leader in broker.hosting.leaders()
+        (replica.topic, replica.number, replica.log, 0) for replica in broker.hosting.replicas()
     )
     written: list[int] = []
     replace = driver.disk.replace_file
@@ -130,7 +130,7 @@ def test_between_two_checkpoints_of_many_partitions_there_is_a_rest(
     driver.disk.replace_file = counted
     for partition in range(20):
         client.produce("t", batch(b"v"), partition)
-        broker.upkeep.flush(driver.leader("t", partition))
+        broker.upkeep.flush(driver.replica("t", partition))
         driver.turn()
     assert len(written) == 1
     driver.advance(100)

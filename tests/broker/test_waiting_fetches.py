@@ -48,17 +48,17 @@ def test_a_waiting_fetch_takes_two_kilobytes_at_most_and_leaves_none_of_them(
     driver = drive(max_incremental_fetch_session_cache_slots=str(COUNT))
     driver.connect().create("t")
     frame = fetch_frame(fetching({("t", 0): 0}, max_wait=60_000, session_epoch=session_epoch))
-    leader = driver.leader("t")
+    replica = driver.replica("t")
     before = traced()
     connections = wait(driver, frame)
     each = (traced() - before) / COUNT
-    assert len(leader.watchers) == COUNT
+    assert len(replica.watchers) == COUNT
     assert each <= BYTES_EACH_MAX, f"{each:.0f} bytes each"
 
     for connection in connections:
         driver.broker.disconnected(connection)
     connections.clear()
-    assert not leader.watchers and not driver.broker.fetch_sessions.by_id
+    assert not replica.watchers and not driver.broker.fetch_sessions.by_id
     driver.advance(60_016)
     # The tables of two dicts keep the room they once had.
     assert (traced() - before) / COUNT < 100
@@ -80,9 +80,9 @@ def test_time_passes_over_waiting_fetches_without_looking_at_them(drive: Any, fe
     for driver in (idle, busy):
         driver.connect().create("t")
     wait(busy, fetch_frame(fetching({("t", 0): 0}, max_wait=60_000)))
-    looked_at = busy.broker.hosting.by_name["t"].leaders[0].watchers.copy()
+    looked_at = busy.broker.hosting.by_name["t"].replicas[0].watchers.copy()
     assert deadlines(busy) == deadlines(idle)
-    assert busy.broker.hosting.by_name["t"].leaders[0].watchers == looked_at
+    assert busy.broker.hosting.by_name["t"].replicas[0].watchers == looked_at
 
 
 def test_each_waiting_fetch_is_answered_once_when_its_partition_moves(
@@ -117,4 +117,4 @@ def test_each_waiting_fetch_is_answered_once_when_its_partition_moves(
     assert sorted(map(id, answered)) == sorted(
         map(id, [producer, *(each for each in connections if each not in gone)])
     )
-    assert not broker.fetch_sessions.woken and not driver.leader("t").watchers
+    assert not broker.fetch_sessions.woken and not driver.replica("t").watchers

@@ -81,8 +81,8 @@ def test_an_answer_of_another_version_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_record_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(self: Any) -> None:
-        leader = self.broker.hosting.by_name[core.WITNESS].leaders[0]
-        leader.log.truncate(leader.log.next_offset - 1, self.now_ms)
+        replica = self.broker.hosting.by_name[core.WITNESS].replicas[0]
+        replica.log.truncate(replica.log.next_offset - 1, self.now_ms)
         self.stop()
         self.start()
         self._read_witness(0)

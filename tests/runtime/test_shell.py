@@ -70,9 +70,9 @@ def test_a_connection_that_goes_leaves_nothing_behind(start: Any) -> None:
             reader.send(FETCH, 12, **fetch_fields("t", 0, max_wait=100_000))
             fields = fetch_fields("t", 0, partition=1, max_wait=100_000)
             session.send(FETCH, 12, **fields, session_id=0, session_epoch=0)
-            leaders = lambda core: core.hosting.by_name["t"].leaders.values()  # noqa: E731
-            eventually(broker, lambda core: all(leader.watchers for leader in leaders(core)))
-        eventually(broker, lambda core: not any(leader.watchers for leader in leaders(core)))
+            replicas = lambda core: core.hosting.by_name["t"].replicas.values()  # noqa: E731
+            eventually(broker, lambda core: all(replica.watchers for replica in replicas(core)))
+        eventually(broker, lambda core: not any(replica.watchers for replica in replicas(core)))
         assert on_loop(broker, lambda core: core.fetch_sessions.by_id) == {}
         assert peer.ask(API_VERSIONS, 0).api_keys
 
@@ -230,7 +230,7 @@ def test_a_pipeline_deeper_than_the_line_is_answered_in_full(start: Any) -> None
         frames += [reader.frame(METADATA, 12, topics=[]) for _ in range(20_000)]
         sender = threading.Thread(target=reader.socket.sendall, args=(b"".join(frames),), daemon=True)
         sender.start()
-        eventually(broker, lambda core: bool(core.hosting.by_name["t"].leaders[0].watchers))
+        eventually(broker, lambda core: bool(core.hosting.by_name["t"].replicas[0].watchers))
         waiting = on_loop(
             broker, lambda _core: max(len(t.connection.waiting) for t in broker._node._shell._transports)
         )
@@ -248,12 +248,12 @@ def test_many_connections_at_once(start: Any) -> None:
         readers = [Peer(broker.address) for _ in range(300)]
         for reader in readers:
             reader.send(FETCH, 12, **fetch_fields("t", 0, max_wait=60_000))
-        eventually(broker, lambda core: len(core.hosting.by_name["t"].leaders[0].watchers) == 300)
+        eventually(broker, lambda core: len(core.hosting.by_name["t"].replicas[0].watchers) == 300)
         peer.produce("t", b"x")
         for reader in readers:
             assert reader.receive().responses[0].partitions[0].high_watermark == 1
             reader.socket.close()
-    eventually(broker, lambda core: core.hosting.by_name["t"].leaders[0].watchers == {})
+    eventually(broker, lambda core: core.hosting.by_name["t"].replicas[0].watchers == {})
 
 
 def test_stopping_closes_the_clients(start: Any) -> None:
@@ -261,7 +261,7 @@ def test_stopping_closes_the_clients(start: Any) -> None:
     with Peer(broker.address) as peer:
         peer.create("t")
         peer.send(FETCH, 12, **fetch_fields("t", 0, max_wait=60_000))
-        eventually(broker, lambda core: bool(core.hosting.by_name["t"].leaders[0].watchers))
+        eventually(broker, lambda core: bool(core.hosting.by_name["t"].replicas[0].watchers))
         broker.close()
         assert peer.is_closed()
         with pytest.raises(OSError):

@@ -92,8 +92,8 @@ class TwoDirectories:
             self.acknowledged.append(value)
 
     def home(self) -> str:
-        leader = self.node.broker.hosting.by_name["t"].leaders[0]
-        parent: str = leader.log.parent
+        replica = self.node.broker.hosting.by_name["t"].replicas[0]
+        parent: str = replica.log.parent
         return parent
 
     def move(self, path: str) -> None:
@@ -147,7 +147,7 @@ def cut_at_each_step(seed: int, *, is_strict: bool, ignored_site: str | None = N
         story.cut_and_start()
         story.check()
         # A move that began is taken up again; one that was never written down is not.
-        if story.node.broker.moving.of(story.node.broker.hosting.by_name["t"].leaders[0]) is not None:
+        if story.node.broker.moving.of(story.node.broker.hosting.by_name["t"].replicas[0]) is not None:
             story.finish_move(target)
             story.check()
         story.produce(b"after")

@@ -20,12 +20,12 @@ def test_one_log_and_nothing_left_over_when_it_is_done() -> None:
     story = TwoDirectories(1, is_strict=True)
     source = story.home()
     target = OTHER_DIR if source == DATA_DIR else DATA_DIR
-    log = story.node.broker.hosting.by_name["t"].leaders[0].log
+    log = story.node.broker.hosting.by_name["t"].replicas[0].log
     bases, epochs, producers = list(log.bases), log.epochs.render(), log.producers.render()
     story.move(target)
     story.finish_move(target)
     story.rest(3000)
-    log = story.node.broker.hosting.by_name["t"].leaders[0].log
+    log = story.node.broker.hosting.by_name["t"].replicas[0].log
     assert (
         log.bases[: len(bases)] == bases
         and log.epochs.render() == epochs

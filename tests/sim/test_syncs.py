@@ -22,7 +22,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import open_log
 from ottla.ports.effects import RUN, SYNC
 from ottla.records.record import Record, decode_batches, encode_batch
-from ottla.replication.leader import Leader
+from ottla.replication.replica import Replica
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.clients import DELETE_TOPICS, FETCH, PRODUCE, Shared
@@ -140,12 +140,12 @@ def what_a_start_found_and_told_stays(site: str | None) -> bool:
     topic_id = bytes(range(16))
     records = [r.Cluster("c"), r.Topic("t", topic_id), r.Partition(topic_id, 0, (1,), (1,), 1)]
 
-    def start() -> Leader:
+    def start() -> Replica:
         # Without a metadata journal, whose own syncs are of the same directory.
         broker = Broker(config, disk, SeededEntropy(Random(0)))
         broker.start(records, START_MS)
         broker.settle(START_MS)
-        return broker.hosting.by_name["t"].leaders[0]
+        return broker.hosting.by_name["t"].replicas[0]
 
     start().log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
     disk.ignored_site = site
@@ -277,7 +277,7 @@ def what_was_set_aside_stays_aside(site: str | None) -> bool:
     broker = Broker(config, disk, SeededEntropy(Random(1)))
     broker.start([*cluster, r.Topic("t", topic_id), r.Partition(topic_id, 0, (1,), (1,), 1)], START_MS)
     broker.settle(START_MS)
-    return broker.hosting.by_name["t"].leaders[0].log.next_offset == 0
+    return broker.hosting.by_name["t"].replicas[0].log.next_offset == 0
 
 
 def perform(broker: Broker, disk: SimDisk) -> None:
@@ -318,17 +318,17 @@ def a_log_of_which_all_went_goes_on_where_it_ended(site: str | None) -> bool:
         settings = {"log_retention_ms": "1", "log_retention_check_interval_ms": "1000"}
         settings |= {"log_segment_delete_delay_ms": "0"}
         broker = started(disk, 1, **settings)
-        leader = broker.hosting.by_name["t"].leaders[0]
-        leader.log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
-        broker.appended(leader, leader.log, START_MS)
+        replica = broker.hosting.by_name["t"].replicas[0]
+        replica.log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
+        broker.appended(replica, replica.log, START_MS)
         perform(broker, disk)
-        assert leader.high_watermark == 1
+        assert replica.high_watermark == 1
         for later_ms in (1016, 1032, 1048):
             broker.tick(START_MS + later_ms)
             perform(broker, disk)
-        assert leader.log.log_start_offset == 1
+        assert replica.log.log_start_offset == 1
         disk.crash()
-        if started(disk, 1).hosting.by_name["t"].leaders[0].log.next_offset != 1:
+        if started(disk, 1).hosting.by_name["t"].replicas[0].log.next_offset != 1:
             return False
     return True
 
@@ -336,12 +336,12 @@ def a_log_of_which_all_went_goes_on_where_it_ended(site: str | None) -> bool:
 def many_logs(disk: SimDisk) -> bool:
     """A stop with so many logs that their device is synced, and not each file: what they hold stays."""
     broker = started(disk, 20, log_flush_policy="page-cache")
-    for leader in broker.hosting.leaders():
-        leader.log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
-        broker.appended(leader, leader.log, START_MS)
+    for replica in broker.hosting.replicas():
+        replica.log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
+        broker.appended(replica, replica.log, START_MS)
     broker.stop()
     disk.crash()
-    return all(leader.log.next_offset == 1 for leader in started(disk, 20).hosting.leaders())
+    return all(replica.log.next_offset == 1 for replica in started(disk, 20).hosting.replicas())
 
 
 def many_logs_stay(site: str | None) -> bool:

@@ -17,7 +17,7 @@ from ottla.ports.disk import Disk, DiskError, File
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 #: A checkpoint takes the loop some 0.1 µs a log: with that much rest after each, a hundredth of its time at most.
 _LINES_PER_MS_OF_REST: Final = 100
@@ -33,13 +33,13 @@ class Checkpointing:
         #: Whether one is being written, or was a moment ago.
         self._busy = False
         #: Logs that the files are behind of.
-        self._changed: dict[Leader, None] = {}
+        self._changed: dict[Replica, None] = {}
         self._before: list[tuple[list[File], str]] = []
         self._after: list[Callable[[], None]] = []
 
     def want(
         self,
-        changed: Leader | None = None,
+        changed: Replica | None = None,
         *,
         before: tuple[list[File], str] | None = None,
         after: Callable[[], None] | None = None,
@@ -65,9 +65,9 @@ class Checkpointing:
         changed, self._changed = self._changed, {}
         # A log may have gone, failed or moved elsewhere meanwhile.
         standing = (
-            (leader.topic, leader.number, log, leader.high_watermark)
-            for leader in changed
-            if not leader.gone and leader.opened and (log := leader.log).parent == directory.path
+            (replica.topic, replica.number, log, replica.high_watermark)
+            for replica in changed
+            if not replica.gone and replica.opened and (log := replica.log).parent == directory.path
         )
         files = directory.checkpoint_files([*standing, *broker.moving.arriving(directory)])
 

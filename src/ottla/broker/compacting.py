@@ -25,7 +25,7 @@ from ottla.ports.effects import WORK
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 _REST_MS_MIN: Final = 15_000
 _REST_MS_MAX: Final = 3_600_000
@@ -46,21 +46,21 @@ class _Pass:
         "is_moving",
         "is_swapping",
         "is_whole",
-        "leader",
         "log",
         "map_end",
         "outputs",
+        "replica",
         "segments",
         "task",
     )
 
     def __init__(
-        self, leader: Leader, task: Task, segments: tuple[Segment, ...], is_moving: Callable[[], bool]
+        self, replica: Replica, task: Task, segments: tuple[Segment, ...], is_moving: Callable[[], bool]
     ) -> None:
-        self.leader = leader
+        self.replica = replica
         #: Whether the log is being copied to another directory: then its segments stay as they are.
         self.is_moving = is_moving
-        self.log = leader.log
+        self.log = replica.log
         self.task = task
         self.segments = segments
         self.outputs: deque[Output] = deque()
@@ -75,13 +75,13 @@ class _Pass:
 
     def is_welcome(self, output: Output) -> bool:
         """Whether the log still is what this output was made from."""
-        is_usable = not self.log.failed and self.leader.config.compact and not self.is_moving()
+        is_usable = not self.log.failed and self.replica.config.compact and not self.is_moving()
         return is_usable and self.stands(self.replaced(output))
 
     def stands(self, segments: tuple[Segment, ...]) -> bool:
         """Whether the log is where it was, and has these side by side."""
         log = self.log
-        if self.leader.gone or not self.leader.opened or self.leader.log is not log:
+        if self.replica.gone or not self.replica.opened or self.replica.log is not log:
             return False
         first = log.segments.index(segments[0]) if segments[0] in log.segments else -1
         return first >= 0 and tuple(log.segments[first : first + len(segments)]) == segments
@@ -91,7 +91,7 @@ class Compacting:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._pass: _Pass | None = None
-        self._resting: dict[Leader, _Rest] = {}
+        self._resting: dict[Replica, _Rest] = {}
         #: Why syncing a directory failed; set by its job.
         self._sync_error: str | None = None
 
@@ -99,9 +99,9 @@ class Compacting:
     def is_under_way(self) -> bool:
         return self._pass is not None
 
-    def is_swapping(self, leader: Leader) -> bool:
+    def is_swapping(self, replica: Replica) -> bool:
         """Whether a log uses files that do not have their names yet."""
-        return self._pass is not None and self._pass.leader is leader and self._pass.is_swapping
+        return self._pass is not None and self._pass.replica is replica and self._pass.is_swapping
 
     # --- choosing ---------------------------------------------------------------------------------------------
 
@@ -112,45 +112,45 @@ class Compacting:
             return
         # A clock that was set forward makes tombstones look older, too.
         date_ms = broker.wall_clock.retention_ms(now_ms)
-        best: tuple[float, Leader, Cleanable] | None = None
-        for leader in broker.hosting.leaders():
-            if not leader.config.compact or not leader.opened or leader.log.failed:
+        best: tuple[float, Replica, Cleanable] | None = None
+        for replica in broker.hosting.replicas():
+            if not replica.config.compact or not replica.opened or replica.log.failed:
                 continue
-            if broker.moving.of(leader) is not None:
+            if broker.moving.of(replica) is not None:
                 # To another directory: it copies segments as they are.
                 continue
-            rest = self._resting.get(leader)
+            rest = self._resting.get(replica)
             if rest is not None and now_ms < rest.until_ms:
                 continue
-            if not self._prepare(leader, date_ms):
+            if not self._prepare(replica, date_ms):
                 continue
-            found = find_cleanable(leader.log, last_stable_offset=leader.last_stable_offset, now_ms=date_ms)
+            found = find_cleanable(replica.log, last_stable_offset=replica.last_stable_offset, now_ms=date_ms)
             if found is None:
                 continue
             share = found.dirty_share
-            if (found.overdue or share > leader.config.min_cleanable_dirty_ratio) and (
+            if (found.overdue or share > replica.config.min_cleanable_dirty_ratio) and (
                 best is None or share > best[0]
             ):
-                best = share, leader, found
+                best = share, replica, found
         if best is not None:
             self._start(best[1], best[2], date_ms)
 
-    def _prepare(self, leader: Leader, date_ms: int) -> bool:
+    def _prepare(self, replica: Replica, date_ms: int) -> bool:
         """See to it that what is to be compacted can be, by the next look if not by this one; False if the disk failed."""
-        log = leader.log
+        log = replica.log
         if must_roll(log, date_ms):
             with suppress(Refusal):
                 log.roll(self._broker.wall_ms)
         if not log.failed and log.recovery_point < log.active.base_offset:
             # Closed, but not flushed: a log of little traffic would wait for that.
-            self._broker.upkeep.flush(leader)
+            self._broker.upkeep.flush(replica)
         return not log.failed
 
-    def _start(self, leader: Leader, found: Cleanable, date_ms: int) -> None:
+    def _start(self, replica: Replica, found: Cleanable, date_ms: int) -> None:
         broker = self._broker
         config = broker.config
         task = make_task(
-            leader.log, found,
+            replica.log, found,
             token=broker.entropy.id_bytes().hex(),
             now_ms=date_ms,
             memory_bytes=config.log_cleaner_dedupe_buffer_size,
@@ -158,7 +158,7 @@ class Compacting:
             bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
         )  # fmt: skip
         self._pass = under_way = _Pass(
-            leader, task, found.segments, lambda: broker.moving.of(leader) is not None
+            replica, task, found.segments, lambda: broker.moving.of(replica) is not None
         )
 
         def done(outcome: Outcome | None, error: str | None) -> None:
@@ -173,17 +173,17 @@ class Compacting:
 
     def _failed(self, under_way: _Pass, reason: str) -> None:
         self._pass = None
-        leader = under_way.leader
+        replica = under_way.replica
         # An output may be in place already: what is left of the pass is not wanted.
         outputs = under_way.outputs
         for output in outputs:
             self._discard(under_way, output)
-        if leader.gone or not (outputs or under_way.stands(under_way.segments)):
+        if replica.gone or not (outputs or under_way.stands(under_way.segments)):
             # The log was changed under the pass, which is why it failed: not worth a word.
             return
-        before = self._resting.get(leader)
+        before = self._resting.get(replica)
         length_ms = min(before.length_ms * 2, _REST_MS_MAX) if before is not None else _REST_MS_MIN
-        self._resting[leader] = _Rest(self._broker.now_ms + length_ms, length_ms, reason)
+        self._resting[replica] = _Rest(self._broker.now_ms + length_ms, length_ms, reason)
         if before is None or before.reason != reason:
             self._broker.say(
                 f"{under_way.task.directory} could not be compacted and stays as it is; tried again later: {reason}"
@@ -221,7 +221,7 @@ class Compacting:
         self._run(job, done)
 
     def _put_in_place(self, under_way: _Pass, output: Output) -> None:
-        leader, old = under_way.leader, under_way.replaced(output)
+        replica, old = under_way.replica, under_way.replaced(output)
         log = under_way.log
         try:
             new = swap.open_swapped(log, old, output)
@@ -245,7 +245,7 @@ class Compacting:
                     self._pass = None
                     log.disk_failed(DiskError(str(failed)))
                     return
-                self._broker.upkeep.remove_later(leader, gone)
+                self._broker.upkeep.remove_later(replica, gone)
             self._commit_next()
 
         self._run(lambda disk: self._sync(disk, under_way.task.directory), done)
@@ -253,18 +253,18 @@ class Compacting:
     def _finish(self, under_way: _Pass) -> None:
         """All outputs are in place; the next pass need not look at what is before the map's end."""
         self._pass = None
-        leader, broker = under_way.leader, self._broker
-        self._resting.pop(leader, None)
+        replica, broker = under_way.replica, self._broker
+        self._resting.pop(replica, None)
         log = under_way.log
-        if under_way.is_whole and not leader.gone and not log.failed:
+        if under_way.is_whole and not replica.gone and not log.failed:
             log.cleaned_offset = min(max(log.cleaned_offset, under_way.map_end), log.next_offset)
-            broker.upkeep.checkpoints(log).want(leader)
+            broker.upkeep.checkpoints(log).want(replica)
         # There may be more: of this log, if the map was full, or of another.
         self.look(broker.now_ms)
 
     def _discard(self, under_way: _Pass, output: Output) -> None:
         under_way.is_whole = False
-        if under_way.leader.gone:
+        if under_way.replica.gone:
             return
         task = under_way.task
         with suppress(DiskError):
@@ -281,7 +281,7 @@ class Compacting:
             raise
 
     def _is_gone(self) -> bool:
-        return self._pass is None or self._pass.leader.gone
+        return self._pass is None or self._pass.replica.gone
 
     def _run(self, job: Callable[[Disk], None], done: Callable[[str | None], None]) -> None:
         """A job whose failed sync takes the directory offline, as any other does (R11)."""
@@ -289,7 +289,7 @@ class Compacting:
         assert under_way is not None
 
         def finished(_result: Any, error: str | None) -> None:
-            if error is not None and error == self._sync_error and not under_way.leader.gone:
+            if error is not None and error == self._sync_error and not under_way.replica.gone:
                 self._pass = None
                 self._broker.sync_failed(under_way.task.directory, error)
                 return

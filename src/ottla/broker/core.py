@@ -44,7 +44,7 @@ from ottla.model.limits import PRODUCER_ID_BLOCK, REQUESTS_WAITING_PER_CONNECTIO
 from ottla.ports.disk import DamagedFile, Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
-from ottla.replication.leader import Leader
+from ottla.replication.replica import Replica
 from ottla.wire.decode import MalformedMessage, decode_request
 from ottla.wire.frames import after_tags
 
@@ -88,7 +88,7 @@ class Broker:
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
         self._entries: dict[int, Entry] = {}
-        self._moved: deque[Leader] = deque()
+        self._moved: deque[Replica] = deque()
         self._damage_told: set[str] = set()
         self.now_ms = 0
 
@@ -144,9 +144,9 @@ class Broker:
         """The logs in a directory, with what its checkpoints tell of them."""
         path = directory.path
         return [
-            (leader.topic, leader.number, log, leader.high_watermark)
-            for leader in self.hosting.leaders()
-            if leader.opened and (log := leader.log).parent == path
+            (replica.topic, replica.number, log, replica.high_watermark)
+            for replica in self.hosting.replicas()
+            if replica.opened and (log := replica.log).parent == path
         ]
 
     # --- requests ---------------------------------------------------------------------------------------------
@@ -267,69 +267,69 @@ class Broker:
 
     # --- appends ----------------------------------------------------------------------------------------------
 
-    def appended(self, leader: Leader, log: PartitionLog, now_ms: int) -> None:
+    def appended(self, replica: Replica, log: PartitionLog, now_ms: int) -> None:
         """Records were written to a partition: let its watermark move, now or after a sync."""
-        if leader.since_flush_ms < 0:
-            self.upkeep.written(leader, now_ms)
+        if replica.since_flush_ms < 0:
+            self.upkeep.written(replica, now_ms)
         if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
-            self.upkeep.flush(leader)
-        if leader.durable:
-            self.sync(leader, log)
+            self.upkeep.flush(replica)
+        if replica.durable:
+            self.sync(replica, log)
             return
-        leader.high_watermark = log.next_offset
-        if leader.watchers and not leader.moved:
-            leader.moved = True
-            self._moved.append(leader)
-        if log.next_offset - log.flushed_offset >= leader.config.flush_messages:
-            self.sync(leader, log)
+        replica.high_watermark = log.next_offset
+        if replica.watchers and not replica.moved:
+            replica.moved = True
+            self._moved.append(replica)
+        if log.next_offset - log.flushed_offset >= replica.config.flush_messages:
+            self.sync(replica, log)
 
-    def sync(self, leader: Leader, log: PartitionLog) -> None:
+    def sync(self, replica: Replica, log: PartitionLog) -> None:
         """Ask for everything written to be made durable; `synced` follows."""
         outbox = self.outbox
         # Asked for again until it is done: a flush that overtakes this round must not count without them.
         for file in log.loose:
-            outbox.append((SYNC, file, None, (leader, None, file)))
+            outbox.append((SYNC, file, None, (replica, None, file)))
         if log.fresh:
-            outbox.append((SYNC, None, log.parent, (leader, None, None)))
+            outbox.append((SYNC, None, log.parent, (replica, None, None)))
         for segment in log.unsynced:
             directory = None if segment.names_synced else log.directory
-            outbox.append((SYNC, segment.file, directory, (leader, segment, segment.next_offset)))
+            outbox.append((SYNC, segment.file, directory, (replica, segment, segment.next_offset)))
 
-    def synced(self, targets: Iterable[tuple[Leader, Segment | None, Any]], now_ms: int) -> None:
+    def synced(self, targets: Iterable[tuple[Replica, Segment | None, Any]], now_ms: int) -> None:
         """A round of syncs is done."""
         self.now_ms = now_ms
-        moved: dict[Leader, None] = {}
-        for leader, segment, what in targets:
-            if not leader.opened:
+        moved: dict[Replica, None] = {}
+        for replica, segment, what in targets:
+            if not replica.opened:
                 # Its directory went offline meanwhile, perhaps before the produce that waits stood in line.
-                self._fail_waiting(leader)
+                self._fail_waiting(replica)
                 continue
             if segment is None:
                 if what is None:
-                    leader.log.fresh = False
+                    replica.log.fresh = False
                 else:
-                    leader.log.settle_loose((what,))
+                    replica.log.settle_loose((what,))
                 continue
-            leader.log.synced(segment, what)
-            moved[leader] = None
-        for leader in moved:
-            self.advance(leader)
+            replica.log.synced(segment, what)
+            moved[replica] = None
+        for replica in moved:
+            self.advance(replica)
 
-    def advance(self, leader: Leader) -> None:
+    def advance(self, replica: Replica) -> None:
         """Let the watermark move and answer the produces that waited for it."""
-        if not leader.advance():
+        if not replica.advance():
             return
-        reached = leader.high_watermark
-        waiting = leader.waiting
+        reached = replica.high_watermark
+        waiting = replica.waiting
         while waiting and waiting[0][0] <= reached:
             _offset, produce, row = waiting.popleft()
             produce.reached(row)
-        self.moved(leader)
+        self.moved(replica)
 
-    def moved(self, leader: Leader) -> None:
-        if leader.watchers and not leader.moved:
-            leader.moved = True
-            self._moved.append(leader)
+    def moved(self, replica: Replica) -> None:
+        if replica.watchers and not replica.moved:
+            replica.moved = True
+            self._moved.append(replica)
 
     # --- failures of a disk ------------------------------------------------------------------------------------
 
@@ -363,24 +363,24 @@ class Broker:
         self.directories.give_up(directory, reason)
         self.moving.directory_failed(directory)
         nothing_left = not self.directories.online
-        for leader in self.hosting.leaders():
+        for replica in self.hosting.replicas():
             if (
                 nothing_left
-                or self.hosting.asleep.get(leader) is directory
-                or (leader.opened and leader.log.parent == directory.path)
+                or self.hosting.asleep.get(replica) is directory
+                or (replica.opened and replica.log.parent == directory.path)
             ):
-                self.hosting.asleep.pop(leader, None)
-                self.lose(leader, f"{directory.path} is offline: {reason}")
+                self.hosting.asleep.pop(replica, None)
+                self.lose(replica, f"{directory.path} is offline: {reason}")
 
-    def lose(self, leader: Leader, reason: str) -> None:
+    def lose(self, replica: Replica, reason: str) -> None:
         """A partition has no log any more: whoever waits for it hears so at once."""
-        leader.lose(reason)
-        self._fail_waiting(leader)
-        self.moved(leader)
+        replica.lose(reason)
+        self._fail_waiting(replica)
+        self.moved(replica)
 
-    def _fail_waiting(self, leader: Leader) -> None:
-        while leader.waiting:
-            _offset, produce, row = leader.waiting.popleft()
+    def _fail_waiting(self, replica: Replica) -> None:
+        while replica.waiting:
+            _offset, produce, row = replica.waiting.popleft()
             produce.failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
 
     # --- turns and time ---------------------------------------------------------------------------------------
@@ -391,9 +391,9 @@ class Broker:
         if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
             return False
         while moved:
-            leader = moved.popleft()
-            leader.moved = False
-            for watcher in leader.watchers:
+            replica = moved.popleft()
+            replica.moved = False
+            for watcher in replica.watchers:
                 watcher.moved()
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
         if self.hosting.to_create:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call, Connection
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic, Hosting
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 #: Interests a session may hold; beyond it a client is served without a session.
 _SESSION_PARTITIONS_MAX = 100_000
@@ -49,12 +49,12 @@ class Interest:
     """One partition as one fetch wants it, and what the session last said of it."""
 
     __slots__ = (
-        "bytes_max", "fetching", "key", "last_fetched_epoch", "leader", "leader_epoch", "name", "number", "offset",
+        "bytes_max", "fetching", "key", "last_fetched_epoch", "leader_epoch", "name", "number", "offset", "replica",
         "seen_stable", "told_start", "told_watermark", "topic_id",
     )  # fmt: skip
 
     def __init__(
-        self, fetching: Fetching, key: Any, name: str, topic_id: bytes, number: int, leader: Leader | None
+        self, fetching: Fetching, key: Any, name: str, topic_id: bytes, number: int, replica: Replica | None
     ) -> None:
         self.fetching = fetching
         #: What the client calls the topic: a name, or an id as a number.
@@ -62,7 +62,7 @@ class Interest:
         self.name = name
         self.topic_id = topic_id
         self.number = number
-        self.leader = leader
+        self.replica = replica
         self.offset = 0
         self.bytes_max = 0
         self.leader_epoch = -1
@@ -76,14 +76,14 @@ class Interest:
         """Look for a partition that was not there, or is gone: a session outlives topics. The error if there is none."""
         by_id = isinstance(self.key, int)
         hosted = hosting.by_id.get(self.key) if by_id else hosting.by_name.get(self.key)
-        leader = hosted.leaders.get(self.number) if hosted is not None else None
-        if leader is not self.leader:
-            if self.leader is not None:
-                self.leader.watchers.pop(self, None)
-            self.leader = leader
-            if leader is not None and self.fetching.watching:
-                leader.watchers[self] = None
-        if leader is not None:
+        replica = hosted.replicas.get(self.number) if hosted is not None else None
+        if replica is not self.replica:
+            if self.replica is not None:
+                self.replica.watchers.pop(self, None)
+            self.replica = replica
+            if replica is not None and self.fetching.watching:
+                replica.watchers[self] = None
+        if replica is not None:
             return 0
         return (
             ErrorCode.UNKNOWN_TOPIC_ID if by_id and hosted is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -102,14 +102,14 @@ class Interest:
 
     def _held_back(self) -> bool:
         """Whether all that is new since the last look belongs to open transactions or stands behind one."""
-        leader = self.leader
+        replica = self.replica
         return (
-            leader is not None
-            and not leader.gone
-            and leader.opened
-            and leader.last_stable_offset == self.seen_stable < leader.high_watermark
-            and self.offset >= leader.log.log_start_offset
-            and self.leader_epoch in (-1, leader.leader_epoch)
+            replica is not None
+            and not replica.gone
+            and replica.opened
+            and replica.last_stable_offset == self.seen_stable < replica.high_watermark
+            and self.offset >= replica.log.log_start_offset
+            and self.leader_epoch in (-1, replica.leader_epoch)
         )
 
 
@@ -144,22 +144,22 @@ class Fetching:
         if not self.watching:
             self.watching = True
             for interest in self.interests.values():
-                if interest.leader is not None:
-                    interest.leader.watchers[interest] = None
+                if interest.replica is not None:
+                    interest.replica.watchers[interest] = None
 
     def unwatch(self) -> None:
         if self.watching:
             self.watching = False
             for interest in self.interests.values():
-                if interest.leader is not None:
-                    interest.leader.watchers.pop(interest, None)
+                if interest.replica is not None:
+                    interest.replica.watchers.pop(interest, None)
 
     def forget(self, key: tuple[Any, int]) -> None:
         interest = self.interests.pop(key, None)
         if interest is not None:
             self.dirty.pop(interest, None)
-            if interest.leader is not None:
-                interest.leader.watchers.pop(interest, None)
+            if interest.replica is not None:
+                interest.replica.watchers.pop(interest, None)
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
@@ -196,9 +196,9 @@ class Fetching:
         for interest in clean:
             # Nothing more to see until its partition moves. Data that did not fit, and news that have not left yet, keep
             # it dirty.
-            leader = interest.leader
-            if leader is None or interest.offset >= (
-                leader.last_stable_offset if self.committed else leader.high_watermark
+            replica = interest.replica
+            if replica is None or interest.offset >= (
+                replica.last_stable_offset if self.committed else replica.high_watermark
             ):
                 del self.dirty[interest]
         return rows, total, failed
@@ -303,25 +303,25 @@ def find(broker: Broker, topic: Any, *, by_id: bool) -> HostedTopic | None:
 
 def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     """What there is for one interest now."""
-    leader = interest.leader
-    if leader is None or leader.gone:
+    replica = interest.replica
+    if replica is None or replica.gone:
         error = interest.find_again(interest.fetching.sessions.hosting)
-        leader = interest.leader
-        if leader is None:
+        replica = interest.replica
+        if replica is None:
             return Row(interest, error, -1, -1, None)
-    if interest.leader_epoch >= 0 and interest.leader_epoch != leader.leader_epoch:
+    if interest.leader_epoch >= 0 and interest.leader_epoch != replica.leader_epoch:
         # R2: the caller and this broker disagree about who leads.
-        older = interest.leader_epoch < leader.leader_epoch
+        older = interest.leader_epoch < replica.leader_epoch
         return Row(
             interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None
         )
     try:
-        log = leader.log
+        log = replica.log
     except DiskError:
         # Its directory is offline; or, R13, it was to be created now, and there is no room.
         return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
     offset = interest.offset
-    watermark = stable = leader.high_watermark
+    watermark = stable = replica.high_watermark
     if log.producers.transactions is not None:
         stable = log.last_stable_offset(watermark)
     committed = interest.fetching.committed

@@ -22,7 +22,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
-from ottla.replication.leader import Leader
+from ottla.replication.replica import Replica
 from ottla.wire.acknowledgement import Acknowledge, acknowledgement
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ _CREATE_MAX: Final = 16
 
 
 class HostedTopic:
-    __slots__ = ("_acknowledgements", "leaders", "name", "topic_id")
+    __slots__ = ("_acknowledgements", "name", "replicas", "topic_id")
 
     def __init__(self, name: str, topic_id: bytes) -> None:
         self.name = name
         self.topic_id = topic_id
         #: By partition number; only those led here.
-        self.leaders: dict[int, Leader] = {}
+        self.replicas: dict[int, Replica] = {}
         self._acknowledgements: dict[int, Acknowledge] = {}
 
     def acknowledgement(self, version: int) -> Acknowledge:
@@ -59,20 +59,20 @@ class Hosting:
         #: By the id as a number, which is what a decoded UUID offers cheapest.
         self.by_id: dict[int, HostedTopic] = {}
         #: Partitions whose logs are still to be created, or to be opened.
-        self.to_create: deque[Leader] = deque()
+        self.to_create: deque[Replica] = deque()
         #: Logs that a clean stop left whole and nobody has needed yet, and where they are.
-        self.asleep: dict[Leader, LogDirectory] = {}
+        self.asleep: dict[Replica, LogDirectory] = {}
 
-    def leaders(self) -> Iterator[Leader]:
+    def replicas(self) -> Iterator[Replica]:
         for hosted in self.by_name.values():
-            yield from hosted.leaders.values()
+            yield from hosted.replicas.values()
 
     def offline_partitions(self, name: str) -> set[int]:
         """Those of a topic whose logs cannot be had."""
         hosted = self.by_name.get(name)
         if hosted is None or not self._broker.directories.offline:
             return set()
-        return {number for number, leader in hosted.leaders.items() if leader.offline is not None}
+        return {number for number, replica in hosted.replicas.items() if replica.offline is not None}
 
     # --- the start --------------------------------------------------------------------------------------------
 
@@ -95,33 +95,33 @@ class Hosting:
         lowered: set[LogDirectory] = set()
         read: dict[LogDirectory, int] = {}
         cut: dict[LogDirectory, int] = {}
-        unsure: dict[LogDirectory, list[Leader]] = {}
+        unsure: dict[LogDirectory, list[Replica]] = {}
         for topic in image.topics.values():
-            for leader in self._host(topic.name, topic.topic_id, topic.partitions):
-                home = homes.get((topic.name, leader.number))
+            for replica in self._host(topic.name, topic.topic_id, topic.partitions):
+                home = homes.get((topic.name, replica.number))
                 if home is not None and home.clean and home.offline is None:
                     # Opened when first needed, or after the first clients have been served.
-                    self.asleep[leader] = home
-                    home.expect(topic.name, leader.number)
+                    self.asleep[replica] = home
+                    home.expect(topic.name, replica.number)
                 elif home is not None and home.offline is None:
                     try:
-                        recovered = home.load(topic.name, leader.number, leader.config, now_ms)
+                        recovered = home.load(topic.name, replica.number, replica.config, now_ms)
                         if recovered is None:
                             # Of a log that was being made when the last run ended: it stays where it is.
-                            broker.directories.chosen[topic.name, leader.number] = home
-                            self._begins_anew(leader)
+                            broker.directories.chosen[topic.name, replica.number] = home
+                            self._begins_anew(replica)
                             continue
-                        self._adopt(leader, home, recovered, unsure)
+                        self._adopt(replica, home, recovered, unsure)
                     except DiskError as error:
                         broker.go_offline(home, str(error))
                     else:
                         read[home] = read.get(home, 0) + recovered.scanned_bytes
                         cut[home] = cut.get(home, 0) + recovered.cut_bytes
-                        known_point = home.recovery_points.get((topic.name, leader.number), 0)
+                        known_point = home.recovery_points.get((topic.name, replica.number), 0)
                         if recovered.log.recovery_point < known_point:
                             lowered.add(home)
                 elif home is None and not broker.directories.offline:
-                    self._begins_anew(leader)
+                    self._begins_anew(replica)
         for home, logs in unsure.items():
             self._make_sure(home, logs)
         if broker.directories.offline:
@@ -134,18 +134,18 @@ class Hosting:
             cut_bytes = sum(size for home, size in cut.items() if not home.clean)
             broker.say(f"recovered after an unclean stop: {again:,} bytes read again, {cut_bytes:,} cut off")
         for (name, number), directory in moves.items():
-            leader = self.by_name[name].leaders[number]
-            if (leader.opened or leader in self.asleep) and directory.offline is None:
+            replica = self.by_name[name].replicas[number]
+            if (replica.opened or replica in self.asleep) and directory.offline is None:
                 with suppress(DiskError):
-                    leader.log  # noqa: B018  (opens it)
-                    broker.moving.begin(leader, directory)
+                    replica.log  # noqa: B018  (opens it)
+                    broker.moving.begin(replica, directory)
 
-    def _begins_anew(self, leader: Leader) -> None:
+    def _begins_anew(self, replica: Replica) -> None:
         """There is no log. If there was one, nobody shall think that it was empty."""
-        point = self._broker.directories.recovery_point(leader.topic, leader.number)
+        point = self._broker.directories.recovery_point(replica.topic, replica.number)
         if point:
             self._broker.say(
-                f"the log of {leader.topic}-{leader.number} is gone: it reached at least offset {point}, and begins anew "
+                f"the log of {replica.topic}-{replica.number} is gone: it reached at least offset {point}, and begins anew "
                 "at 0. Stop the broker and restore it from a copy if you have one"
             )
 
@@ -154,53 +154,53 @@ class Hosting:
         reasons = "; ".join(
             f"{each.path} is offline: {each.offline}" for each in self._broker.directories.offline
         )
-        for leader in self.leaders():
+        for replica in self.replicas():
             if (
-                not leader.opened
-                and leader not in self.asleep
-                and (leader.topic, leader.number) not in self._broker.directories.chosen
+                not replica.opened
+                and replica not in self.asleep
+                and (replica.topic, replica.number) not in self._broker.directories.chosen
             ):
-                leader.lose(reasons)
+                replica.lose(reasons)
 
     def _adopt(
         self,
-        leader: Leader,
+        replica: Replica,
         home: LogDirectory,
         recovered: Recovered,
-        unsure: dict[LogDirectory, list[Leader]],
+        unsure: dict[LogDirectory, list[Replica]],
     ) -> None:
         broker, log = self._broker, recovered.log
-        self.take(leader, home, log)
-        leader.adopt(log)
+        self.take(replica, home, log)
+        replica.adopt(log)
         self._tell(recovered)
         if not log.unsynced:
             return
-        broker.upkeep.written(leader, broker.now_ms)
-        if leader.durable:
-            unsure.setdefault(home, []).append(leader)
+        broker.upkeep.written(replica, broker.now_ms)
+        if replica.durable:
+            unsure.setdefault(home, []).append(replica)
         else:
-            broker.sync(leader, log)
+            broker.sync(replica, log)
 
-    def _make_sure(self, home: LogDirectory, leaders: list[Leader]) -> None:
+    def _make_sure(self, home: LogDirectory, replicas: list[Replica]) -> None:
         """What recovery read again must be durable once more before it counts; and it must count before the first client
         asks, or a consumer that comes back would find the log ending before what it has read.
         """
         try:
             home.sync_logs(
                 [
-                    ([segment.file for segment in leader.log.unsynced], leader.log.directory)
-                    for leader in leaders
-                    if leader.opened
+                    ([segment.file for segment in replica.log.unsynced], replica.log.directory)
+                    for replica in replicas
+                    if replica.opened
                 ]
             )
         except DiskError as error:
             self._broker.go_offline(home, str(error))
             return
-        for leader in leaders:
-            if leader.opened:
-                for segment in list(leader.log.unsynced):
-                    leader.log.synced(segment, segment.next_offset)
-                leader.advance()
+        for replica in replicas:
+            if replica.opened:
+                for segment in list(replica.log.unsynced):
+                    replica.log.synced(segment, segment.next_offset)
+                replica.advance()
 
     def _write_lowered(self, home: LogDirectory) -> None:
         """A log that ends before its recovery point grows past it again: what the next start then trusts must be known."""
@@ -221,30 +221,30 @@ class Hosting:
                 f"the log ends at offset {log.next_offset}"
             )
 
-    def _wake(self, leader: Leader, home: LogDirectory) -> PartitionLog | None:
+    def _wake(self, replica: Replica, home: LogDirectory) -> PartitionLog | None:
         """Open a log that a clean stop left; None if there is none after all."""
         broker = self._broker
         try:
-            recovered = home.load(leader.topic, leader.number, leader.config, broker.now_ms)
+            recovered = home.load(replica.topic, replica.number, replica.config, broker.now_ms)
             if recovered is not None and recovered.log.recovery_point < home.recovery_points.get(
-                (leader.topic, leader.number), 0
+                (replica.topic, replica.number), 0
             ):
                 self._write_lowered(home)
         except DiskError as error:
             if error.full:
                 # R13: of descriptors, perhaps. It can be tried again.
-                self.asleep[leader] = home
+                self.asleep[replica] = home
             else:
                 broker.go_offline(home, str(error))
             raise
         home.partitions -= 1
         if recovered is None:
             # Of a log that was being made when the last run ended: it stays where it is.
-            broker.directories.chosen[leader.topic, leader.number] = home
-            self._begins_anew(leader)
+            broker.directories.chosen[replica.topic, replica.number] = home
+            self._begins_anew(replica)
             return None
         self._tell(recovered)
-        self.take(leader, home, recovered.log)
+        self.take(replica, home, recovered.log)
         return recovered.log
 
     # --- following the image ----------------------------------------------------------------------------------
@@ -282,13 +282,13 @@ class Hosting:
         """Create the logs of some partitions that have none yet; True if others are left."""
         broker = self._broker
         for _ in range(min(_CREATE_MAX, len(self.to_create))):
-            leader = self.to_create.popleft()
-            if leader.gone or leader.opened or leader.offline is not None:
+            replica = self.to_create.popleft()
+            if replica.gone or replica.opened or replica.offline is not None:
                 continue
             try:
-                leader.log  # noqa: B018  (opens it)
+                replica.log  # noqa: B018  (opens it)
             except DiskError as error:
-                broker.say(f"cannot create the log of {leader.topic}-{leader.number}: {error}")
+                broker.say(f"cannot create the log of {replica.topic}-{replica.number}: {error}")
         return bool(self.to_create)
 
     def _add(self, name: str, topic_id: bytes) -> HostedTopic:
@@ -296,40 +296,40 @@ class Hosting:
         self.by_name[name] = self.by_id[int.from_bytes(topic_id, "big")] = hosted
         return hosted
 
-    def _host(self, name: str, topic_id: bytes, partitions: Iterable[r.Partition]) -> list[Leader]:
+    def _host(self, name: str, topic_id: bytes, partitions: Iterable[r.Partition]) -> list[Replica]:
         """Take on the partitions that are led here and new."""
         hosted = self.by_name.get(name) or self._add(name, topic_id)
         config = self._topic_config(name)
         new = [
-            Leader(name, partition.partition, partition.leader_epoch, config, self._open)
+            Replica(name, partition.partition, partition.leader_epoch, config, self._open)
             for partition in partitions
-            if partition.leader == self._broker.config.node_id and partition.partition not in hosted.leaders
+            if partition.leader == self._broker.config.node_id and partition.partition not in hosted.replicas
         ]
-        hosted.leaders.update((leader.number, leader) for leader in new)
+        hosted.replicas.update((replica.number, replica) for replica in new)
         self.to_create.extend(new)
         return new
 
-    def _open(self, leader: Leader) -> PartitionLog:
+    def _open(self, replica: Replica) -> PartitionLog:
         """The log of a partition that nobody has needed yet."""
-        home = self.asleep.pop(leader, None)
-        log = self._wake(leader, home) if home is not None else None
-        return log if log is not None else self._create(leader)
+        home = self.asleep.pop(replica, None)
+        log = self._wake(replica, home) if home is not None else None
+        return log if log is not None else self._create(replica)
 
-    def _create(self, leader: Leader) -> PartitionLog:
+    def _create(self, replica: Replica) -> PartitionLog:
         broker = self._broker
-        topic_id = self.by_name[leader.topic].topic_id
-        home = broker.directories.place(leader.topic, leader.number)
+        topic_id = self.by_name[replica.topic].topic_id
+        home = broker.directories.place(replica.topic, replica.number)
         try:
-            log = home.create(leader.topic, leader.number, topic_id, leader.config, broker.wall_ms)
+            log = home.create(replica.topic, replica.number, topic_id, replica.config, broker.wall_ms)
         except DiskError as error:
             # What was made of it stays its own: it is not to be found in two directories.
-            broker.directories.chosen[leader.topic, leader.number] = home
+            broker.directories.chosen[replica.topic, replica.number] = home
             broker.write_failed(home, error)
             raise
-        self.take(leader, home, log)
+        self.take(replica, home, log)
         return log
 
-    def take(self, leader: Leader, home: LogDirectory, log: PartitionLog) -> None:
+    def take(self, replica: Replica, home: LogDirectory, log: PartitionLog) -> None:
         """A log in a directory is this partition's."""
         home.partitions += 1
         log.on_failure = lambda error: self._broker.write_failed(home, error)
@@ -341,10 +341,10 @@ class Hosting:
         hosted = self.by_name.get(name)
         if hosted is not None:
             config = self._topic_config(name)
-            for leader in hosted.leaders.values():
-                leader.configure(config)
-                if leader.opened:
-                    self._broker.advance(leader)
+            for replica in hosted.replicas.values():
+                replica.configure(config)
+                if replica.opened:
+                    self._broker.advance(replica)
 
     def _drop(self, topic_id: bytes) -> set[LogDirectory]:
         """Let go of a topic; returns the directories in which names changed."""
@@ -354,18 +354,18 @@ class Hosting:
             return touched
         if self.by_name.get(hosted.name) is hosted:
             del self.by_name[hosted.name]
-        for leader in hosted.leaders.values():
-            leader.gone = True
-            while leader.waiting:
-                _offset, produce, row = leader.waiting.popleft()
+        for replica in hosted.replicas.values():
+            replica.gone = True
+            while replica.waiting:
+                _offset, produce, row = replica.waiting.popleft()
                 produce.failed(row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._broker.moved(leader)
-            self._broker.moving.cancel(leader)
-            self._broker.directories.chosen.pop((leader.topic, leader.number), None)
-            home = self.asleep.pop(leader, None)
-            if leader.opened:
-                home = self._broker.directories.of(leader.log)
+            self._broker.moved(replica)
+            self._broker.moving.cancel(replica)
+            self._broker.directories.chosen.pop((replica.topic, replica.number), None)
+            home = self.asleep.pop(replica, None)
+            if replica.opened:
+                home = self._broker.directories.of(replica.log)
             if home is not None:
                 touched.add(home)
-                self._broker.upkeep.delete_partition(leader, home)
+                self._broker.upkeep.delete_partition(replica, home)
         return touched

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory, Survey
     from ottla.log.partition_log import PartitionLog
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 #: How much one job copies: other jobs get their turn in between.
 _PIECE_BYTES: Final = 4 << 20
@@ -83,15 +83,15 @@ class Prepared(NamedTuple):
 
 class Move:
     __slots__ = (
-        "cancelled", "closed", "copied", "end_offset", "is_unwanted", "leader", "path", "prepared", "source", "target", "unique",
+        "cancelled", "closed", "copied", "end_offset", "is_unwanted", "path", "prepared", "replica", "source", "target", "unique",
     )  # fmt: skip
 
-    def __init__(self, leader: Leader, source: LogDirectory, target: LogDirectory, unique: bytes) -> None:
-        self.leader = leader
+    def __init__(self, replica: Replica, source: LogDirectory, target: LogDirectory, unique: bytes) -> None:
+        self.replica = replica
         self.source = source
         self.target = target
         self.unique = unique
-        self.path = f"{target.path}/{future_dir(leader.topic, leader.number, unique)}"
+        self.path = f"{target.path}/{future_dir(replica.topic, replica.number, unique)}"
         #: Bytes that are in the copy, by segment and name of the file; of another object of the same segment nothing is.
         self.copied: dict[Segment, dict[str, int]] = {}
         #: Segments that were closed when all of them had been copied.
@@ -113,14 +113,14 @@ class Moving:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._moves: dict[Leader, Move] = {}
+        self._moves: dict[Replica, Move] = {}
         self._waiting: deque[Move] = deque()
         self._copying: set[Move] = set()
 
     # --- what others ask ----------------------------------------------------------------------------------------
 
-    def of(self, leader: Leader) -> Move | None:
-        return self._moves.get(leader)
+    def of(self, replica: Replica) -> Move | None:
+        return self._moves.get(replica)
 
     def into(self, directory: LogDirectory) -> Iterator[Move]:
         return (move for move in self._moves.values() if move.target is directory)
@@ -129,25 +129,25 @@ class Moving:
         """What the checkpoints of a directory must know already of logs that are about to be in it."""
         for move in self.into(directory):
             if move.prepared is not None:
-                leader = move.leader
-                yield leader.topic, leader.number, move.prepared, leader.high_watermark
+                replica = move.replica
+                yield replica.topic, replica.number, move.prepared, replica.high_watermark
 
     # --- beginning and ending -----------------------------------------------------------------------------------
 
-    def begin(self, leader: Leader, target: LogDirectory) -> None:
+    def begin(self, replica: Replica, target: LogDirectory) -> None:
         """Move a log, unless it is there or on its way there; a move to elsewhere ends."""
-        running = self._moves.get(leader)
+        running = self._moves.get(replica)
         if running is not None and running.target is target:
             return
-        self.cancel(leader)
+        self.cancel(replica)
         broker = self._broker
-        source = broker.directories.of(leader.log)
+        source = broker.directories.of(replica.log)
         if source is target:
             return
-        move = Move(leader, source, target, broker.entropy.id_bytes())
-        self._moves[leader] = move
+        move = Move(replica, source, target, broker.entropy.id_bytes())
+        self._moves[replica] = move
         target.partitions += 1
-        metadata = render_partition_metadata(broker.hosting.by_name[leader.topic].topic_id)
+        metadata = render_partition_metadata(broker.hosting.by_name[replica.topic].topic_id)
 
         def make(disk: Disk) -> None:
             disk.make_dir(move.path)
@@ -159,9 +159,9 @@ class Moving:
 
         self._run(move, make, made)
 
-    def cancel(self, leader: Leader) -> None:
+    def cancel(self, replica: Replica) -> None:
         """A log stays where it is, or goes altogether; what was copied is removed."""
-        move = self._moves.get(leader)
+        move = self._moves.get(replica)
         if move is not None:
             self._end(move)
             move.is_unwanted = True
@@ -169,17 +169,17 @@ class Moving:
 
     def _discard(self, move: Move) -> None:
         """Take a copy away, at once: the next start would take it up again."""
-        broker, leader = self._broker, move.leader
+        broker, replica = self._broker, move.replica
         # Not its own digits: with them it would stand for a source whose copy is complete.
-        gone = f"{move.target.path}/{delete_dir(leader.topic, leader.number, broker.entropy.id_bytes())}"
+        gone = f"{move.target.path}/{delete_dir(replica.topic, replica.number, broker.entropy.id_bytes())}"
         with suppress(DiskError):
             broker.disk.rename(move.path, gone)
-            broker.upkeep.later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(gone))
+            broker.upkeep.later(replica.config.file_delete_delay_ms, lambda disk: disk.remove_dir(gone))
 
     def directory_failed(self, directory: LogDirectory) -> None:
         for move in [move for move in self._moves.values() if directory in (move.source, move.target)]:
             self._end(move)
-            name = f"{move.leader.topic}-{move.leader.number}"
+            name = f"{move.replica.topic}-{move.replica.number}"
             if directory is move.source:
                 # Perhaps all that will be left of it.
                 self._broker.say(f"the move of {name} ended: what was copied so far stays in {move.path}")
@@ -187,8 +187,8 @@ class Moving:
     def _end(self, move: Move) -> None:
         move.cancelled = True
         move.target.partitions -= 1
-        move.target.forget(move.leader.topic, move.leader.number)
-        self._moves.pop(move.leader, None)
+        move.target.forget(move.replica.topic, move.replica.number)
+        self._moves.pop(move.replica, None)
         self._copying.discard(move)
         if move in self._waiting:
             self._waiting.remove(move)
@@ -234,11 +234,11 @@ class Moving:
     def _failed(self, move: Move, error: DiskError) -> None:
         self._broker.disk_failed(error.path, error)
         if not move.cancelled:
-            leader = move.leader
+            replica = move.replica
             self._broker.say(
-                f"moving {leader.topic}-{leader.number} to {move.target.path} was given up: {error}"
+                f"moving {replica.topic}-{replica.number} to {move.target.path} was given up: {error}"
             )
-            self.cancel(leader)
+            self.cancel(replica)
 
     # --- copying ------------------------------------------------------------------------------------------------
 
@@ -247,11 +247,11 @@ class Moving:
         if move.cancelled:
             return
         broker = self._broker
-        if broker.compacting.is_swapping(move.leader):
+        if broker.compacting.is_swapping(move.replica):
             # Some of its files do not have their names yet, and will in a moment.
             broker.timers.add(Later(lambda: self._step(move)), broker.now_ms + _AGAIN_MS)
             return
-        log = move.leader.log
+        log = move.replica.log
         segment = next(each for each in log.segments if each not in move.closed)
         have = move.copied.get(segment, {}).get(_log_name(segment), 0)
         try:
@@ -281,7 +281,7 @@ class Moving:
 
         def is_dropped(error: DiskError) -> bool:
             # Under the copy: there is nothing left to copy.
-            return not error.broken and not error.full and segment not in move.leader.log.segments
+            return not error.broken and not error.full and segment not in move.replica.log.segments
 
         self._run(move, job, then, is_dropped)
 
@@ -329,16 +329,16 @@ class Moving:
         """Swap, if nothing has changed since it was prepared but that a little was appended; else go on copying."""
         if move.cancelled or move.prepared is None:
             return
-        broker, leader = self._broker, move.leader
+        broker, replica = self._broker, move.replica
         try:
-            if not _is_ready(move, leader.log, move.prepared):
+            if not _is_ready(move, replica.log, move.prepared):
                 self._step(move)
                 return
-            if broker.upkeep.is_flushing(leader):
+            if broker.upkeep.is_flushing(replica):
                 # Its job writes to the source, by name.
                 broker.timers.add(Later(lambda: self._try_swap(move)), broker.now_ms + _AGAIN_MS)
                 return
-            self._copy_tail(move, leader.log)
+            self._copy_tail(move, replica.log)
         except DiskError as error:
             self._failed(move, error)
         else:
@@ -346,36 +346,36 @@ class Moving:
 
     def _swap(self, move: Move, prepared: Prepared) -> None:
         """Steps 4 to 6."""
-        broker, disk, leader = self._broker, self._broker.disk, move.leader
-        log = leader.log
+        broker, disk, replica = self._broker, self._broker.disk, move.replica
+        log = replica.log
         self._end(move)
         log.close()
         try:
-            old = move.source.retire(leader.topic, leader.number, move.unique)
+            old = move.source.retire(replica.topic, replica.number, move.unique)
             disk.sync_dir(move.source.path)
         except DiskError as error:
             # Whether it still has its name, or will have it after a crash, nobody knows.
             broker.go_offline(move.source, str(error))
             return
-        home = move.target.partition_path(leader.topic, leader.number)
+        home = move.target.partition_path(replica.topic, replica.number)
         try:
             disk.rename(move.path, home)
             opened = open_log(
-                disk, home, leader.config, recovery_point=prepared.recovery_point,
+                disk, home, replica.config, recovery_point=prepared.recovery_point,
                 log_start_offset=log.log_start_offset, clean=True, now_ms=broker.wall_ms,
             )  # fmt: skip
             if opened is None or opened.log.next_offset != log.next_offset or opened.log.bases != log.bases:
                 raise DiskError(f"{home} is not what was copied to it from {old}")
         except DiskError as error:
-            broker.lose(leader, str(error))
+            broker.lose(replica, str(error))
             broker.go_offline(move.target, str(error))
             return
         self._take_over(move, log, opened.log, prepared)
-        broker.say(f"{leader.topic}-{leader.number} was moved to {move.target.path}")
-        delay_ms = leader.config.file_delete_delay_ms
+        broker.say(f"{replica.topic}-{replica.number} was moved to {move.target.path}")
+        delay_ms = replica.config.file_delete_delay_ms
         broker.upkeep.checkpoints_in(move.source).want()
         broker.upkeep.checkpoints_in(move.target).want(
-            leader,
+            replica,
             # Not before the new name is durable: until then it is the old one that tells what the copy is.
             after=lambda: broker.upkeep.later(delay_ms, lambda disk: disk.remove_dir(old)),
         )
@@ -398,18 +398,18 @@ class Moving:
             disk.close(copy)
 
     def _take_over(self, move: Move, old: PartitionLog, new: PartitionLog, prepared: Prepared) -> None:
-        broker, leader = self._broker, move.leader
+        broker, replica = self._broker, move.replica
         move.source.partitions -= 1
         new.producers, new.epochs = old.producers, old.epochs
         # The newest index entries and producers are not durable yet; records are.
         new.recovery_point = min(prepared.recovery_point, new.next_offset)
         new.unflushed_bytes = old.unflushed_bytes
         new.cleaned_offset = old.cleaned_offset
-        leader.relocate(new)
-        broker.hosting.take(leader, move.target, new)
-        if new.recovery_point < new.next_offset and leader.since_flush_ms < 0:
-            broker.upkeep.written(leader, broker.now_ms)
-        broker.advance(leader)
+        replica.relocate(new)
+        broker.hosting.take(replica, move.target, new)
+        if new.recovery_point < new.next_offset and replica.since_flush_ms < 0:
+            broker.upkeep.written(replica, broker.now_ms)
+        broker.advance(replica)
 
 
 def _is_ready(move: Move, log: PartitionLog, prepared: Prepared) -> bool:

@@ -25,7 +25,7 @@ from ottla.ports.disk import Disk, DiskError
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 #: How often logs are looked at for a background flush.
 _FLUSH_CHECK_MS: Final = 1000
@@ -44,11 +44,11 @@ _DROP_COST: Final = 64
 class Upkeep:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._flushing: set[Leader] = set()
+        self._flushing: set[Replica] = set()
         #: Logs with records that no flush covers, the one that has waited longest first.
-        self._unflushed: dict[Leader, None] = {}
+        self._unflushed: dict[Replica, None] = {}
         #: Those whose turn has come, while as many flushes as may be are under way.
-        self._due: deque[Leader] = deque()
+        self._due: deque[Replica] = deque()
         self._allowance = 0
         self._retention_date_ms = 0
         self._flush_walk = Walk(broker.timers, self._flush_if_due)
@@ -80,82 +80,82 @@ class Upkeep:
 
     # --- flushing -------------------------------------------------------------------------------------------
 
-    def written(self, leader: Leader, now_ms: int) -> None:
+    def written(self, replica: Replica, now_ms: int) -> None:
         """A log has records that no flush covers yet."""
-        leader.since_flush_ms = now_ms
-        self._unflushed[leader] = None
+        replica.since_flush_ms = now_ms
+        self._unflushed[replica] = None
 
     def flush_due(self, now_ms: int) -> None:
         if not self._due:
             self._allowance = _FLUSHES_PER_CHECK
             self._flush_walk.begin(list(self._unflushed), now_ms)
 
-    def _flush_if_due(self, leader: Leader, now_ms: int) -> int:
-        if not leader.opened:
-            self._unflushed.pop(leader, None)
-        if leader not in self._unflushed:
+    def _flush_if_due(self, replica: Replica, now_ms: int) -> int:
+        if not replica.opened:
+            self._unflushed.pop(replica, None)
+        if replica not in self._unflushed:
             return 1
-        waited_ms = now_ms - leader.since_flush_ms
-        if waited_ms < leader.config.flush_ms and leader.log.unflushed_bytes < _FLUSH_SOON_BYTES:
+        waited_ms = now_ms - replica.since_flush_ms
+        if waited_ms < replica.config.flush_ms and replica.log.unflushed_bytes < _FLUSH_SOON_BYTES:
             interval_ms = self._broker.config.log_flush_offset_checkpoint_interval_ms
             if waited_ms < interval_ms or not self._allowance:
                 return 1
             self._allowance -= 1
-        self._due.append(leader)
+        self._due.append(replica)
         self._flush_next()
         return 1
 
     def _flush_next(self) -> None:
         while self._due and len(self._flushing) < _FLUSHES_MAX:
-            leader = self._due.popleft()
-            if leader in self._unflushed and leader.opened:
-                self.flush(leader)
+            replica = self._due.popleft()
+            if replica in self._unflushed and replica.opened:
+                self.flush(replica)
 
-    def is_flushing(self, leader: Leader) -> bool:
-        return leader in self._flushing
+    def is_flushing(self, replica: Replica) -> bool:
+        return replica in self._flushing
 
-    def flush(self, leader: Leader) -> None:
+    def flush(self, replica: Replica) -> None:
         """Make a log durable in the background, unless that is under way."""
-        if leader in self._flushing:
+        if replica in self._flushing:
             return
-        self._unflushed.pop(leader, None)
-        log = leader.log
+        self._unflushed.pop(replica, None)
+        log = replica.log
         try:
             flush = log.begin_flush()
         except DiskError as error:
             # R13: if the disk was only full it is tried again at the next check.
-            self._unflushed[leader] = None
+            self._unflushed[replica] = None
             log.disk_failed(error)
             return
-        leader.since_flush_ms = -1
+        replica.since_flush_ms = -1
         if flush is None:
             return
-        self._flushing.add(leader)
+        self._flushing.add(replica)
         parent = log.parent if log.fresh else None
         directory = self._broker.directories.of(log)
 
         def done(no_room: DiskError | None, error: str | None) -> None:
-            self._flushing.discard(leader)
-            if leader.gone:
+            self._flushing.discard(replica)
+            if replica.gone:
                 # Its directory was taken away under the flush; whatever that met does not matter.
                 pass
             elif no_room is not None:
                 # R13: the records are there; what goes with them is tried again.
-                self.written(leader, self._broker.now_ms)
+                self.written(replica, self._broker.now_ms)
                 self._broker.room.missing(directory, no_room)
             elif error is not None:
                 self._broker.go_offline(directory, f"a sync failed: {error}")
-            elif leader.opened and not leader.gone:
+            elif replica.opened and not replica.gone:
                 log.flushed(flush)
-                self._broker.advance(leader)
-                self.checkpoints_in(directory).want(leader)
+                self._broker.advance(replica)
+                self.checkpoints_in(directory).want(replica)
             self._flush_next()
 
         def job(disk: Disk) -> DiskError | None:
             try:
-                return _perform(disk, leader, flush, parent)
+                return _perform(disk, replica, flush, parent)
             except DiskError as error:
-                if not leader.gone:
+                if not replica.gone:
                     directory.sync_error = str(error)
                 raise
 
@@ -166,45 +166,45 @@ class Upkeep:
     def retain(self, now_ms: int) -> None:
         """Delete whole old segments by age and size (B6), and forget producers that fell silent."""
         self._retention_date_ms = self._broker.wall_clock.retention_ms(now_ms)
-        self._retain_walk.begin(self._broker.hosting.leaders(), now_ms)
+        self._retain_walk.begin(self._broker.hosting.replicas(), now_ms)
 
-    def _retain(self, leader: Leader, _now_ms: int) -> int:
-        if leader.gone or not leader.opened:
+    def _retain(self, replica: Replica, _now_ms: int) -> int:
+        if replica.gone or not replica.opened:
             return 1
-        broker, log = self._broker, leader.log
+        broker, log = self._broker, replica.log
         log.producers.expire(self._retention_date_ms - broker.config.producer_id_expiration_ms)
         try:
-            count = expired_segments(log, self._retention_date_ms, leader.high_watermark)
+            count = expired_segments(log, self._retention_date_ms, replica.high_watermark)
             if not count:
                 return 1
             if count == len(log.segments):
                 # Even the active segment is too old: begin a new one, so that it can go.
                 log.roll(broker.wall_ms)
-            self.remove_segments(leader, log.drop_segments(count))
+            self.remove_segments(replica, log.drop_segments(count))
         except (DiskError, Refusal) as error:
-            broker.say(f"retention of {leader.topic}-{leader.number} failed: {error}")
+            broker.say(f"retention of {replica.topic}-{replica.number} failed: {error}")
             if isinstance(error, DiskError):
                 broker.disk_failed(log.directory, error)
         return _DROP_COST
 
-    def delete_records(self, leader: Leader, offset: int) -> None:
+    def delete_records(self, replica: Replica, offset: int) -> None:
         """Move a log's start up; segments wholly before it go."""
-        log = leader.log
+        log = replica.log
         if log.delete_before(offset):
             whole = sum(1 for base in log.bases[1:] if base <= offset)
             if whole:
-                self.remove_segments(leader, log.drop_segments(whole))
+                self.remove_segments(replica, log.drop_segments(whole))
             else:
-                self._start_moved(leader)
+                self._start_moved(replica)
 
-    def _start_moved(self, leader: Leader, after: Callable[[], None] | None = None) -> None:
+    def _start_moved(self, replica: Replica, after: Callable[[], None] | None = None) -> None:
         # The leader epochs among them, which bear the new start out (`LogDirectory.load`).
-        log = leader.log
-        self.checkpoints(log).want(leader, before=(list(log.loose), log.directory), after=after)
+        log = replica.log
+        self.checkpoints(log).want(replica, before=(list(log.loose), log.directory), after=after)
         # Those who wait for more from before it must hear that it will not come.
-        self._broker.moved(leader)
+        self._broker.moved(replica)
 
-    def remove_segments(self, leader: Leader, segments: list[Segment]) -> None:
+    def remove_segments(self, replica: Replica, segments: list[Segment]) -> None:
         """Take the files away after a while: readers that were sent there may still be reading."""
         paths = []
         for segment in segments:
@@ -217,42 +217,42 @@ class Upkeep:
                 disk.remove(path + DELETED)
 
         def rename() -> None:
-            if leader.gone:
+            if replica.gone:
                 # The names may belong to another topic of the same name by now.
                 return
             for path in paths:
                 with suppress(DiskError):
                     self._broker.disk.rename(path, path + DELETED)
-            self.later(leader.config.file_delete_delay_ms, remove)
+            self.later(replica.config.file_delete_delay_ms, remove)
 
         # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
         # the start that tells those from a log with a hole.
-        self._start_moved(leader, after=rename)
+        self._start_moved(replica, after=rename)
 
-    def remove_later(self, leader: Leader, paths: list[str]) -> None:
+    def remove_later(self, replica: Replica, paths: list[str]) -> None:
         """Files that compaction has replaced and renamed: readers that were sent there may still be reading."""
 
         def remove(disk: Disk) -> None:
             for path in paths:
                 disk.remove(path)
 
-        self.later(leader.config.file_delete_delay_ms, remove)
+        self.later(replica.config.file_delete_delay_ms, remove)
 
-    def delete_partition(self, leader: Leader, directory: LogDirectory) -> None:
+    def delete_partition(self, replica: Replica, directory: LogDirectory) -> None:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""
         broker = self._broker
-        self._unflushed.pop(leader, None)
+        self._unflushed.pop(replica, None)
         directory.partitions -= 1
-        if leader.opened:
-            leader.log.close()
+        if replica.opened:
+            replica.log.close()
         try:
-            path = directory.retire(leader.topic, leader.number, broker.entropy.id_bytes())
+            path = directory.retire(replica.topic, replica.number, broker.entropy.id_bytes())
         except DiskError as error:
             # What keeps its name could be taken for the log of the next topic that is called so.
             broker.go_offline(directory, str(error))
             return
         self.checkpoints_in(directory).want()
-        self.later(leader.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
+        self.later(replica.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
 
     def later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
         broker = self._broker
@@ -264,15 +264,15 @@ class Upkeep:
         broker.timers.add(Later(lambda: broker.run(job, done)), broker.now_ms + delay_ms)
 
 
-def _perform(disk: Disk, leader: Leader, flush: Flush, parent: str | None) -> DiskError | None:
+def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> DiskError | None:
     """The job of a flush: data and indexes, then the snapshot that belongs to their end.
 
     Returns that there was no room for the snapshot; any other failure, a sync's for want of room too, is raised.
     """
-    log = leader.log
+    log = replica.log
     for file in flush.files:
         disk.sync(file)
-    if leader.gone:
+    if replica.gone:
         # The name of its directory may be that of another topic's by now.
         return None
     try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.broker.timers import Timers
 
 if TYPE_CHECKING:
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 #: What a slice may cost: so many partitions that are looked at and left alone, well below a millisecond.
 _SLICE_COST: Final = 256
@@ -22,17 +22,17 @@ _SLICE_COST: Final = 256
 class Walk:
     __slots__ = ("_left", "_timers", "_visit", "bucket")
 
-    def __init__(self, timers: Timers, visit: Callable[[Leader, int], int]) -> None:
-        """`visit(leader, now_ms)` says what it cost, in partitions that are only looked at."""
+    def __init__(self, timers: Timers, visit: Callable[[Replica, int], int]) -> None:
+        """`visit(replica, now_ms)` says what it cost, in partitions that are only looked at."""
         self._timers = timers
         self._visit = visit
-        self._left: deque[Leader] = deque()
+        self._left: deque[Replica] = deque()
         self.bucket = -1
 
-    def begin(self, leaders: Iterable[Leader], now_ms: int) -> None:
+    def begin(self, replicas: Iterable[Replica], now_ms: int) -> None:
         """Go over these, the first slice at once; nothing new is begun while a walk is under way."""
         if not self._left:
-            self._left.extend(leaders)
+            self._left.extend(replicas)
             self.expire(now_ms)
 
     def expire(self, now_ms: int) -> None:

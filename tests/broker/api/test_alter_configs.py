@@ -30,7 +30,7 @@ def topic(client: Any) -> None:
 def test_all_settings_are_replaced(client: Any, driver: Any) -> None:
     assert alter(client, resource(retention_ms="7000", segment_bytes="2000000")) == [(0, None)]
     assert settings(client) == {"retention.ms": "7000", "segment.bytes": "2000000"}
-    assert driver.leader("t").config.segment_bytes == 2_000_000
+    assert driver.replica("t").config.segment_bytes == 2_000_000
     assert alter(client, resource()) == [(0, None)]
     assert settings(client) == {}
 

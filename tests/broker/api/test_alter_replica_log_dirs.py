@@ -126,7 +126,7 @@ def test_records_may_be_deleted_and_written_under_it(
     held.run_all()
     driver.advance(100)
     held.run_all()
-    log = driver.leader("t").log
+    log = driver.replica("t").log
     assert (log.parent, log.log_start_offset, log.next_offset) == (target, 20, filled + 1)
     assert log.bases[0] <= 20 < log.bases[1]
     assert names(driver, source) == [] and names(driver, target) == ["t-0"]
@@ -182,7 +182,7 @@ def test_a_log_that_is_not_made_yet_is_made_there(
     client: Any, driver: Any, paths: list[str], held: Held
 ) -> None:
     client.create("t")
-    driver.leader("t")._log = None
+    driver.replica("t")._log = None
     driver.disk.remove_dir(f"{paths[0]}/t-0")
     assert move(client, paths[1]) == 0
     assert names(driver, paths[0]) == [] and names(driver, paths[1]) == ["t-0"]
@@ -206,19 +206,19 @@ def test_transactions_are_the_same_after_it(
 
     def write(producer: int) -> None:
         data = batch(b"t", producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
-        leader = driver.leader("t")
-        leader.log.append(data, leader.leader_epoch, driver.now_ms)
-        driver.broker.appended(leader, leader.log, driver.now_ms)
+        replica = driver.replica("t")
+        replica.log.append(data, replica.leader_epoch, driver.now_ms)
+        driver.broker.appended(replica, replica.log, driver.now_ms)
 
     def abort(producer: int) -> None:
-        leader = driver.leader("t")
-        leader.log.append_marker(producer, 0, 0, False, leader.leader_epoch, driver.now_ms)
-        driver.broker.appended(leader, leader.log, driver.now_ms)
+        replica = driver.replica("t")
+        replica.log.append_marker(producer, 0, 0, False, replica.leader_epoch, driver.now_ms)
+        driver.broker.appended(replica, replica.log, driver.now_ms)
 
     def seen() -> tuple[int, list[tuple[int, int]]]:
         """The last stable offset, and all that fetches from anywhere are told was aborted."""
         found: set[tuple[int, int]] = set()
-        for offset in range(filled, driver.leader("t").high_watermark):
+        for offset in range(filled, driver.replica("t").high_watermark):
             row = client.fetch("t", offset, isolation_level=1)
             found |= {(each.producer_id, each.first_offset) for each in row.aborted_transactions}
         return row.last_stable_offset, sorted(found)
@@ -235,7 +235,7 @@ def test_transactions_are_the_same_after_it(
     # 2 was aborted after 3 began, so nobody who reads committed records gets as far as its marker.
     assert before == (filled + 3, [(1, filled), (2, filled + 2)])
     held.run_all()
-    assert driver.leader("t").log.parent == paths[1]
+    assert driver.replica("t").log.parent == paths[1]
     assert seen() == before
     abort(3)
     assert seen() == (filled + 6, [(1, filled), (2, filled + 2), (3, filled + 3)])

@@ -59,9 +59,9 @@ def test_only_what_is_asked_for(client: Any) -> None:
 
 
 def test_a_log_that_nobody_needed_is_not_made(client: Any, driver: Any) -> None:
-    driver.leader("u")._log = None
+    driver.replica("u")._log = None
     assert ("u", 0) not in sizes(describe(client))
-    assert not driver.leader("u").opened
+    assert not driver.replica("u").opened
 
 
 def test_an_offline_directory(client: Any, driver: Any) -> None:

@@ -36,10 +36,10 @@ def test_the_producers_of_each_partition(client: Any, driver: Any, batch: Any) -
 
 
 def test_a_log_that_nobody_needed_is_not_made(client: Any, driver: Any) -> None:
-    driver.leader("t", 1)._log = None
+    driver.replica("t", 1)._log = None
     [row] = describe(client, "t", 1)
     assert (row.error_code.value, row.active_producers) == (0, ())
-    assert not driver.leader("t", 1).opened
+    assert not driver.replica("t", 1).opened
 
 
 def test_what_is_not_there(client: Any) -> None:

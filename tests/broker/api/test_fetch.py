@@ -126,7 +126,7 @@ def test_reading_goes_on_across_segments(client: Any, batch: Any, values: Any) -
     client.create("rolled", segment_bytes="1048576", max_message_bytes="2000000")
     for number in range(30):
         client.produce("rolled", batch(b"%03d" % number + bytes(100_000)))
-    assert len(client.driver.leader("rolled").log.segments) > 2
+    assert len(client.driver.replica("rolled").log.segments) > 2
     seen: list[bytes] = []
     while len(seen) < 30:
         seen += [value[:3] for value in values(client.fetch("rolled", len(seen))) if value is not None]
@@ -146,7 +146,7 @@ def test_a_fetch_waits_for_data_and_is_answered_when_it_comes(
     client.produce("t", batch(b"x"))
     [answer] = reader.answers
     assert values(answer.responses[0].partitions[0]) == [b"x"]
-    assert driver.leader("t").watchers == {}
+    assert driver.replica("t").watchers == {}
 
 
 def test_a_fetch_waits_for_min_bytes(
@@ -174,7 +174,7 @@ def test_a_fetch_is_answered_with_what_there_is_when_time_is_up(
     driver.advance(20)
     [answer] = reader.answers
     assert [values(row) for row in answer.responses[0].partitions] == [[b"x"], []]
-    assert driver.leader("t").watchers == {}
+    assert driver.replica("t").watchers == {}
 
 
 @pytest.mark.parametrize("more", [{"max_wait": 0}, {"min_bytes": 0}])
@@ -223,17 +223,17 @@ def test_many_waiting_fetches_are_woken_by_one_produce(
         reader.send(1, 12, **fetching({("t", 0): 0}, max_wait=10_000))
     client.produce("t", batch(b"x"))
     assert all(values(reader.answers[0].responses[0].partitions[0]) == [b"x"] for reader in readers)
-    assert driver.leader("t").watchers == {}
+    assert driver.replica("t").watchers == {}
 
 
 def test_a_connection_that_goes_leaves_no_watcher_and_no_deadline(driver: Any, fetching: Any) -> None:
     quiet = driver.broker.next_deadline_ms
     reader = driver.connect()
     reader.send(1, 12, **fetching({("t", 0): 0, ("t", 1): 0}, max_wait=10))
-    assert len(driver.leader("t").watchers) == 1
+    assert len(driver.replica("t").watchers) == 1
     assert driver.broker.next_deadline_ms < quiet
     reader.disconnect()
-    assert driver.leader("t").watchers == {} == driver.leader("t", 1).watchers
+    assert driver.replica("t").watchers == {} == driver.replica("t", 1).watchers
     assert driver.broker.next_deadline_ms == quiet
     assert not driver.broker.fetch_sessions.woken
 

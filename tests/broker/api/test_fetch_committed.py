@@ -29,17 +29,17 @@ class Writer:
         data = self.batch(
             *values, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True
         )
-        leader = self.driver.leader(self.topic)
-        leader.log.append(data, leader.leader_epoch, self.driver.now_ms)
-        self._written(leader)
+        replica = self.driver.replica(self.topic)
+        replica.log.append(data, replica.leader_epoch, self.driver.now_ms)
+        self._written(replica)
 
     def end(self, producer: int, *, commit: bool) -> None:
-        leader = self.driver.leader(self.topic)
-        leader.log.append_marker(producer, 0, 0, commit, leader.leader_epoch, self.driver.now_ms)
-        self._written(leader)
+        replica = self.driver.replica(self.topic)
+        replica.log.append_marker(producer, 0, 0, commit, replica.leader_epoch, self.driver.now_ms)
+        self._written(replica)
 
-    def _written(self, leader: Any) -> None:
-        self.driver.broker.appended(leader, leader.log, self.driver.now_ms)
+    def _written(self, replica: Any) -> None:
+        self.driver.broker.appended(replica, replica.log, self.driver.now_ms)
         self.driver.turn()
 
 
@@ -133,7 +133,7 @@ def test_a_waiting_reader_sleeps_through_open_transactions_and_is_woken_by_the_m
     reader = driver.connect()
     writer.write(1, b"a")
     reader.send(1, 12, **fetching({("t", 0): 0}, max_wait=10_000, isolation_level=READ_COMMITTED))
-    [waiting] = [watcher.fetching for watcher in driver.leader("t").watchers]
+    [waiting] = [watcher.fetching for watcher in driver.replica("t").watchers]
     looks = []
     collect = type(waiting).collect
     with pytest.MonkeyPatch.context() as patch:
@@ -150,7 +150,7 @@ def test_a_waiting_reader_sleeps_through_open_transactions_and_is_woken_by_the_m
     row = answer.responses[0].partitions[0]
     assert len(values(row)) == 41
     assert told(row) == ([] if commit else [(1, 0)])
-    assert driver.leader("t").watchers == {}
+    assert driver.replica("t").watchers == {}
 
 
 def test_a_waiting_reader_is_woken_by_what_concerns_it_besides(
@@ -206,7 +206,7 @@ def test_a_session_of_a_reader_of_committed_records(
     assert [row.high_watermark for topic in answer.responses for row in topic.partitions] == [1]
     for epoch in (2, 3):
         assert client.ask(1, 12, **fetching({}, session_epoch=epoch, **more)).responses == ()
-    [interest] = driver.leader("t").watchers
+    [interest] = driver.replica("t").watchers
     assert interest.fetching.dirty == {}
     writer.end(1, commit=False)
     answer = client.ask(1, 12, **fetching({}, session_epoch=4, **more))
@@ -286,9 +286,9 @@ def test_retention_takes_the_index_away_with_its_segment(
 ) -> None:
     writer.write(1, b"a")
     writer.end(1, commit=False)
-    leader = driver.leader("t")
-    directory = leader.log.directory
-    leader.log.roll(driver.now_ms)
+    replica = driver.replica("t")
+    directory = replica.log.directory
+    replica.log.roll(driver.now_ms)
     client.produce("t", writer.batch(b"b"))
     index = "00000000000000000000.txnindex"
     assert index in driver.disk.list(directory)

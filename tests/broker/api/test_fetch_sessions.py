@@ -173,7 +173,7 @@ def test_a_session_is_closed_by_epoch_minus_one(session: Session, driver: Any) -
     assert (answer.error_code.value, answer.session_id) == (0, 0)
     assert named(answer) == {("t", 0)}
     assert driver.broker.fetch_sessions.by_id == {}
-    assert driver.leader("t", 1).watchers == {}
+    assert driver.replica("t", 1).watchers == {}
     gone = session.client.ask(1, 12, **session.fields())
     assert gone.error_code.value == FETCH_SESSION_ID_NOT_FOUND
 
@@ -197,7 +197,7 @@ def test_a_session_ends_with_the_connection_that_used_it_last(session: Session, 
     reader.send(1, 12, **session.fields(max_wait=10_000))
     session.client.disconnect()
     assert driver.broker.fetch_sessions.by_id.keys() == {session.id}
-    quiet = driver.leader("t").watchers
+    quiet = driver.replica("t").watchers
     assert quiet
     reader.disconnect()
     assert driver.broker.fetch_sessions.by_id == {}
@@ -229,7 +229,7 @@ def test_an_evicted_session_stops_watching(drive: Any, fetching: Any) -> None:
     Session(client, fetching, {("t", 0): 0})
     driver.advance(130_000)
     Session(client, fetching, {("t", 0): 0})
-    assert len(driver.leader("t").watchers) == 1
+    assert len(driver.replica("t").watchers) == 1
 
 
 def test_a_full_answer_does_not_starve_the_last_partition(session: Session, batch: Any) -> None:
@@ -256,7 +256,7 @@ def test_a_fetch_that_waits_outlives_its_session(session: Session, driver: Any, 
     other.produce("t", batch(b"x"), 1)
     answer = session.client.answers.pop()
     assert (named(answer), answer.session_id) == ({("t", 1)}, 0)
-    assert [driver.leader("t", number).watchers for number in range(3)] == [{}, {}, {}]
+    assert [driver.replica("t", number).watchers for number in range(3)] == [{}, {}, {}]
 
 
 def test_all_sessions_of_a_connection_end_with_it(session: Session, driver: Any, fetching: Any) -> None:
@@ -270,7 +270,7 @@ def test_all_sessions_of_a_connection_end_with_it(session: Session, driver: Any,
     assert driver.broker.fetch_sessions.by_id.keys() == {session.id}
     reader.disconnect()
     assert driver.broker.fetch_sessions.by_id == {}
-    assert driver.leader("t").watchers == {}
+    assert driver.replica("t").watchers == {}
 
 
 def test_session_ids_are_not_counted(client: Any, driver: Any, fetching: Any) -> None:

@@ -27,9 +27,9 @@ def end_of(
 def history(client: Any, driver: Any, batch: Any) -> None:
     """Epoch 1 wrote offsets 0 and 1, epoch 3 wrote 2, epoch 6 wrote 3 to 5; partition 1 is empty."""
     client.create("t", 2)
-    leader = driver.leader("t")
+    replica = driver.replica("t")
     for epoch, values in ((1, (b"a", b"b")), (3, (b"c",)), (6, (b"d", b"e", b"f"))):
-        leader.leader_epoch = epoch
+        replica.leader_epoch = epoch
         client.produce("t", batch(*values))
 
 
@@ -57,7 +57,7 @@ def test_an_epoch_that_only_a_newer_leader_can_know(client: Any) -> None:
 
 
 def test_a_leader_that_has_written_nothing_yet(client: Any, driver: Any) -> None:
-    driver.leader("t").leader_epoch = 9
+    driver.replica("t").leader_epoch = 9
     assert end_of(client, 9) == (0, 9, 6)
     assert end_of(client, 6) == (0, 6, 6)
     assert end_of(client, 8) == (0, 6, 6)
@@ -67,7 +67,7 @@ def test_a_leader_that_has_written_nothing_yet(client: Any, driver: Any) -> None
 def test_an_empty_partition(client: Any, driver: Any) -> None:
     assert end_of(client, 0, partition=1) == (0, 0, 0)
     assert end_of(client, 1, partition=1) == UNKNOWN
-    driver.leader("t", 1).leader_epoch = 5
+    driver.replica("t", 1).leader_epoch = 5
     assert end_of(client, 3, partition=1) == (0, 3, 0)
 
 
@@ -86,6 +86,6 @@ def test_a_log_that_cannot_be_opened(client: Any, driver: Any) -> None:
     def fail(_leader: Any) -> Any:
         raise DiskError("input/output error")
 
-    leader = driver.leader("t", 1)
-    leader._log, leader.opener = None, fail
+    replica = driver.replica("t", 1)
+    replica._log, replica.opener = None, fail
     assert end_of(client, 0, partition=1) == (KAFKA_STORAGE_ERROR, -1, -1)

@@ -288,7 +288,7 @@ def test_after_a_failed_sync_nothing_is_acknowledged_any_more(drive: Any, batch:
     driver.are_syncs_held = True
     client.send(0, 9, **producing("t", batch(b"x")))
     driver.held_syncs.clear()
-    driver.broker.sync_failed(driver.leader("t").log.directory, "input/output error")
+    driver.broker.sync_failed(driver.replica("t").log.directory, "input/output error")
     driver.turn()
     [answer] = client.answers
     assert answer.responses[0].partition_responses[0].error_code.value == KAFKA_STORAGE_ERROR

@@ -265,7 +265,7 @@ def test_a_deletion_that_the_disk_refuses_takes_the_directory_offline(
     client: Any, driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create("a")
-    assert driver.leader("a").opened
+    assert driver.replica("a").opened
 
     def refuse(source: str, _target: str) -> None:
         raise DiskError(f"{source}: Input/output error")

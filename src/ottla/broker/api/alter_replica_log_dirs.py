@@ -40,15 +40,15 @@ def _move(broker: Broker, path: str, name: str, number: int) -> int:
     if target.offline is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
     hosted = broker.hosting.by_name.get(name)
-    leader = hosted.leaders.get(number) if hosted is not None else None
-    if leader is None:
+    replica = hosted.replicas.get(number) if hosted is not None else None
+    if replica is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not leader.opened and leader.offline is None and leader not in broker.hosting.asleep:
+    if not replica.opened and replica.offline is None and replica not in broker.hosting.asleep:
         # It is made there in the first place.
         broker.directories.chosen[name, number] = target
     try:
-        leader.log  # noqa: B018  (opens it)
+        replica.log  # noqa: B018  (opens it)
     except DiskError:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    broker.moving.begin(leader, target)
+    broker.moving.begin(replica, target)
     return 0

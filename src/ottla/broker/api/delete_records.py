@@ -39,14 +39,14 @@ def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Res
 
 def _delete(broker: Broker, name: str, number: int, offset: int) -> int:
     hosted = broker.hosting.by_name.get(name)
-    leader = hosted.leaders.get(number) if hosted is not None else None
-    if leader is None:
+    replica = hosted.replicas.get(number) if hosted is not None else None
+    if replica is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if not leader.config.delete:
+    if not replica.config.delete:
         raise Refusal(ErrorCode.POLICY_VIOLATION)
-    log = leader.log
-    target = leader.high_watermark if offset == -1 else offset
-    if not 0 <= target <= leader.high_watermark:
+    log = replica.log
+    target = replica.high_watermark if offset == -1 else offset
+    if not 0 <= target <= replica.high_watermark:
         raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
-    broker.upkeep.delete_records(leader, target)
+    broker.upkeep.delete_records(replica, target)
     return log.log_start_offset

@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory
     from ottla.broker.moving import Move
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 
 @serves(35)
 def describe_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     # By directory, by topic: those in it.
     here: dict[LogDirectory, dict[str, list[dict[str, Any]]]] = {}
-    for leader in _asked(broker, request.topics):
-        if leader in broker.hosting.asleep:
+    for replica in _asked(broker, request.topics):
+        if replica in broker.hosting.asleep:
             with suppress(DiskError):
-                leader.log  # noqa: B018  (opens it)
-        if leader.opened:
-            home = here.setdefault(broker.directories.of(leader.log), {})
-            home.setdefault(leader.topic, []).append(_partition(leader))
-        move = broker.moving.of(leader)
+                replica.log  # noqa: B018  (opens it)
+        if replica.opened:
+            home = here.setdefault(broker.directories.of(replica.log), {})
+            home.setdefault(replica.topic, []).append(_partition(replica))
+        move = broker.moving.of(replica)
         if move is not None:
             target = here.setdefault(move.target, {})
-            target.setdefault(leader.topic, []).append(_future(leader, move))
+            target.setdefault(replica.topic, []).append(_future(replica, move))
     return {
         "error_code": 0,
         "results": [_directory(broker, each, here.get(each, {})) for each in broker.directories.all],
@@ -60,10 +60,10 @@ def _directory(
     return row
 
 
-def _asked(broker: Broker, topics: Any) -> list[Leader]:
+def _asked(broker: Broker, topics: Any) -> list[Replica]:
     by_name = broker.hosting.by_name
     if topics is None:
-        return list(broker.hosting.leaders())
+        return list(broker.hosting.replicas())
     # The same topic or partition twice is described once.
     wanted = {
         (topic.topic, number): None
@@ -71,22 +71,22 @@ def _asked(broker: Broker, topics: Any) -> list[Leader]:
         if topic.topic in by_name
         for number in topic.partitions
     }
-    return [leader for name, number in wanted if (leader := by_name[name].leaders.get(number)) is not None]
+    return [replica for name, number in wanted if (replica := by_name[name].replicas.get(number)) is not None]
 
 
-def _partition(leader: Leader) -> dict[str, Any]:
+def _partition(replica: Replica) -> dict[str, Any]:
     return {
-        "partition_index": leader.number,
-        "partition_size": leader.log.size,
+        "partition_index": replica.number,
+        "partition_size": replica.log.size,
         "offset_lag": 0,
         "is_future_key": False,
     }
 
 
-def _future(leader: Leader, move: Move) -> dict[str, Any]:
+def _future(replica: Replica, move: Move) -> dict[str, Any]:
     return {
-        "partition_index": leader.number,
+        "partition_index": replica.number,
         "partition_size": move.size,
-        "offset_lag": max(0, leader.log.next_offset - move.end_offset),
+        "offset_lag": max(0, replica.log.next_offset - move.end_offset),
         "is_future_key": True,
     }

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
     from ottla.log.producers import Producer
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 
 @serves(61)
@@ -28,14 +28,14 @@ def describe_producers(broker: Broker, call: Call, request: Any, now_ms: int) ->
         hosted = broker.hosting.by_name.get(topic.name)
         rows = []
         for number in topic.partition_indexes:
-            leader = hosted.leaders.get(number) if hosted is not None else None
-            rows.append(_row(broker, topic.name, number, leader) | {"partition_index": number})
+            replica = hosted.replicas.get(number) if hosted is not None else None
+            rows.append(_row(broker, topic.name, number, replica) | {"partition_index": number})
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
-def _row(broker: Broker, name: str, number: int, leader: Leader | None) -> dict[str, Any]:
-    if leader is None:
+def _row(broker: Broker, name: str, number: int, replica: Replica | None) -> dict[str, Any]:
+    if replica is None:
         problem = topic_name_problem(name)
         return {
             "error_code": ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -44,11 +44,11 @@ def _row(broker: Broker, name: str, number: int, leader: Leader | None) -> dict[
             "error_message": problem or f"there is no partition {number} of '{name}' here",
             "active_producers": (),
         }
-    if not leader.opened and leader.offline is None and leader not in broker.hosting.asleep:
+    if not replica.opened and replica.offline is None and replica not in broker.hosting.asleep:
         # A log that is not made yet remembers nobody.
         return {"error_code": 0, "active_producers": ()}
     try:
-        known = leader.log.producers.by_id
+        known = replica.log.producers.by_id
     except DiskError as error:
         return {
             "error_code": ErrorCode.KAFKA_STORAGE_ERROR,

@@ -113,17 +113,17 @@ def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
         for partition in topic.partitions:
             number = partition.partition
             interest = interests.get((key, number))
-            leader = hosted.leaders.get(number) if hosted is not None else None
+            replica = hosted.replicas.get(number) if hosted is not None else None
             if interest is None:
-                interest = interests[key, number] = Interest(fetching, key, name, topic_id, number, leader)
-                if fetching.watching and leader is not None:
-                    leader.watchers[interest] = None
-            elif interest.leader is not leader:
-                if interest.leader is not None:
-                    interest.leader.watchers.pop(interest, None)
-                interest.leader, interest.name = leader, name
-                if fetching.watching and leader is not None:
-                    leader.watchers[interest] = None
+                interest = interests[key, number] = Interest(fetching, key, name, topic_id, number, replica)
+                if fetching.watching and replica is not None:
+                    replica.watchers[interest] = None
+            elif interest.replica is not replica:
+                if interest.replica is not None:
+                    interest.replica.watchers.pop(interest, None)
+                interest.replica, interest.name = replica, name
+                if fetching.watching and replica is not None:
+                    replica.watchers[interest] = None
             interest.offset = partition.fetch_offset
             interest.bytes_max = partition.partition_max_bytes
             interest.leader_epoch = partition.current_leader_epoch

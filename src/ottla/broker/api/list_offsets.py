@@ -19,7 +19,7 @@ from ottla.records.errors import CorruptRecords
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -39,12 +39,12 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
         rows = []
         for partition in topic.partitions:
             number = partition.partition_index
-            leader = hosted.leaders.get(number) if hosted is not None else None
+            replica = hosted.replicas.get(number) if hosted is not None else None
             if (topic.name, number) in seen:
                 row: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST}
             else:
                 row = _row(
-                    broker, leader, partition, call.version, request.isolation_level == _READ_COMMITTED
+                    broker, replica, partition, call.version, request.isolation_level == _READ_COMMITTED
                 )
             seen.add((topic.name, number))
             rows.append(row | {"partition_index": number})
@@ -53,32 +53,32 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
 
 
 def _row(
-    broker: Broker, leader: Leader | None, partition: Any, version: int, committed: bool
+    broker: Broker, replica: Replica | None, partition: Any, version: int, committed: bool
 ) -> dict[str, Any]:
-    if leader is None:
+    if replica is None:
         return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     asked = partition.current_leader_epoch
-    if asked >= 0 and asked != leader.leader_epoch:
-        older = asked < leader.leader_epoch
+    if asked >= 0 and asked != replica.leader_epoch:
+        older = asked < replica.leader_epoch
         return {"error_code": ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH}
     timestamp = partition.timestamp
     if timestamp < 0 and (timestamp not in _SINCE or version < _SINCE[timestamp]):
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
     try:
-        return _find(leader, timestamp, committed)
+        return _find(replica, timestamp, committed)
     except DiskError as error:
-        if leader.opened:
-            broker.disk_failed(leader.log.directory, error)
+        if replica.opened:
+            broker.disk_failed(replica.log.directory, error)
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
     except CorruptRecords:
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
 
 
-def _find(leader: Leader, timestamp: int, committed: bool) -> dict[str, Any]:
-    log = leader.log
-    end = leader.last_stable_offset if committed else leader.high_watermark
+def _find(replica: Replica, timestamp: int, committed: bool) -> dict[str, Any]:
+    log = replica.log
+    end = replica.last_stable_offset if committed else replica.high_watermark
     if timestamp == _LATEST:
-        return {"error_code": 0, "offset": end, "leader_epoch": leader.leader_epoch}
+        return {"error_code": 0, "offset": end, "leader_epoch": replica.leader_epoch}
     if timestamp in (_EARLIEST, _EARLIEST_LOCAL):
         start = log.log_start_offset
         return {"error_code": 0, "offset": start, "leader_epoch": log.epochs.epoch_of(start)}

@@ -16,7 +16,7 @@ from ottla.ports.disk import DiskError
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.replication.leader import Leader
+    from ottla.replication.replica import Replica
 
 
 @serves(23)
@@ -26,30 +26,30 @@ def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: in
         hosted = broker.hosting.by_name.get(topic.topic)
         rows = []
         for partition in topic.partitions:
-            leader = hosted.leaders.get(partition.partition) if hosted is not None else None
-            rows.append(_row(leader, partition) | {"partition": partition.partition})
+            replica = hosted.replicas.get(partition.partition) if hosted is not None else None
+            rows.append(_row(replica, partition) | {"partition": partition.partition})
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
 
 
-def _row(leader: Leader | None, partition: Any) -> dict[str, Any]:
-    if leader is None:
+def _row(replica: Replica | None, partition: Any) -> dict[str, Any]:
+    if replica is None:
         return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     current = partition.current_leader_epoch
-    if current >= 0 and current != leader.leader_epoch:
-        older = current < leader.leader_epoch
+    if current >= 0 and current != replica.leader_epoch:
+        older = current < replica.leader_epoch
         return {"error_code": ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH}
     try:
-        epoch, end_offset = _end_of(leader, partition.leader_epoch)
+        epoch, end_offset = _end_of(replica, partition.leader_epoch)
     except DiskError:
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
     return {"error_code": 0, "leader_epoch": epoch, "end_offset": end_offset}
 
 
-def _end_of(leader: Leader, epoch: int) -> tuple[int, int]:
-    log = leader.log
+def _end_of(replica: Replica, epoch: int) -> tuple[int, int]:
+    log = replica.log
     latest = log.epochs.latest
-    if latest < epoch <= leader.leader_epoch:
+    if latest < epoch <= replica.leader_epoch:
         # The leader's own epoch has written nothing yet: it will begin at the end of the log, where the one before ends.
-        return (epoch if epoch == leader.leader_epoch or latest < 0 else latest), log.next_offset
+        return (epoch if epoch == replica.leader_epoch or latest < 0 else latest), log.next_offset
     return log.epochs.end_of(epoch, log.next_offset)

@@ -98,13 +98,13 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             try:
                 if hosted is None:
                     raise _unknown_topic(by_id)
-                leader = hosted.leaders.get(index)
-                if leader is None:
+                replica = hosted.replicas.get(index)
+                if replica is None:
                     raise Refusal(
                         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here"
                     )
-                log = leader.log
-                appended = _append(log, partition.records, leader.leader_epoch, version, acks, date_ms)
+                log = replica.log
+                appended = _append(log, partition.records, replica.leader_epoch, version, acks, date_ms)
             except Refusal as refusal:
                 row = {
                     "index": index,
@@ -122,13 +122,13 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                 continue
             base_offset, last_offset, append_time, duplicate = appended
             if not duplicate:
-                broker.appended(leader, log, now_ms)
+                broker.appended(replica, log, now_ms)
             if single:
                 acknowledge = hosted.acknowledgement(version)
                 frame = acknowledge(
                     call.correlation_id, index, base_offset, append_time, log.log_start_offset
                 )
-                if last_offset < leader.high_watermark:
+                if last_offset < replica.high_watermark:
                     broker.reply(call, [frame])
                     return SILENT
             row = {
@@ -136,11 +136,11 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                 "log_append_time": append_time, "log_start_offset": log.log_start_offset,
             }  # fmt: skip
             rows.append(row)
-            if acks and last_offset >= leader.high_watermark:
+            if acks and last_offset >= replica.high_watermark:
                 if waiting is None:
                     waiting = WaitingProduce(broker, call, response, frame)
                 waiting.open_rows[id(row)] = row
-                leader.waiting.append((last_offset + 1, waiting, row))
+                replica.waiting.append((last_offset + 1, waiting, row))
         if by_id:
             topics.append(
                 {

@@ -159,9 +159,9 @@ class Round(Harness):
         sessions = self.broker.fetch_sessions
         if sessions.by_id or sessions.woken:
             raise Failed(f"{len(sessions.by_id)} fetch sessions are left of connections that have gone")
-        for leader in self.broker.hosting.leaders():
-            if leader.watchers or leader.waiting:
-                raise Failed(f"{leader.topic}-{leader.number} is still watched or waited for")
+        for replica in self.broker.hosting.replicas():
+            if replica.watchers or replica.waiting:
+                raise Failed(f"{replica.topic}-{replica.number} is still watched or waited for")
 
     def _end(self) -> None:
         """Stop, or lose the power; then everything must be there again."""
@@ -170,8 +170,8 @@ class Round(Harness):
         else:
             self._sim_disk.crash()
         self.start()
-        for leader in list(self.broker.hosting.leaders()):
-            check_log(leader.log)
+        for replica in list(self.broker.hosting.replicas()):
+            check_log(replica.log)
         self._read_witness(0)
         for text in self.said:
             if "DAMAGED" in text:

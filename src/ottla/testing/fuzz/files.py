@@ -294,7 +294,7 @@ class Case:
                     raise Failed(f"the topic {topic} is gone, and its records with it")
                 tally.add("topics kept aside")
                 continue
-            offset = start = harness.broker.hosting.by_name[topic].leaders[partition].log.log_start_offset
+            offset = start = harness.broker.hosting.by_name[topic].replicas[partition].log.log_start_offset
             seen: set[int] = set()
             try:
                 while True:

@@ -271,12 +271,12 @@ class Scenario:
             if directory.clean and directory.path not in self._clean:
                 raise Anomaly("false-clean", f"a clean stop that never was is believed in {directory.path}")
         self._clean = set()
-        for leader in node.broker.hosting.leaders():
-            topic_id = node.broker.hosting.by_name[leader.topic].topic_id
-            floor = self._floors.get((topic_id, leader.number), 0)
-            end = leader.log.next_offset if leader.opened else 0
+        for replica in node.broker.hosting.replicas():
+            topic_id = node.broker.hosting.by_name[replica.topic].topic_id
+            floor = self._floors.get((topic_id, replica.number), 0)
+            end = replica.log.next_offset if replica.opened else 0
             if end < floor:
-                raise Anomaly("flushed-lost", f"{leader.topic}-{leader.number} ends at {end}, not {floor}")
+                raise Anomaly("flushed-lost", f"{replica.topic}-{replica.number} ends at {end}, not {floor}")
         Auditor(self.shared, f"auditor{self.outcome.endings.total()}").begin()
 
     def _stop(self) -> None:
@@ -294,21 +294,21 @@ class Scenario:
         assert node is not None
         node.kill()
         self.shared.node = None
-        for leader in node.broker.hosting.leaders():
-            topic = self.shared.topics.get(node.broker.hosting.by_name[leader.topic].topic_id)
-            if topic is None or not leader.opened:
+        for replica in node.broker.hosting.replicas():
+            topic = self.shared.topics.get(node.broker.hosting.by_name[replica.topic].topic_id)
+            if topic is None or not replica.opened:
                 continue
-            history = topic.partitions[leader.number]
+            history = topic.partitions[replica.number]
             # A clean stop flushes everything, and a flush is a promise. Below the log's start it promises nothing.
-            is_whole = ending == "stop" and leader.log.parent in self._clean
-            flushed = leader.log.next_offset if is_whole else leader.log.flushed_offset
-            if flushed <= leader.log.log_start_offset:
+            is_whole = ending == "stop" and replica.log.parent in self._clean
+            flushed = replica.log.next_offset if is_whole else replica.log.flushed_offset
+            if flushed <= replica.log.log_start_offset:
                 flushed = 0
             history.flushed_offset = max(history.flushed_offset, flushed)
-            if any(path.startswith(leader.log.parent) for path, _error in node.sync_failures):
+            if any(path.startswith(replica.log.parent) for path, _error in node.sync_failures):
                 continue
-            self._floors[topic.topic_id, leader.number] = (
-                leader.log.next_offset if ending != "cut" else history.flushed_offset
+            self._floors[topic.topic_id, replica.number] = (
+                replica.log.next_offset if ending != "cut" else history.flushed_offset
             )
         # After a failed sync the page cache shows what no later sync will save: only a cut tells what is left.
         is_cut = ending == "cut" or (ending == "stop" and world.chance(0.5)) or bool(node.sync_failures)

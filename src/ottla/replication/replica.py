@@ -22,7 +22,7 @@ class Watcher(Protocol):
     def moved(self) -> None: ...
 
 
-class Leader:
+class Replica:
     __slots__ = (
         "_log", "config", "durable", "gone", "high_watermark", "leader_epoch", "moved", "number", "offline", "opener",
         "since_flush_ms", "topic", "waiting", "watchers",
@@ -34,7 +34,7 @@ class Leader:
         number: int,
         leader_epoch: int,
         config: TopicConfig,
-        opener: Callable[[Leader], PartitionLog],
+        opener: Callable[[Replica], PartitionLog],
     ) -> None:
         self.topic = topic
         self.number = number
