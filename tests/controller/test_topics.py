@@ -46,7 +46,7 @@ def made(
 
 
 def replicas(records: list[r.Record]) -> list[tuple[int, ...]]:
-    return [record.replicas for record in records if isinstance(record, r.Partition)]
+    return [each for record in records if isinstance(record, r.NewPartitions) for each in record.replicas]
 
 
 def code(**request: object) -> ErrorCode:
@@ -62,7 +62,7 @@ def test_a_topic_is_its_records() -> None:
     assert records == [
         r.Topic("orders", topic_id),
         r.Config(2, "orders", "retention.ms", "5"),
-        *(r.Partition(topic_id, number, (1,), (1,), 1) for number in range(3)),
+        r.NewPartitions(topic_id, 0, ((1,), (1,), (1,))),
     ]
 
 
@@ -120,7 +120,9 @@ def test_leaders_and_followers_are_spread(start: int) -> None:
 def test_more_partitions_go_on_where_the_topic_ends() -> None:
     image = FOUR.apply(made(image=FOUR, partitions=2, replication_factor=2))
     records = widen(image, BROKER, Counted(), name="t", count=5, assignments=None)
-    assert [record.partition for record in records if isinstance(record, r.Partition)] == [2, 3, 4]
+    (new,) = records
+    assert isinstance(new, r.NewPartitions)
+    assert [each.partition for each in new.partitions()] == [2, 3, 4]
     assert all(len(nodes) == 2 for nodes in replicas(records))
     records = widen(image, BROKER, Counted(), name="t", count=3, assignments=[[9, 4]])
     assert replicas(records) == [(9, 4)]

@@ -260,6 +260,10 @@ class Hosting:
                     topic = image.topics_by_id.get(record.topic_id)
                     if topic is not None:
                         self._host(topic.name, topic.topic_id, (record,))
+                case r.NewPartitions():
+                    topic = image.topics_by_id.get(record.topic_id)
+                    if topic is not None:
+                        self._host(topic.name, topic.topic_id, record.partitions())
                 case r.TopicRemoved():
                     dropped |= self._drop(record.topic_id)
                 case r.Config(resource_type=resource_type, resource_name=name):

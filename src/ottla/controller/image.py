@@ -18,6 +18,9 @@ BROKER_RESOURCE = 4
 
 NO_CONFIG: Mapping[str, str] = {}
 
+#: Deleted topics that are remembered, for brokers that were away when it happened.
+_REMOVED_MAX = 5000
+
 
 class TopicImage(NamedTuple):
     name: str
@@ -42,6 +45,19 @@ class Image(NamedTuple):
     next_producer_id: int = 0
     #: Names that have a '.' or '_', by what they collide as: only such names can collide.
     flat_names: Mapping[str, str] = {}
+    #: The ids of topics that were deleted, oldest first.
+    removed: Mapping[bytes, None] = {}
+
+    def is_live(self, node_id: int) -> bool:
+        """Whether a broker may lead and be in sync."""
+        broker = self.brokers.get(node_id)
+        return broker is not None and not broker.fenced and not broker.stopping
+
+    def partition(self, topic_id: bytes, number: int) -> r.Partition | None:
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None or not 0 <= number < len(topic.partitions):
+            return None
+        return topic.partitions[number]
 
     def collision(self, name: str) -> str | None:
         """The topic whose name differs from this one in '.' and '_' alone."""
@@ -53,6 +69,7 @@ class Image(NamedTuple):
     def records(self) -> list[r.Record]:
         """The fewest records that make this image: what a long log amounts to."""
         made: list[r.Record] = [r.Cluster(self.cluster_id)] if self.cluster_id else []
+        made += [r.TopicRemoved(topic_id) for topic_id in self.removed]
         made += self.brokers.values()
         for topic in self.topics.values():
             made.append(r.Topic(topic.name, topic.topic_id))
@@ -67,7 +84,7 @@ class Image(NamedTuple):
         """The image after these records. An unknown record (None) counts but changes nothing."""
         end, cluster_id, next_producer_id = self.end, self.cluster_id, self.next_producer_id
         topics, by_id, flat_names = dict(self.topics), dict(self.topics_by_id), dict(self.flat_names)
-        configs, brokers = dict(self.configs), dict(self.brokers)
+        configs, brokers, forgotten = dict(self.configs), dict(self.brokers), dict(self.removed)
         changed: dict[bytes, dict[int, r.Partition]] = {}
 
         def settle() -> None:
@@ -87,6 +104,9 @@ class Image(NamedTuple):
             match record:
                 case r.Partition():
                     changed.setdefault(record.topic_id, {})[record.partition] = record
+                case r.NewPartitions():
+                    for each in record.partitions():
+                        changed.setdefault(record.topic_id, {})[each.partition] = each
                 case r.Topic():
                     settle()
                     topic = TopicImage(record.name, record.topic_id, ())
@@ -95,6 +115,9 @@ class Image(NamedTuple):
                         flat_names[collides(record.name)] = record.name
                 case r.TopicRemoved():
                     settle()
+                    forgotten[record.topic_id] = None
+                    if len(forgotten) > _REMOVED_MAX:
+                        del forgotten[next(iter(forgotten))]
                     removed = by_id.pop(record.topic_id, None)
                     if removed is not None:
                         del topics[removed.name]
@@ -113,6 +136,8 @@ class Image(NamedTuple):
                         configs.pop(resource, None)
                 case r.Broker():
                     brokers[record.node_id] = record
+                case r.BrokerRemoved():
+                    brokers.pop(record.node_id, None)
                 case r.ProducerIds():
                     next_producer_id = record.next_id
                 case r.Cluster():
@@ -120,4 +145,6 @@ class Image(NamedTuple):
                 case None:
                     pass
         settle()
-        return Image(end, cluster_id, topics, by_id, configs, brokers, next_producer_id, flat_names)
+        return Image(
+            end, cluster_id, topics, by_id, configs, brokers, next_producer_id, flat_names, forgotten
+        )

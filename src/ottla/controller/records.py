@@ -22,6 +22,11 @@ class Topic(NamedTuple):
 
 
 class Partition(NamedTuple):
+    """A partition as it is from now on: who has it, who has all of it that counts, and who leads.
+
+    `leader_epoch` grows with each election, `partition_epoch` with each change. -1 leads when nobody may.
+    """
+
     topic_id: bytes
     partition: int
     replicas: tuple[int, ...]
@@ -29,6 +34,31 @@ class Partition(NamedTuple):
     leader: int
     leader_epoch: int = 0
     partition_epoch: int = 0
+    #: During a reassignment: those of `replicas` that are new, and those that go when the new ones are in sync.
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    #: Replicas that left the ISR when it was no larger than `min.insync.replicas`: they have all that counts (R7, KIP-966).
+    eligible: tuple[int, ...] = ()
+    #: Who led last, while nobody does.
+    last_leader: int = -1
+
+
+class NewPartitions(NamedTuple):
+    """Partitions of one topic that are made together, numbered from `first` on: each by its replicas alone.
+
+    All of them are in sync and the first one leads. One small record, because a topic of ten thousand partitions must fit
+    into one append of the store, and be there whole or not at all.
+    """
+
+    topic_id: bytes
+    first: int
+    replicas: tuple[tuple[int, ...], ...]
+
+    def partitions(self) -> list[Partition]:
+        return [
+            Partition(self.topic_id, self.first + at, each, each, each[0])
+            for at, each in enumerate(self.replicas)
+        ]
 
 
 class TopicRemoved(NamedTuple):
@@ -45,11 +75,24 @@ class Config(NamedTuple):
 
 
 class Broker(NamedTuple):
+    """A broker and its present life, which is its epoch. A fenced one neither leads nor joins an ISR (R5)."""
+
     node_id: int
     epoch: int
     host: str
     port: int
     rack: str | None = None
+    fenced: bool = False
+    #: Whether it is about to stop: it leads nothing and joins no ISR, but is still there.
+    stopping: bool = False
+    #: The ids of its log directories.
+    directories: tuple[str, ...] = ()
+
+
+class BrokerRemoved(NamedTuple):
+    """A broker that will not come back."""
+
+    node_id: int
 
 
 class ProducerIds(NamedTuple):
@@ -58,15 +101,19 @@ class ProducerIds(NamedTuple):
     next_id: int
 
 
-Record: TypeAlias = Cluster | Topic | Partition | TopicRemoved | Config | Broker | ProducerIds
+Record: TypeAlias = (
+    Cluster | Topic | Partition | NewPartitions | TopicRemoved | Config | Broker | BrokerRemoved | ProducerIds
+)
 
 _KINDS: dict[str, type[Any]] = {
     "cluster": Cluster,
     "topic": Topic,
     "partition": Partition,
+    "partitions": NewPartitions,
     "topic-removed": TopicRemoved,
     "config": Config,
     "broker": Broker,
+    "broker-removed": BrokerRemoved,
     "producer-ids": ProducerIds,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -74,8 +121,10 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def encode(record: Record) -> bytes:
     fields: dict[str, Any] = {"kind": _NAMES[type(record)]}
-    for name, value in record._asdict().items():
-        fields[name] = value.hex() if isinstance(value, bytes) else value
+    defaults = record._field_defaults
+    for name, value in zip(record._fields, record, strict=True):
+        if name not in defaults or value != defaults[name]:
+            fields[name] = value.hex() if isinstance(value, bytes) else value
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -88,8 +137,8 @@ def decode(data: bytes) -> Record | None:
     values = {name: fields[name] for name in kind._fields if name in fields}
     if "topic_id" in values:
         values["topic_id"] = bytes.fromhex(values["topic_id"])
-    for name in ("replicas", "isr"):
-        if name in values:
-            values[name] = tuple(values[name])
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = tuple(tuple(each) if isinstance(each, list) else each for each in value)
     record: Record = kind(**values)
     return record

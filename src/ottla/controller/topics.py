@@ -96,7 +96,7 @@ def create(
     topic_id = entropy.id_bytes()
     made: list[r.Record] = [r.Topic(name, topic_id)]
     made += [r.Config(TOPIC_RESOURCE, name, key, value) for key, value in configs.items()]
-    made += [_partition(topic_id, number, replicas) for number, replicas in enumerate(placed)]
+    made.append(_partitions(topic_id, 0, placed))
     return made
 
 
@@ -134,7 +134,7 @@ def widen(
             )
     else:
         placed = place(image, broker, entropy, count - present, factor, first=present)
-    return [_partition(topic.topic_id, present + number, replicas) for number, replicas in enumerate(placed)]
+    return [_partitions(topic.topic_id, present, placed)]
 
 
 def place(
@@ -205,5 +205,5 @@ def _given(
     return placed
 
 
-def _partition(topic_id: bytes, number: int, replicas: Sequence[int]) -> r.Partition:
-    return r.Partition(topic_id, number, tuple(replicas), tuple(replicas), replicas[0])
+def _partitions(topic_id: bytes, first: int, placed: Sequence[Sequence[int]]) -> r.NewPartitions:
+    return r.NewPartitions(topic_id, first, tuple(tuple(replicas) for replicas in placed))

@@ -16,6 +16,20 @@ they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) perfo
     (WORK, task, done)                 let the worker process do a task of `log/compaction.py`, then `done(outcome, error)`
     (PROPOSE, records, done)           append these to the metadata log, then `core.committed(...)` and `done(error)`
 
+In a cluster also, for the store (`ports/store.py`) and other brokers:
+
+    (REGISTER, registration, done)     say in the store that this broker lives; `done(epoch, error)`
+    (CLAIM, done)                      become controller if nobody is; `done(epoch, error)`
+    (USURP, node_id, epoch, done)      take control from this one, whose port refuses; `done(epoch, error)`
+    (SNAPSHOT, records, done)          replace the metadata log by what it amounts to; `done(error)`
+    (ASK, peer, lane, key, version, body, done)
+                                       one request to another broker, peer = (node id, host, port); then `done(answer, error)`
+                                       with the body of the answer, valid during the call, or None and why not. Requests of
+                                       one lane to one peer share a connection: they leave and are answered in order.
+                                       REFUSED is the error if nobody listens there
+    (WATCH, peers)                     keep an idle connection to each of {node id: (host, port)}, instead of those of the WATCH
+                                       before; `core.refused(node_id)` once it has ended and the port refuses another
+
 A file in a part or a SYNC is pinned by the performer from the moment it takes the effect until it is done, so that
 closing or deleting it meanwhile does no harm.
 """
@@ -32,6 +46,15 @@ SYNC: Final = 4
 RUN: Final = 5
 PROPOSE: Final = 6
 WORK: Final = 7
+REGISTER: Final = 8
+CLAIM: Final = 9
+USURP: Final = 10
+SNAPSHOT: Final = 11
+ASK: Final = 12
+WATCH: Final = 13
+
+#: The error of an ASK whose peer is not there: its machine answers that nobody listens on the port.
+REFUSED: Final = "refused"
 
 #: Heterogeneous by design; the table above is its type.
 Effect: TypeAlias = tuple[Any, ...]

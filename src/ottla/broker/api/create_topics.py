@@ -87,12 +87,13 @@ def _described(broker: Broker, configs: dict[str, str]) -> list[dict[str, Any]]:
 def _row(made: list[r.Record], configs: list[dict[str, Any]]) -> dict[str, Any]:
     topic = made[0]
     assert isinstance(topic, r.Topic)
-    partitions = [record for record in made if isinstance(record, r.Partition)]
+    partitions = made[-1]
+    assert isinstance(partitions, r.NewPartitions)
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "error_code": 0,
-        "num_partitions": len(partitions),
-        "replication_factor": len(partitions[0].replicas),
+        "num_partitions": len(partitions.replicas),
+        "replication_factor": len(partitions.replicas[0]),
         "configs": configs,
     }
