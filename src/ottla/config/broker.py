@@ -46,6 +46,14 @@ class BrokerConfig(Settings):
     zookeeper_ssl_keystore_type: str
     zookeeper_ssl_endpoint_identification_algorithm: str
 
+    num_replica_fetchers: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_min_bytes: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_backoff_ms: int
+
     listeners: tuple[Listener, ...]
     # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.
     advertised_listeners: tuple[Listener, ...]
