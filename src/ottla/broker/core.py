@@ -23,11 +23,14 @@ from typing import Any, Final
 from ottla.broker import api as _api
 from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_for
 from ottla.broker.compacting import Compacting
-from ottla.broker.connection import Call, Connection
+from ottla.broker.connection import Call, Connection, Enclosed
+from ottla.broker.controlling import Controlling
 from ottla.broker.fetching import FetchSessions
+from ottla.broker.forwarding import Forwarding
 from ottla.broker.hosting import Hosting
 from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
+from ottla.broker.membership import Membership
 from ottla.broker.moving import Moving
 from ottla.broker.room import Room
 from ottla.broker.timers import Timers
@@ -84,6 +87,9 @@ class Broker:
         self.room = Room(self)
         self.wall_clock = WallClock()
         self.compacting = Compacting(self)
+        self.membership = Membership(self)
+        self.controlling = Controlling(self)
+        self.forwarding = Forwarding(self)
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
@@ -220,6 +226,9 @@ class Broker:
             if not connection.closed:
                 self.outbox.append((SEND, connection, parts))
             return
+        if isinstance(connection, Enclosed):
+            connection.answered(parts)
+            return
         call.parts = parts
         call.abandon = None
         if connection.closed:
@@ -244,6 +253,9 @@ class Broker:
             self.outbox.append((PAUSE, connection))
 
     def close(self, connection: Connection, reason: str) -> None:
+        if isinstance(connection, Enclosed):
+            connection.failed(reason)
+            return
         connection.closed = True
         self.outbox.append((CLOSE, connection, reason))
 
@@ -435,6 +447,8 @@ class Broker:
         self.now_ms = now_ms
         self.image = self.image.apply(records)
         self.hosting.follow(self.image, records)
+        if self.forwarding.held:
+            self.forwarding.committed()
 
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
@@ -459,13 +473,18 @@ class Broker:
         self._producer_ids_waiting.append(done)
         if len(self._producer_ids_waiting) > 1:
             return
-        start = self.proposed.next_producer_id
 
-        def proposed(error: str | None) -> None:
+        def had(start: int, count: int, error: str | None) -> None:
             if error is None:
-                self.next_producer_id, self.producer_ids_end = start, start + PRODUCER_ID_BLOCK
+                self.next_producer_id, self.producer_ids_end = start, start + count
             waiting, self._producer_ids_waiting = self._producer_ids_waiting, []
             for each in waiting:
                 each(error)
 
-        self.propose([r.ProducerIds(start + PRODUCER_ID_BLOCK)], proposed)
+        if self.controlling.is_active:
+            start = self.proposed.next_producer_id
+            self.propose(
+                [r.ProducerIds(start + PRODUCER_ID_BLOCK)], lambda error: had(start, PRODUCER_ID_BLOCK, error)
+            )
+        else:
+            self.forwarding.ask_producer_ids(had)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.controller.records import Record
 
 
-@serves(33)
+@serves(33, by_controller=True)
 def alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     records: list[Record] = []

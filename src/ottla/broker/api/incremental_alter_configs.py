@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.controller.records import Record
 
 
-@serves(44)
+@serves(44, by_controller=True)
 def incremental_alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     records: list[Record] = []
