@@ -24,7 +24,11 @@ class Pair:
 
     def __init__(self, drive: Callable[..., Driver]) -> None:
         self.controller = drive(node_id="1")
-        self.other = drive(node_id="2", listeners="PLAINTEXT://127.0.0.1:9093")
+        self.other = drive(
+            node_id="2",
+            listeners="PLAINTEXT://127.0.0.1:9093",
+            log_cleaner_max_compaction_lag_ms="1000",
+        )
         self.log: list[r.Record] = []
         self.is_log_held = False
         #: What is answered instead of by the controller, while set.
@@ -356,6 +360,49 @@ def test_metadata_tells_who_controls_and_who_is_there(pair: Pair, client: Client
         client.ask(75, topics=[{"name": "t"}], response_partition_limit=10, cursor=None).topics[0].partitions
     )
     assert (partition.leader_id, partition.offline_replicas, partition.last_known_elr) == (-1, (1,), (1,))
+
+
+# --- settings of brokers ------------------------------------------------------------------------------------------
+
+
+def altering(name: str, **settings: str) -> dict[str, Any]:
+    configs = [
+        {"name": key.replace("_", "."), "config_operation": 0, "value": value}
+        for key, value in settings.items()
+    ]
+    return {"resources": [{"resource_type": 4, "resource_name": name, "configs": configs}]}
+
+
+@pytest.mark.parametrize(("name", "reached"), [("1", [1]), ("2", [2]), ("", [1, 2])])
+def test_any_brokers_settings_are_altered_through_the_controller(
+    pair: Pair, client: Client, name: str, reached: list[int]
+) -> None:
+    fields = altering(name, leader_replication_throttled_rate="7777")
+    [row] = client.ask(INCREMENTAL_ALTER_CONFIGS, **fields).responses
+    assert row.error_code == 0
+    rates = {
+        broker.config.node_id: broker.config.leader_replication_throttled_rate
+        for broker in (pair.controller.broker, pair.other.broker)
+    }
+    assert [node for node, rate in rates.items() if rate == 7777] == reached
+
+
+def test_a_broker_keeps_its_settings_if_those_made_elsewhere_do_not_go_with_them(
+    pair: Pair, client: Client
+) -> None:
+    fields = altering("2", log_cleaner_min_compaction_lag_ms="5000")
+    assert client.ask(INCREMENTAL_ALTER_CONFIGS, **fields).responses[0].error_code == 0
+    assert pair.other.broker.config.log_cleaner_min_compaction_lag_ms == 0
+    assert any("do not go with this broker's own" in text for text in pair.other.said)
+
+
+def test_only_a_broker_itself_describes_its_settings(client: Client) -> None:
+    resources = [
+        {"resource_type": 4, "resource_name": name, "configuration_keys": None} for name in ("1", "2", "")
+    ]
+    rows = client.ask(32, resources=resources).results
+    assert [int(row.error_code) for row in rows] == [ErrorCode.INVALID_REQUEST, 0, 0]
+    assert "only broker 1 knows its own settings" in rows[0].error_message
 
 
 # --- producer ids -------------------------------------------------------------------------------------------------

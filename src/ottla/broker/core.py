@@ -37,6 +37,7 @@ from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
 from ottla.broker.wall_clock import WallClock
 from ottla.config.broker import BrokerConfig
+from ottla.config.definition import InvalidConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, Image
 from ottla.log.names import id_text
@@ -458,7 +459,14 @@ class Broker:
         """The broker's settings: its own file, under those set at run time."""
         own = self.image.configs.get((BROKER_RESOURCE, str(self.config.node_id)), {})
         everyone = self.image.configs.get((BROKER_RESOURCE, ""), {})
-        return self.config.with_dynamic(own, everyone)
+        try:
+            return self.config.with_dynamic(own, everyone)
+        except InvalidConfig as error:
+            # Another broker took them, which does not know what this one's file says: it must not stop this one.
+            self.say(
+                f"the settings made at run time do not go with this broker's own, and are not used: {error}"
+            )
+            return self.config
 
     # --- producer ids -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, table
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
 from ottla.config.not_honoured import NOT_HONOURED
+from ottla.config.throttle_table import THROTTLES
 from ottla.config.topic_table import DAY_MS, MIB, TOPIC
 from ottla.config.zookeeper_table import CLUSTER, ZOOKEEPER
 
@@ -100,6 +101,7 @@ BROKER: dict[str, Definition] = table(
     [
         *_topic_defaults(),
         *ZOOKEEPER,
+        *THROTTLES,
         _number(
             NODE,
             "node.id",

@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs (44): set, delete, append to and subtract from single settings of topics and brokers.
 
 A resource is changed as a whole or not at all; with validate_only nothing is. Changes take effect when they are in the
-image. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST.
+image. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG,
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
