@@ -23,7 +23,7 @@ from typing import Any, Final
 from ottla.broker import api as _api
 from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_for
 from ottla.broker.compacting import Compacting
-from ottla.broker.connection import Call, Connection
+from ottla.broker.connection import Call, Connection, Enclosed
 from ottla.broker.controlling import Controlling
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.forwarding import Forwarding
@@ -38,6 +38,7 @@ from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
 from ottla.broker.wall_clock import WallClock
 from ottla.config.broker import BrokerConfig
+from ottla.config.definition import InvalidConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, Image
 from ottla.log.names import id_text
@@ -246,6 +247,9 @@ class Broker:
             if not connection.closed:
                 self.outbox.append((SEND, connection, parts))
             return
+        if isinstance(connection, Enclosed):
+            connection.answered(parts)
+            return
         call.parts = parts
         call.abandon = None
         if connection.closed:
@@ -270,6 +274,9 @@ class Broker:
             self.outbox.append((PAUSE, connection))
 
     def close(self, connection: Connection, reason: str) -> None:
+        if isinstance(connection, Enclosed):
+            connection.failed(reason)
+            return
         connection.closed = True
         self.outbox.append((CLOSE, connection, reason))
 
@@ -513,6 +520,8 @@ class Broker:
         self.hosting.follow(self.image, records)
         self.replicating.settle()
         self.controlling.follow(records, now_ms)
+        if self.forwarding.held:
+            self.forwarding.committed()
 
     def restored(self, records: Iterable[r.Record], now_ms: int) -> None:
         """The metadata log was not followed for so long that its beginning is gone: this is what it amounts to."""
@@ -528,6 +537,7 @@ class Broker:
         self.membership.look()
         self.hosting.follow(self.image, [*gone, *self.image.records()])
         self.replicating.settle()
+        self.forwarding.committed()
 
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
@@ -583,7 +593,14 @@ class Broker:
         """The broker's settings: its own file, under those set at run time."""
         own = self.image.configs.get((BROKER_RESOURCE, str(self.config.node_id)), {})
         everyone = self.image.configs.get((BROKER_RESOURCE, ""), {})
-        return self.config.with_dynamic(own, everyone)
+        try:
+            return self.config.with_dynamic(own, everyone)
+        except InvalidConfig as error:
+            # Another broker took them, which does not know what this one's file says: it must not stop this one.
+            self.say(
+                f"the settings made at run time do not go with this broker's own, and are not used: {error}"
+            )
+            return self.config
 
     # --- producer ids -----------------------------------------------------------------------------------------
 
@@ -598,16 +615,21 @@ class Broker:
         self._producer_ids_waiting.append(done)
         if len(self._producer_ids_waiting) > 1:
             return
-        start = self.proposed.next_producer_id
 
-        def proposed(error: str | None) -> None:
+        def had(start: int, count: int, error: str | None) -> None:
             if error is None:
-                self.next_producer_id, self.producer_ids_end = start, start + PRODUCER_ID_BLOCK
+                self.next_producer_id, self.producer_ids_end = start, start + count
             waiting, self._producer_ids_waiting = self._producer_ids_waiting, []
             for each in waiting:
                 each(error)
 
-        self.propose([r.ProducerIds(start + PRODUCER_ID_BLOCK)], proposed)
+        if self.controlling.is_active:
+            start = self.proposed.next_producer_id
+            self.propose(
+                [r.ProducerIds(start + PRODUCER_ID_BLOCK)], lambda error: had(start, PRODUCER_ID_BLOCK, error)
+            )
+        else:
+            self.forwarding.ask_producer_ids(had)
 
 
 def _answer(line: deque[tuple[int, Any, dict[str, Any]]], reached: int) -> None:

@@ -112,6 +112,9 @@ class BrokerConfig(Settings):
     log_recovery_point_interval_bytes: int
     num_sync_threads: int
 
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
+
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
     producer_id_expiration_ms: int

@@ -9,6 +9,7 @@ from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, 
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
 from ottla.config.not_honoured import NOT_HONOURED
 from ottla.config.replication_table import REPLICATION, REPLICATION_SECTION
+from ottla.config.throttle_table import THROTTLES
 from ottla.config.topic_table import DAY_MS, MIB, TOPIC
 from ottla.config.zookeeper_table import CLUSTER, ZOOKEEPER
 
@@ -102,6 +103,7 @@ BROKER: dict[str, Definition] = table(
         *_topic_defaults(),
         *ZOOKEEPER,
         *REPLICATION,
+        *THROTTLES,
         _number(
             NODE,
             "node.id",
