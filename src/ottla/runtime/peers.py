@@ -259,7 +259,7 @@ class Line:
                 answered = self._gather(room, size)
         except (MalformedMessage, struct.error, IndexError) as error:
             self.end(f"{self._name} answered what cannot be read: {error}")
-            return
+            answered = True  # perhaps, before it
         if answered:
             peers.turn(now_ms)
 
