@@ -45,6 +45,8 @@ class BrokerConfig(Settings):
     zookeeper_ssl_keystore_password: str | None
     zookeeper_ssl_keystore_type: str
     zookeeper_ssl_endpoint_identification_algorithm: str
+    controlled_shutdown_enable: bool
+    replica_socket_timeout_ms: int
 
     num_replica_fetchers: int
     replica_lag_time_max_ms: int
