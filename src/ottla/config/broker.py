@@ -45,6 +45,9 @@ class BrokerConfig(Settings):
     zookeeper_ssl_keystore_password: str | None
     zookeeper_ssl_keystore_type: str
     zookeeper_ssl_endpoint_identification_algorithm: str
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
 
     listeners: tuple[Listener, ...]
     # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.

@@ -5,6 +5,7 @@ The defaults of topic settings are derived from the topic table, so a type, rang
 
 from __future__ import annotations
 
+from ottla.config.controller_table import CONTROLLER
 from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, table
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
 from ottla.config.not_honoured import NOT_HONOURED
@@ -100,6 +101,7 @@ BROKER: dict[str, Definition] = table(
     [
         *_topic_defaults(),
         *ZOOKEEPER,
+        *CONTROLLER,
         _number(
             NODE,
             "node.id",
