@@ -24,10 +24,12 @@ from ottla.broker import api as _api
 from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_for
 from ottla.broker.compacting import Compacting
 from ottla.broker.connection import Call, Connection
+from ottla.broker.controlling import Controlling
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.hosting import Hosting
 from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
+from ottla.broker.membership import Membership
 from ottla.broker.moving import Moving
 from ottla.broker.room import Room
 from ottla.broker.timers import Timers
@@ -65,9 +67,11 @@ class Broker:
         *,
         say: Callable[[str], None] = lambda _text: None,
         unusable: Mapping[str, str] | None = None,
+        clustered: bool = False,
     ) -> None:
         """`unusable` says of log directories that are out of reach from the start why."""
         self.config = config
+        self.clustered = clustered
         self.disk = disk
         self.entropy = entropy
         self.say = say
@@ -84,6 +88,11 @@ class Broker:
         self.room = Room(self)
         self.wall_clock = WallClock()
         self.compacting = Compacting(self)
+        self.membership = Membership(self)
+        self.controlling = Controlling(self)
+        self.cluster_id = ""
+        #: How long the metadata log is.
+        self.records_in_log = 0
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
@@ -105,6 +114,8 @@ class Broker:
             chosen = self.directories.unused_cluster_id() or id_text(self.entropy.id_bytes())
             bootstrap.append(r.Cluster(chosen))
             self.image = self.proposed = self.image.apply(bootstrap)
+        self.cluster_id = self.image.cluster_id
+        self.records_in_log = len(records)
         self.config = self.resolve_config()
         known = self.image.brokers
         if known and self.config.node_id not in known:
@@ -434,7 +445,9 @@ class Broker:
         """These records are in the metadata log: the image moves, and what this broker hosts follows it."""
         self.now_ms = now_ms
         self.image = self.image.apply(records)
+        self.records_in_log += len(records)
         self.hosting.follow(self.image, records)
+        self.controlling.follow(records, now_ms)
 
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
