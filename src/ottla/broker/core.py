@@ -99,11 +99,6 @@ class Broker:
         self.room = Room(self)
         self.wall_clock = WallClock()
         self.compacting = Compacting(self)
-        self.membership = Membership(self)
-        self.controlling = Controlling(self)
-        self.cluster_id = ""
-        #: How long the metadata log is.
-        self.records_in_log = 0
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []

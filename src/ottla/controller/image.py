@@ -139,8 +139,6 @@ class Image(NamedTuple):
                     brokers[record.node_id] = record
                 case r.BrokerRemoved():
                     brokers.pop(record.node_id, None)
-                case r.Condensed():
-                    end = record.end
                 case r.ProducerIds():
                     next_producer_id = record.next_id
                 case r.Position():

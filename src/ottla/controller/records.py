@@ -118,12 +118,6 @@ class Position(NamedTuple):
     end: int
 
 
-class Condensed(NamedTuple):
-    """The records before this one stand for so many: brokers that began with a snapshot count as the others do."""
-
-    end: int
-
-
 Record: TypeAlias = (
     Cluster
     | Topic
@@ -147,7 +141,6 @@ _KINDS: dict[str, type[Any]] = {
     "broker": Broker,
     "broker-removed": BrokerRemoved,
     "producer-ids": ProducerIds,
-    "condensed": Condensed,
     "position": Position,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
