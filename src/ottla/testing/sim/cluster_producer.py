@@ -32,9 +32,7 @@ class Batch(NamedTuple):
 
 
 class ClusterProducer(Actor):
-    def __init__(
-        self, common: Common, name: str, *, is_idempotent: bool, acks: int, pause_ms: int
-    ) -> None:
+    def __init__(self, common: Common, name: str, *, is_idempotent: bool, acks: int, pause_ms: int) -> None:
         super().__init__(common, name)
         self._is_idempotent = is_idempotent
         self._acks = acks
@@ -101,7 +99,11 @@ class ClusterProducer(Actor):
             return
         history = topic.partitions[partition]
         # Of a plain producer, order is kept only on one connection to one leader.
-        whose = self.name if self._is_idempotent or leader is None else f"{self.name}@{leader.node_id}/{self._losses}"
+        whose = (
+            self.name
+            if self._is_idempotent or leader is None
+            else f"{self.name}@{leader.node_id}/{self._losses}"
+        )
         values = []
         for _ in range(1 + self.world.below(3)):
             self._number += 1

@@ -51,9 +51,7 @@ class ClusterReader(Actor):
             self._pausing = False
             self._fetch()
 
-        self.world.later(
-            self._pause_ms, (lambda: self.refresh(go_on)) if looks else go_on
-        )
+        self.world.later(self._pause_ms, (lambda: self.refresh(go_on)) if looks else go_on)
 
     def _fetch(self) -> None:
         """One request to each leader that has none under way."""
@@ -82,10 +80,14 @@ class ClusterReader(Actor):
 
     def _ask_leader(self, node_id: int, topics: dict[bytes, list[dict[str, Any]]]) -> None:
         epochs = {
-            (topic_id, row["partition"]): row["current_leader_epoch"] for topic_id, rows in topics.items() for row in rows
+            (topic_id, row["partition"]): row["current_leader_epoch"]
+            for topic_id, rows in topics.items()
+            for row in rows
         }
         offsets = {
-            (topic_id, row["partition"]): row["fetch_offset"] for topic_id, rows in topics.items() for row in rows
+            (topic_id, row["partition"]): row["fetch_offset"]
+            for topic_id, rows in topics.items()
+            for row in rows
         }
 
         def answered(response: Any | None) -> None:
@@ -177,6 +179,8 @@ class FreshReader(ClusterReader):
                     key = (topic.topic_id, at)
                     end = self._ends.get(key, 0)
                     if end < history.end_offset_min:
-                        raise Anomaly("lost-write", f"{history.name} ends at {end}, not {history.end_offset_min}")
+                        raise Anomaly(
+                            "lost-write", f"{history.name} ends at {end}, not {history.end_offset_min}"
+                        )
                     history.check_all(self._logs.get(key, {}), log_start_offset=0, end_offset=end)
         return self.done

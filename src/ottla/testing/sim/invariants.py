@@ -251,7 +251,9 @@ def batches(replica: Replica, start: int, end: int) -> Iterator[tuple[int, Batch
     while at < end:
         piece = log.slice(at, end, 1 << 30, whole_first=True)
         if piece is None or not piece.size:
-            raise Anomaly("cut-below-watermark", f"{log.directory}: nothing at {at}, though {end} is committed")
+            raise Anomaly(
+                "cut-below-watermark", f"{log.directory}: nothing at {at}, though {end} is committed"
+            )
         data = log.disk.read(piece.file, piece.position, piece.size)
         for batch in whole_batches(data):
             header = HEADER.unpack_from(batch)

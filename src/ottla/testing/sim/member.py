@@ -88,6 +88,10 @@ class Member(SimNode):
         broker.join(now_ms, joined)
         self._turn()
 
+    @property
+    def is_running(self) -> bool:
+        return self.alive and not self.stopping and self.place.state == "running"
+
     def pause(self) -> None:
         self.place.state = "paused"
         self.client.pause()
@@ -210,15 +214,15 @@ class Member(SimNode):
 
     def _then_turn(self, done: Callable[..., None]) -> Callable[..., None]:
         def told(*arguments: Any) -> None:
-            if self.alive and not self._is_stopped:
+            if self.alive:
                 self._tell(done, *arguments)
 
         return told
 
-    _is_stopped = False
-
     def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
-        self.broker.now_ms = self.world.now_ms
+        broker, ensemble = self.broker, self.ensemble
+        broker.now_ms = self.world.now_ms
+        broker.records_in_log = ensemble.end - (ensemble.snapshot[0] if ensemble.snapshot else 0)
         call(*arguments)
         self._turn()
 
@@ -254,6 +258,10 @@ class Member(SimNode):
             self._watches[node_id] = (address, Watch(self.network, self.place, node_id, refused))
         for _address, watch in before.values():
             watch.close()
+
+    def suspect(self, node_id: int) -> None:
+        if self.is_running:
+            self._then_turn(self.refuse)(node_id)
 
     def refuse(self, node_id: int) -> None:
         """A watched broker's port refuses; or somebody is mistaken about it."""

@@ -155,7 +155,7 @@ class Ensemble:
         return self.controller_epoch, None
 
     def append(self, epoch: int, tag: str, version: int, records: list[Record]) -> str:
-        """"ok", or what did not fit: "fenced", "moved"."""
+        """ "ok", or what did not fit: "fenced", "moved"."""
         if not self.is_controller_epoch(epoch):
             return "fenced"
         if version != self.version:
@@ -382,6 +382,11 @@ class SimStore:
         if self.session is not None:
             self.ensemble.end_session(self.session)
             self.drop()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether something is under way whose outcome would be unknown if the connection broke now."""
+        return self._sending or bool(self._requests)
 
     def _suspended(self) -> None:
         self._events.store_suspended(self.world.now_ms)
