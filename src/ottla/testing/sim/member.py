@@ -161,9 +161,6 @@ class Member(SimNode):
             self.kill()
             stopped()
 
-        if not self.started:
-            self.schedule(0, lambda: (self.kill(), stopped()) and None)
-            return
         self.broker.leave(self.world.now_ms, left)
         self._turn()
 
