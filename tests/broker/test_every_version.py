@@ -31,6 +31,7 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str,
         "partition_data": [partition],
     }
     resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+    enclosed = struct.pack(">hhihb", 57, 2, 7, -1, 0) + request_encoder(57, 2)({"feature_updates": []})
     return {
         0: {"acks": -1, "timeout": 1000, "topic_data": [topic]},
         1: {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [topic]},
@@ -51,6 +52,7 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str,
         44: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
         55: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [partition]}]},
         57: {"feature_updates": []},
+        58: {"request_data": enclosed, "request_principal": None, "client_host_address": bytes(4)},
         60: {},
         61: {"topics": [{"name": "t", "partition_indexes": [0]}]},
         71: {"client_instance_id": topic_id},
@@ -118,6 +120,11 @@ def test_no_request_however_broken_is_an_error_of_ours(
         stranger.disconnect()
     assert [text for text in driver.said if "internal" in text] == []
     assert driver.connect().ask(3, topics=None).brokers
+
+
+def check_envelope(answer: Any, version: int, client: Any) -> None:
+    correlation_id, _tags = struct.unpack_from(">ib", answer.response_data)
+    assert correlation_id == 7
 
 
 def check_produce(answer: Any, version: int, client: Any) -> None:

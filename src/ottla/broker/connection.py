@@ -8,7 +8,7 @@ them; the head of that line decides when anything leaves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from ottla.broker.api.table import Entry
@@ -53,3 +53,31 @@ class Call:
     @property
     def version(self) -> int:
         return self.entry.version
+
+
+class Enclosed(Connection):
+    """The connection of one request that no client of ours sent: it came in an envelope, or is this broker's own.
+
+    Its answer is not sent but handed to `done`, with its header and without its size. Its line is never empty, so that the
+    core needs to look for such a connection only where an answer would have to wait.
+    """
+
+    __slots__ = ("_done",)
+
+    def __init__(self, peer: str, done: Callable[[bytes | None, str | None], None]) -> None:
+        super().__init__(peer)
+        self._done: Callable[[bytes | None, str | None], None] | None = done
+        self.waiting.append(Call(self, cast(Any, None), -1))
+
+    def answered(self, parts: list[Any]) -> None:
+        self._end(b"".join(parts)[4:], None)
+
+    def failed(self, reason: str) -> None:
+        """It would have been closed."""
+        self._end(None, reason)
+
+    def _end(self, answer: bytes | None, error: str | None) -> None:
+        done, self._done = self._done, None
+        if done is not None and not self.closed:
+            self.closed = True
+            done(answer, error)

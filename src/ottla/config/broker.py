@@ -45,6 +45,16 @@ class BrokerConfig(Settings):
     zookeeper_ssl_keystore_password: str | None
     zookeeper_ssl_keystore_type: str
     zookeeper_ssl_endpoint_identification_algorithm: str
+    controlled_shutdown_enable: bool
+    replica_socket_timeout_ms: int
+
+    num_replica_fetchers: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_min_bytes: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_backoff_ms: int
 
     listeners: tuple[Listener, ...]
     # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.
@@ -103,6 +113,9 @@ class BrokerConfig(Settings):
     log_flush_offset_checkpoint_interval_ms: int
     log_recovery_point_interval_bytes: int
     num_sync_threads: int
+
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
 
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int

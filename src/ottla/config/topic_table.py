@@ -1,8 +1,8 @@
 """Every setting of a topic: the rows of Kafka 4.x and ours (`flush.policy`).
 
 Each row names the broker settings that give its default, strongest first, so that precedence, synonyms and
-the broker's own rows follow from this table. Settings of features that ottla lacks (tiered storage,
-replication throttles) are here because clients ask for them; their text says so.
+the broker's own rows follow from this table. Settings of features that ottla lacks (tiered
+storage) are here because clients ask for them; their text says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ MIB = 1024 * 1024
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 FLUSH_POLICIES = ("durable", "page-cache")
-UNTHROTTLED = "It is stored and described; ottla does not throttle replication."
 NOT_TIERED = "ottla has no tiered storage: the setting is stored and described, and has no effect."
 
 
@@ -67,8 +66,8 @@ def _throttled(name: str, role: str) -> Definition:
         name,
         "list",
         "",
-        f"Replicas whose traffic as {role} is to be throttled: PARTITION:BROKER pairs, or * for all. "
-        f"{UNTHROTTLED}",
+        f"Replicas whose traffic as {role} is held to the broker's `{role}.replication.throttled.rate`: "
+        "PARTITION:BROKER pairs, or * for all.",
         check=is_throttled_replicas,
         form="PARTITION:BROKER pairs separated by commas, * for all replicas, or nothing",
         dynamic=CLUSTER_WIDE,

@@ -34,7 +34,7 @@ class TopicImage(NamedTuple):
 
 
 class Image(NamedTuple):
-    #: How many records of the log made it.
+    #: How many records of the log made it, those before a snapshot included.
     end: int = 0
     cluster_id: str = ""
     topics: Mapping[str, TopicImage] = {}
@@ -78,6 +78,7 @@ class Image(NamedTuple):
             made += [r.Config(resource_type, name, key, value) for key, value in settings.items()]
         if self.next_producer_id:
             made.append(r.ProducerIds(self.next_producer_id))
+        made.append(r.Position(self.end))
         return made
 
     def apply(self, records: Iterable[r.Record | None]) -> Image:
@@ -138,8 +139,12 @@ class Image(NamedTuple):
                     brokers[record.node_id] = record
                 case r.BrokerRemoved():
                     brokers.pop(record.node_id, None)
+                case r.Condensed():
+                    end = record.end
                 case r.ProducerIds():
                     next_producer_id = record.next_id
+                case r.Position():
+                    end = record.end
                 case r.Cluster():
                     cluster_id = record.cluster_id
                 case None:

@@ -101,8 +101,32 @@ class ProducerIds(NamedTuple):
     next_id: int
 
 
+class Position(NamedTuple):
+    """The last record of a snapshot: how many records the log had that it stands for.
+
+    So every broker counts the same, whether it read the log or a snapshot: one can tell how far another is.
+    """
+
+    end: int
+
+
+class Condensed(NamedTuple):
+    """The records before this one stand for so many: brokers that began with a snapshot count as the others do."""
+
+    end: int
+
+
 Record: TypeAlias = (
-    Cluster | Topic | Partition | NewPartitions | TopicRemoved | Config | Broker | BrokerRemoved | ProducerIds
+    Cluster
+    | Topic
+    | Partition
+    | NewPartitions
+    | TopicRemoved
+    | Config
+    | Broker
+    | BrokerRemoved
+    | ProducerIds
+    | Position
 )
 
 _KINDS: dict[str, type[Any]] = {
@@ -115,6 +139,8 @@ _KINDS: dict[str, type[Any]] = {
     "broker": Broker,
     "broker-removed": BrokerRemoved,
     "producer-ids": ProducerIds,
+    "condensed": Condensed,
+    "position": Position,
 }
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 

@@ -4,6 +4,7 @@ import pytest
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST, KAFKA_STORAGE_ERROR = 3, 40, 42, 56
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+BROKER_ID_NOT_REGISTERED = 102
 
 
 def resource(name: str = "t", kind: int = TOPIC, **configs: str | None) -> dict[str, Any]:
@@ -73,7 +74,7 @@ def test_nothing_may_be_named_twice(client: Any) -> None:
 def test_resources_that_are_not_there(client: Any) -> None:
     for asked, expected in (
         (resource("u"), UNKNOWN_TOPIC_OR_PARTITION),
-        (resource("2", BROKER), INVALID_REQUEST),
+        (resource("2", BROKER), BROKER_ID_NOT_REGISTERED),
         (resource("1", BROKER_LOGGER), INVALID_REQUEST),
     ):
         assert [code for code, _ in alter(client, asked)] == [expected]

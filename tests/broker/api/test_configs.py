@@ -8,6 +8,7 @@ from ottla.config.broker_table import BROKER
 from ottla.config.topic_table import TOPIC
 
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST = 3, 17, 40, 42
+BROKER_ID_NOT_REGISTERED = 102
 DESCRIBE, ALTER = 32, 44
 TOPIC_TYPE, BROKER_TYPE = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -85,7 +86,7 @@ def test_resources_that_are_not_there(client: Any) -> None:
     assert describe(client, "2", BROKER_TYPE).error_code.value == INVALID_REQUEST
     assert describe(client, "x", 77).error_code.value == INVALID_REQUEST
     assert alter(client, "retention.ms", "1", name="u")[0] == UNKNOWN_TOPIC_OR_PARTITION
-    assert alter(client, "num.partitions", "1", name="2", kind=BROKER_TYPE)[0] == INVALID_REQUEST
+    assert alter(client, "num.partitions", "1", name="2", kind=BROKER_TYPE)[0] == BROKER_ID_NOT_REGISTERED
 
 
 def test_a_change_takes_effect_at_once(client: Any, batch: Any) -> None:

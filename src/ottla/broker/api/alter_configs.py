@@ -1,7 +1,8 @@
 """AlterConfigs (33): the settings of topics and brokers replaced as a whole: what a request does not name is reset.
 
 A resource is changed as a whole or not at all; with validate_only nothing is. IncrementalAlterConfigs is the API that
-touches single settings. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST.
+touches single settings. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG,
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.controller.records import Record
 
 
-@serves(33)
+@serves(33, by_controller=True)
 def alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     records: list[Record] = []

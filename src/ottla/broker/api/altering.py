@@ -23,17 +23,19 @@ def changed(
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
         return apply_ops(current, ops, broker.config)
     if kind == BROKER_RESOURCE:
-        if name not in ("", str(broker.config.node_id)):
+        here = str(broker.config.node_id)
+        if name and name not in map(str, broker.proposed.brokers):
+            known = ", ".join(map(str, sorted(broker.proposed.brokers)))
             raise Refusal(
-                ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself"
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker '{name}': the brokers are {known}"
             )
         after = apply_broker_ops(current, ops)
-        # Together with the broker's other settings it must make sense too.
-        other = broker.proposed.configs.get(
-            (BROKER_RESOURCE, "" if name else str(broker.config.node_id)), NO_CONFIG
-        )
-        own, everyone = (after, other) if name else (other, after)
-        broker.config.with_dynamic(own, everyone)
+        if name in ("", here):
+            # Together with the broker's other settings it must make sense too. What another broker has in its own
+            # file is known there alone: it keeps its old settings if these do not go with them, and says so.
+            other = broker.proposed.configs.get((BROKER_RESOURCE, "" if name else here), NO_CONFIG)
+            own, everyone = (after, other) if name else (other, after)
+            broker.config.with_dynamic(own, everyone)
         return after
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 

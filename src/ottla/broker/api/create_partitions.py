@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.controller.records import Record
 
 
-@serves(37)
+@serves(37, by_controller=True)
 def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
     records: list[Record] = []

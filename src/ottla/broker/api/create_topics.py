@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
-@serves(19)
+@serves(19, by_controller=True)
 def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
-@serves(20)
+@serves(20, by_controller=True)
 def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     asked: list[tuple[str | None, bytes | None]]
     if call.version >= 6:

@@ -54,8 +54,10 @@ def _entries(broker: Broker, resource_type: int, name: str, names: Collection[st
         if name == "":
             return describe_broker_default(broker.image.configs.get((BROKER_RESOURCE, ""), {}), names)
         if name != str(broker.config.node_id):
+            # As on Kafka: most of its settings are in its own file, and half an answer would look like a whole one.
             raise Refusal(
-                ErrorCode.INVALID_REQUEST, f"this is broker {broker.config.node_id}: ask broker {name} itself"
+                ErrorCode.INVALID_REQUEST,
+                f"this is broker {broker.config.node_id}: only broker {name} knows its own settings, ask it there",
             )
         return describe_broker(broker.config, names)
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")

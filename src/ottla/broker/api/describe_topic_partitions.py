@@ -67,8 +67,11 @@ def _topic(broker: Broker, topic: TopicImage, begin: int, end: int) -> dict[str,
         "is_internal": topic.internal,
         "topic_authorized_operations": TOPIC_OPERATIONS,
         "partitions": [
-            partition_row(partition, is_offline=partition.partition in offline)
-            | {"eligible_leader_replicas": (), "last_known_elr": ()}
+            partition_row(broker, partition, is_offline=partition.partition in offline)
+            | {
+                "eligible_leader_replicas": partition.eligible,
+                "last_known_elr": (partition.last_leader,) if partition.last_leader >= 0 else (),
+            }
             for partition in islice(topic.partitions, begin, max(begin, end))
         ],
     }

@@ -1,7 +1,8 @@
 """IncrementalAlterConfigs (44): set, delete, append to and subtract from single settings of topics and brokers.
 
 A resource is changed as a whole or not at all; with validate_only nothing is. Changes take effect when they are in the
-image. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, INVALID_CONFIG, INVALID_REQUEST.
+image. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG,
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.controller.records import Record
 
 
-@serves(44)
+@serves(44, by_controller=True)
 def incremental_alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     records: list[Record] = []

@@ -2,12 +2,13 @@
 
 Version 0 asks for all topics with an empty list, later ones with null. A topic that is not there is created if both the
 request and `auto.create.topics.enable` allow it; the answer then waits until it is. Errors by topic:
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION and those of creating a topic; by partition:
-LEADER_NOT_AVAILABLE while its log directory is offline.
+UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION and those of creating a topic (LEADER_NOT_AVAILABLE if it is
+being made and this broker has not heard of it in time); by partition: LEADER_NOT_AVAILABLE while nobody may lead it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import WAIT, Response, serves
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ottla.controller.records import Partition, Record
 
 NO_LEADER: Final = -1
+#: How long a topic's creation may take before the client is told to ask again.
+_CREATE_MS: Final = 5_000
 _NOT_ASKED: Final = -(2**31)
 #: What one may do without an authorizer, as bits of the protocol's operation numbers.
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -33,7 +36,12 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     missing = _to_create(broker, request) if request.topics and request.allow_auto_topic_creation else []
     if not missing:
         return _answer(broker, call, request, {})
-    failed: dict[str, ErrorCode] = {}
+    if not broker.controlling.is_active:
+        _ask_to_create(
+            broker, missing, lambda failed: broker.answer(call, _answer(broker, call, request, failed))
+        )
+        return WAIT
+    failed: dict[str, int] = {}
     records: list[Record] = []
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)
     for name in missing:
@@ -47,6 +55,32 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     return WAIT
 
 
+def _ask_to_create(broker: Broker, names: list[str], done: Callable[[dict[str, int]], None]) -> None:
+    """Have the controller create them; `done` with those that are not there, once this broker knows of the others."""
+
+    def is_moved(answer: Any) -> bool:
+        return any(int(row.error_code) == ErrorCode.NOT_CONTROLLER for row in answer.topics)
+
+    def answered(answer: Any, error: str | None) -> None:
+        if answer is None:
+            # Retriable: the client asks again.
+            done(dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE))
+            return
+        failed = {
+            str(row.name): int(row.error_code)
+            for row in answer.topics
+            if int(row.error_code) not in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
+        }
+        there = [name for name in names if name not in failed]
+        broker.forwarding.when(
+            lambda: all(name in broker.image.topics for name in there),
+            lambda: done({**dict.fromkeys(there, ErrorCode.LEADER_NOT_AVAILABLE), **failed}),
+        )
+
+    topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
+    broker.forwarding.insist(19, 7, {"topics": topics, "timeout": _CREATE_MS}, is_moved, answered, _CREATE_MS)
+
+
 def _to_create(broker: Broker, request: Any) -> list[str]:
     if not broker.config.auto_create_topics_enable:
         return []
@@ -56,7 +90,7 @@ def _to_create(broker: Broker, request: Any) -> list[str]:
     return [name for name in names if name not in broker.image.topics and topic_name_problem(name) is None]
 
 
-def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCode]) -> Response:
+def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, int]) -> Response:
     image = broker.image
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
     if request.topics is None or (call.version == 0 and not request.topics):
@@ -69,9 +103,10 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
         "brokers": [
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
             for node in image.brokers.values()
+            if not node.fenced
         ],
         "cluster_id": image.cluster_id,
-        "controller_id": broker.config.node_id,
+        "controller_id": broker.membership.controller_id,
         "topics": topics,
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS
@@ -82,7 +117,7 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, ErrorCod
 
 
 def _asked(
-    broker: Broker, asked: Any, failed: dict[str, ErrorCode], operations: int, nameless: str | None
+    broker: Broker, asked: Any, failed: dict[str, int], operations: int, nameless: str | None
 ) -> dict[str, Any]:
     image = broker.image
     # An id goes before a name: Java's clients send the empty name beside it.
@@ -117,20 +152,30 @@ def _topic(broker: Broker, topic: TopicImage, operations: int) -> dict[str, Any]
         "is_internal": topic.internal,
         "topic_authorized_operations": operations,
         "partitions": [
-            partition_row(partition, is_offline=partition.partition in offline)
+            partition_row(broker, partition, is_offline=partition.partition in offline)
             for partition in topic.partitions
         ],
     }
 
 
-def partition_row(partition: Partition, *, is_offline: bool) -> dict[str, Any]:
-    """What clients are told of a partition. One whose log directory failed has no leader, as on Kafka."""
+def partition_row(broker: Broker, partition: Partition, *, is_offline: bool) -> dict[str, Any]:
+    """What clients are told of a partition; `is_offline` tells that the log directory of the replica here failed.
+
+    If this broker leads it nevertheless, nobody does, as on Kafka, until the controller has chosen another. A broker that is
+    about to stop is still there.
+    """
+    brokers, here = broker.image.brokers, broker.config.node_id
+    leader = NO_LEADER if is_offline and partition.leader == here else partition.leader
     return {
-        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if is_offline else 0,
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
         "partition_index": partition.partition,
-        "leader_id": NO_LEADER if is_offline else partition.leader,
+        "leader_id": leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
         "isr_nodes": partition.isr,
-        "offline_replicas": (partition.leader,) if is_offline else (),
+        "offline_replicas": [
+            node
+            for node in partition.replicas
+            if (is_offline and node == here) or node not in brokers or brokers[node].fenced
+        ],
     }

@@ -5,6 +5,8 @@ Each file in this folder opens with its API's contract and registers a handler:
     @serves(19)
     def create_topics(broker, call, request, now_ms): …
 
+With `by_controller=True` the handler runs on the controller only: on any other broker the request is handed on to it.
+
 A handler returns the answer as a dict of kio's field names (see `wire/encode.py`), `WAIT` if it answers later through
 `broker.answer(call, …)`, or `SILENT` if the request wants no answer. An `Entry` is an API in one version with its reader,
 encoder and handler looked up once; a version's schema is loaded when it is first used.
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from ottla.wire.decode import request_reader
+from ottla.wire.decode import decode_request, request_reader
 from ottla.wire.encode import response_encoder
 from ottla.wire.schema import request_header_is_flexible, response_header_is_flexible, version_range
 
@@ -41,18 +43,22 @@ class Api(NamedTuple):
     newest: int
     handler: Handler
     request_bytes_max: int | None
+    #: Whether only the controller can serve it.
+    by_controller: bool = False
 
 
 APIS: dict[int, Api] = {}
 
 
-def serves(key: int, *, request_bytes_max: int | None = _REQUEST_BYTES_MAX) -> Callable[[Handler], Handler]:
+def serves(
+    key: int, *, request_bytes_max: int | None = _REQUEST_BYTES_MAX, by_controller: bool = False
+) -> Callable[[Handler], Handler]:
     """Register a handler for all versions of an API. `request_bytes_max` None: the listener's own limit."""
 
     def register(handler: Handler) -> Handler:
         versions = version_range(key)
         assert versions is not None and key not in APIS
-        APIS[key] = Api(key, versions[0], versions[1], handler, request_bytes_max)
+        APIS[key] = Api(key, versions[0], versions[1], handler, request_bytes_max, by_controller)
         return handler
 
     return register
@@ -81,6 +87,27 @@ class Entry:
         self.flexible_response = response_header_is_flexible(api.key, version)
         self.read: Callable[[Any, int], tuple[Any, int]] = request_reader(api.key, version)
         self.encode: Callable[[Response], bytes] = response_encoder(api.key, version)
+        if api.by_controller:
+            # In the entry, so that the requests of other APIs do not pay for a look at it.
+            self.read = _with_its_frame(api.key, version)
+            self.handler = _here_or_forwarded(api.handler)
+
+
+def _with_its_frame(key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]:
+    def read(frame: Any, at: int) -> tuple[Any, int]:
+        return (decode_request(key, version, frame, at), frame), 0
+
+    return read
+
+
+def _here_or_forwarded(handler: Handler) -> Handler:
+    def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+        decoded, frame = request
+        if broker.controlling.is_active:
+            return handler(broker, call, decoded, now_ms)
+        return broker.forwarding.forward(call, frame, decoded)
+
+    return handle
 
 
 def entry_for(key: int, version: int) -> Entry | None:

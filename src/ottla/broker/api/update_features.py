@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
-@serves(57)
+@serves(57, by_controller=True)
 def update_features(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(update.feature for update in request.feature_updates)
     results = [_refusal(name, count) for name, count in times.items()]
