@@ -54,7 +54,7 @@ class Invariants:
         #: By partition: base offset → what is there for ever.
         self._committed: dict[Key, dict[int, Batch]] = {}
         #: The same, by node: what was last seen of each replica of its present life.
-        self._seen: dict[int, dict[Key, Seen]] = {}
+        self._seen: dict[int, dict[Key, tuple[Replica, Seen]]] = {}
         #: How far replicas of a broker that is gone reached, where that is certain.
         self._left: dict[int, dict[Key, int]] = {}
         self._ids: dict[int, bytes] = {}
@@ -115,9 +115,12 @@ class Invariants:
             end = log.next_offset if log is not None else -1
             seen = Seen(replica.leader_epoch, replica.leading is not None, replica.high_watermark, end)
             key = (topic_id, replica.number)
-            before = known.get(key)
+            same, before = known.get(key, (None, None))
+            if same is not replica:
+                # Of another life, or of a partition that was moved away and came back.
+                before = None
             if seen != before:
-                known[key] = seen
+                known[key] = replica, seen
                 self._moved(member, key, replica, before, seen)
 
     def _moved(self, member: Member, key: Key, replica: Replica, before: Seen | None, seen: Seen) -> None:

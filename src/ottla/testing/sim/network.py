@@ -326,7 +326,7 @@ class Lane:
     def _received(self, data: bytes) -> None:
         for _, body in self._framing.feed(data):
             copy = bytearray(body)
-            self._waiting.popleft().done(memoryview(copy), None)
+            self._waiting.popleft().done(memoryview(copy).toreadonly(), None)
             # Valid during the call only.
             copy[:] = b"\xee" * len(copy)
         self._finished()

@@ -449,6 +449,7 @@ class SimStore:
             # What the dead session sent is not in the log, and cannot come any more.
             self._refuse(SESSION_LOST)
         self._ready = True
+        left_over = list(self._requests)
         opened, self._opened = self._opened, None
         if opened is not None:
             opened()
@@ -458,7 +459,7 @@ class SimStore:
         self.log_moved()
         self.brokers_moved()
         self.controller_moved()
-        for request in list(self._requests):
+        for request in left_over:
             request.begin(request)
         self._send()
 
