@@ -78,6 +78,7 @@ class Broker:
         With `clustered` the metadata log is in a store that other brokers share; `join` follows `start`.
         """
         self.config = config
+        self.clustered = clustered
         self.disk = disk
         self.entropy = entropy
         self.say = say
@@ -86,7 +87,7 @@ class Broker:
         #: The committed metadata, and the same with what has been proposed on top: decisions look at the latter.
         self.image = Image()
         self.proposed = Image()
-        self.membership = Membership(self, clustered=clustered)
+        self.membership = Membership(self)
         self.controlling = Controlling(self)
         self.forwarding = Forwarding(self)
         self.hosting = Hosting(self)
@@ -98,6 +99,11 @@ class Broker:
         self.room = Room(self)
         self.wall_clock = WallClock()
         self.compacting = Compacting(self)
+        self.membership = Membership(self)
+        self.controlling = Controlling(self)
+        self.cluster_id = ""
+        #: How long the metadata log is.
+        self.records_in_log = 0
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
@@ -121,7 +127,6 @@ class Broker:
         records = list(records)
         self.image = self.proposed = Image().apply(records)
         bootstrap: list[r.Record] = []
-        clustered = self.membership.clustered
         self.cluster_id = cluster_id or self.image.cluster_id
         if not self.cluster_id:
             # A first start that died before its journal had the id has left it in a directory.
@@ -131,7 +136,7 @@ class Broker:
             self.cluster_id = chosen
         self.config = self.resolve_config()
         known = self.image.brokers
-        if known and self.config.node_id not in known and not clustered:
+        if known and self.config.node_id not in known and not self.clustered:
             # Every partition is another's: nothing would be served, and nobody told why.
             raise ForeignDirectory(
                 f"{self.config.metadata_log_dir} belongs to node.id {min(known)}, this broker has {self.config.node_id}: "
@@ -143,7 +148,7 @@ class Broker:
         removed = {record.topic_id for record in records if isinstance(record, r.TopicRemoved)}
         self.hosting.load(self.image, removed, now_ms)
         self.upkeep.start(now_ms)
-        if clustered:
+        if self.clustered:
             self.replicating.start(now_ms)
             return []
         advertised = self.config.advertised_listeners[0]

@@ -319,7 +319,7 @@ class Hosting:
 
     def _is_here(self, partition: r.Partition) -> bool:
         node_id = self._broker.config.node_id
-        if self._broker.membership.clustered:
+        if self._broker.clustered:
             return node_id in partition.replicas
         return partition.leader == node_id
 

@@ -35,9 +35,9 @@ _ALONE: Final = 1
 
 
 class Membership:
-    def __init__(self, broker: Broker, *, clustered: bool) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.clustered = clustered
+        clustered = broker.clustered
         self.node_id = broker.config.node_id
         self.broker_epoch = -1 if clustered else _ALONE
         self.is_serving = not clustered
@@ -104,7 +104,7 @@ class Membership:
 
     def look(self) -> None:
         """The image, or this broker's epoch, has changed: see whether it serves."""
-        if not self.clustered or self.broker_epoch < 0:
+        if not self._broker.clustered or self.broker_epoch < 0:
             return
         broker = self._broker
         me = broker.image.brokers.get(self.node_id)
@@ -154,7 +154,7 @@ class Membership:
         if self.broker_epoch < 0:
             self._register()
         if broker.controlling.is_active:
-            broker.controlling.live_changed(now_ms)
+            broker.controlling.resumed(now_ms)
         broker.replicating.catch_up()
         self._claim_if_free()
 

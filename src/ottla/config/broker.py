@@ -55,6 +55,9 @@ class BrokerConfig(Settings):
     replica_fetch_max_bytes: int
     replica_fetch_response_max_bytes: int
     replica_fetch_backoff_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
 
     listeners: tuple[Listener, ...]
     # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.

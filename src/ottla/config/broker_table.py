@@ -6,6 +6,7 @@ The defaults of topic settings are derived from the topic table, so a type, rang
 from __future__ import annotations
 
 from ottla.config.cluster_table import MEMBERSHIP
+from ottla.config.controller_table import CONTROLLER
 from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, table
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
 from ottla.config.not_honoured import NOT_HONOURED
@@ -106,6 +107,7 @@ BROKER: dict[str, Definition] = table(
         *REPLICATION,
         *THROTTLES,
         *MEMBERSHIP,
+        *CONTROLLER,
         _number(
             NODE,
             "node.id",
