@@ -208,6 +208,7 @@ class Cluster:
         except Exception as error:
             # Whatever the core lets out is a failure of the core.
             where = traceback.extract_tb(error.__traceback__)[-1]
+            self.world.tell("".join(traceback.format_exception(error)))
             raise self._failure("crash", f"{error!r} at {where.filename}:{where.lineno}") from error
         self.outcome.events = self.world.events
         self.outcome.trace = self.world.trace
