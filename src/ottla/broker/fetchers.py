@@ -17,7 +17,7 @@ from ottla.log.fetched import append_fetched
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
-from ottla.wire.decode import response_reader
+from ottla.wire.decode import decode_response, response_reader
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
@@ -201,7 +201,10 @@ class Fetcher:
         if answer is None:
             self._forget_session()
             return self._rest()
-        response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
+        try:
+            response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
+        except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
+            response = decode_response(_FETCH, _VERSION, answer, 0)
         if response.error_code:
             self._forget_session()
             if response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND:

@@ -46,7 +46,6 @@ class Membership:
         #: Whether the store is out of reach: then nothing is decided.
         self.suspended = False
         self.live: Mapping[int, Registration] = {}
-        self._incarnation = ""
         #: Whether this process began with everything that the one before it had.
         self._is_clean = False
         self._registering = False
@@ -60,7 +59,6 @@ class Membership:
 
     def join(self, now_ms: int, done: Callable[[str | None], None]) -> None:
         broker = self._broker
-        self._incarnation = id_text(broker.entropy.id_bytes())
         self._is_clean = all(each.clean or each.was_unused for each in broker.directories.online)
         self._joining = done
         self._register()
@@ -77,12 +75,16 @@ class Membership:
             address.port,
             broker.config.broker_rack,
             tuple(id_text(each.directory_id) for each in broker.directories.all if each.directory_id),
-            self._incarnation,
+            # A registration like the one before would be taken for the same one, and get the same epoch.
+            id_text(broker.entropy.id_bytes()),
             self._is_clean,
         )
         broker.outbox.append((REGISTER, registration, self._registered))
 
     def _registered(self, epoch: int, error: str | None) -> None:
+        if not self._registering:
+            # Of a session that is over: `store_back` registers anew.
+            return
         self._registering = False
         if error is not None:
             if self._joining is not None:
@@ -92,8 +94,6 @@ class Membership:
                 self._broker.say(f"this broker cannot register: {error}")
                 self._later(self._register_again)
             return
-        # From now on this process lives: if it must register anew, nothing of what it had is lost.
-        self._is_clean = True
         self.broker_epoch = epoch
         self.look()
         self._claim_if_free()
@@ -115,6 +115,8 @@ class Membership:
             self._register()
         elif known and not self.is_serving:
             self.is_serving = True
+            # Only now has the controller seen how this process began (R7). If it must register anew, nothing is lost.
+            self._is_clean = True
             broker.serve()
             if self._joining is not None:
                 joining, self._joining = self._joining, None
