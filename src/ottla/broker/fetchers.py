@@ -72,6 +72,11 @@ class Fetcher:
     def add(self, following: Following) -> None:
         self._followed[following.key] = following
         self._changed[following] = None
+        replica = following.replica
+        if replica.durable and replica.opened and replica.own_end < replica.log.next_offset:
+            # R11: what it wrote in its role before this one may not be durable yet.
+            self.wait_for(replica)
+            self._broker.sync(replica, replica.log)
 
     def remove(self, following: Following) -> None:
         if self._followed.get(following.key) is following:

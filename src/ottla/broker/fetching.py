@@ -361,7 +361,7 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     committed = interest.fetching.committed
     if committed:
         interest.seen_stable = stable
-    if offset < log.log_start_offset or offset > log.next_offset:
+    if offset < log.log_start_offset:
         return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
     if interest.last_fetched_epoch >= 0:
         epoch, end = log.epochs.end_of(interest.last_fetched_epoch, log.next_offset)
@@ -370,6 +370,9 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
             return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
         if epoch < interest.last_fetched_epoch or end < offset:
             return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end), stable)
+    if offset > log.next_offset:
+        # R1: last, because one whose history has parted from ours is told where, even if it is longer.
+        return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
     limit = stable if committed else watermark
     if follower:
         if not interest.is_told:
