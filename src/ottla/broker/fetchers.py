@@ -83,7 +83,9 @@ class Fetcher:
             del self._followed[following.key]
             self._unwanted[following.key] = None
         self._changed.pop(following, None)
-        self._unsynced.pop(following.replica, None)
+        if self._unsynced.pop(following.replica, self) is None and not self._unsynced:
+            # The others have waited for this one, whose sync nobody will tell of any more.
+            self._broker.timers.add(Later(self.ask), self._broker.now_ms)
 
     # --- asking -----------------------------------------------------------------------------------------------
 
