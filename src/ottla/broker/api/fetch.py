@@ -73,6 +73,8 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         if epoch != known.epoch:
             return _refuse(broker, call, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         fetching = known
+        # R5: a follower that had to register anew goes on with its session, in another life.
+        fetching.follower_epoch = request.replica_state.replica_epoch
         sessions.touch(fetching, now_ms)
         _belongs(call, fetching)
         if request.topics:
