@@ -246,7 +246,7 @@ def _read_from(
         last_offset = header[BASE] + header[DELTA]
         note(last_offset, header[MAX_TIMESTAMP], position, whole, interval)
         if last_offset >= trust_before:
-            if header[EPOCH] > latest:
+            if header[EPOCH] > latest or (header[EPOCH] < latest and header[BASE] >= epochs.pairs[-1][1]):
                 epochs.assign(header[EPOCH], header[BASE])
                 latest = epochs.latest
             if header[PRODUCER] >= 0:
