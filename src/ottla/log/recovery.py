@@ -367,6 +367,9 @@ def _adopt_epochs(log: PartitionLog, epochs: LeaderEpochs | None, file: bytes | 
     log.epochs = epochs
     if epochs.render() != (file or LeaderEpochs().render()):
         log.save_epochs()
+    elif file is not None and log.recovery_point < log.next_offset:
+        # R1: it may be as little durable as the records that were read again, and a flush of those must cover it.
+        log.loose.append(log.disk.open(f"{log.directory}/{EPOCHS}"))
 
 
 def _remove(segment: Segment) -> None:
