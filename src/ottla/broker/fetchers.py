@@ -101,8 +101,8 @@ class Fetcher:
         if node is None:
             return self._rest()
         topics = self._positions()
-        if not topics and not self._session:
-            # Those that there are must wait, and come back by themselves.
+        if not topics and all(key in self._unwanted for key in self._told):
+            # Those that there are must wait, and come back by themselves. A session of none would be answered at once.
             return None
         forgotten: dict[bytes, list[int]] = {}
         for key in self._unwanted:
