@@ -165,7 +165,7 @@ class Cluster:
         self.common = Common(world, self.network, list(self.machines))
         self.outcome = ClusterOutcome(seed)
         self.is_healed = False
-        pause_ms = 1000 + world.below(1500)
+        pause_ms = 500 + world.below(1200)
         self.producers = [
             ClusterProducer(self.common, "i1", is_idempotent=True, acks=-1, pause_ms=pause_ms),
             ClusterProducer(self.common, "i2", is_idempotent=True, acks=-1, pause_ms=2 * pause_ms),
@@ -173,7 +173,7 @@ class Cluster:
             ClusterProducer(self.common, "q1", is_idempotent=False, acks=1, pause_ms=3 * pause_ms),
         ]
         self.admin = ClusterAdmin(self.common, self._kinds(count), pause_ms=6000)
-        self.consumer = ClusterReader(self.common, "consumer", pause_ms=600)
+        self.consumer = ClusterReader(self.common, "consumer", pause_ms=400)
         self.client_names = [client.name for client in (*self.producers, self.admin, self.consumer)]
         self.faults = Faults(self)
         if options.kinds:
@@ -185,7 +185,7 @@ class Cluster:
             durable = world.chance(0.5)
             configs = {
                 "segment.bytes": str(400 + world.below(3000)),
-                "min.insync.replicas": str(1 + world.below(2)),
+                "min.insync.replicas": "1" if world.chance(0.5 if durable else 0.25) else "2",
                 "flush.policy": "durable" if durable else "page-cache",
                 "file.delete.delay.ms": str(world.below(4000)),
             }

@@ -5,7 +5,9 @@ page-cache policy an acknowledgement promises that a record is in the memory of 
 when all of them lose their power; and a broker that was killed cannot be told from one that lost its power, so the cluster may
 choose the wrong one of two such. Therefore, of each such partition, one that has everything (in the ISR, or eligible) stays
 sure of its memory while another has lost it: no power cut takes the last one that is sure, nor does a kill as
-long as a power cut is not overcome. "Sure" is who has not died since the metadata last took it in.
+long as a power cut is not overcome. "Sure" is who has not died since the metadata last took it in. With `min.insync.replicas`
+of 1 nobody remembers who was in sync when the last member of the ISR, of whose death nobody knows yet, has lost its power:
+such partitions are spared power cuts altogether.
 """
 
 from __future__ import annotations
@@ -125,6 +127,9 @@ class Faults:
             for partition in topic.partitions:
                 holders = [*partition.isr, *partition.eligible]
                 others = [each for each in holders if each != machine.node_id]
+                is_alone = int(image.topic_config(topic.name).get("min.insync.replicas", "1")) < 2
+                if lost_power and is_alone and machine.node_id in holders:
+                    return False
                 is_lost = lost_power or any(self._unsure.get(each, (0, False))[1] for each in holders)
                 if is_lost and machine.node_id in holders and all(each in self._unsure for each in others):
                     return False
