@@ -174,7 +174,14 @@ class Invariants:
 
     def _reached(self, node_id: int, key: Key) -> int | None:
         member = self._members().get(node_id)
-        if member is not None and member.alive and member.started:
+        known = self._ensemble.image.brokers.get(node_id)
+        if (
+            member is not None
+            and member.started
+            # Until the metadata knows of its present life, the ISR speaks of the one before.
+            and known is not None
+            and known.epoch == member.broker.membership.broker_epoch
+        ):
             hosted = member.broker.hosting.by_id.get(int.from_bytes(key[0], "big"))
             replica = hosted.replicas.get(key[1]) if hosted is not None else None
             if replica is not None and replica.opened:
