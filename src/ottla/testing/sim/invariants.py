@@ -57,7 +57,8 @@ class Invariants:
         self._seen: dict[int, dict[Key, tuple[Replica, Seen]]] = {}
         #: How far replicas of a broker that is gone reached, where that is certain.
         self._left: dict[int, dict[Key, int]] = {}
-        self._ids: dict[int, bytes] = {}
+        #: How often a partition got another leader, or the same one anew.
+        self.elections = 0
         ensemble.on_append = self.appended
 
     # --- the metadata log ---------------------------------------------------------------------------------------
@@ -101,6 +102,8 @@ class Invariants:
         if partition.leader < 0:
             return
         where = (partition.topic_id, partition.partition, partition.leader_epoch)
+        if where not in self._elected and partition.leader_epoch > 0:
+            self.elections += 1
         elected = self._elected.setdefault(where, partition.leader)
         if elected != partition.leader:
             raise Anomaly("two-leaders", f"{elected} was elected before: {partition}")
