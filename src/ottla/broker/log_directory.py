@@ -206,7 +206,8 @@ class LogDirectory:
         if recovered is not None:
             cleaned = self.cleaned_offsets.get((topic, number), 0)
             recovered.log.cleaned_offset = min(cleaned, recovered.log.next_offset)
-            self._note(topic, number, recovered.log, recovered.log.flushed_offset)
+            watermark = self.high_watermarks.get((topic, number), 0)
+            self._note(topic, number, recovered.log, min(watermark, recovered.log.next_offset))
         return recovered
 
     def create(

@@ -249,7 +249,10 @@ def _read_from(
         last_offset = header[BASE] + header[DELTA]
         note(last_offset, header[MAX_TIMESTAMP], position, whole, interval)
         if last_offset >= trust_before:
-            if header[EPOCH] > latest or (header[EPOCH] < latest and header[BASE] >= epochs.pairs[-1][1]):
+            # An epoch that is known to begin here, though these are older records: its own were lost, or never were.
+            if header[EPOCH] > latest or (
+                header[EPOCH] < latest and epochs.epoch_of(header[BASE]) > header[EPOCH]
+            ):
                 epochs.assign(header[EPOCH], header[BASE])
                 latest = epochs.latest
             if header[PRODUCER] >= 0:
