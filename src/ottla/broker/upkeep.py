@@ -249,7 +249,10 @@ class Upkeep:
         if paths:
             self.remove_later(replica, paths)
         log = replica.log
-        self.checkpoints(log).want(replica, before=(list(log.loose), log.directory), after=done)
+        # The cut itself too: if the next records begin a new segment, nothing else would sync this one, and what was cut off
+        # would stand before them after a crash.
+        files = [*log.loose, log.active.file]
+        self.checkpoints(log).want(replica, before=(files, log.directory), after=done)
 
     def remove_later(self, replica: Replica, paths: list[str]) -> None:
         """Files that compaction has replaced and renamed: readers that were sent there may still be reading."""
