@@ -361,15 +361,18 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     committed = interest.fetching.committed
     if committed:
         interest.seen_stable = stable
-    if offset < log.log_start_offset or offset > log.next_offset:
+    if offset < log.log_start_offset:
         return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
     if interest.last_fetched_epoch >= 0:
+        # R1: before the range, because a follower that is ahead of this log must hear where the histories part.
         epoch, end = log.epochs.end_of(interest.last_fetched_epoch, log.next_offset)
         if end < 0:
             # Nothing is known of that epoch or any before it: the caller's history is not ours.
             return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
         if epoch < interest.last_fetched_epoch or end < offset:
             return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end), stable)
+    if offset > log.next_offset:
+        return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
     limit = stable if committed else watermark
     if follower:
         if not interest.is_told:

@@ -58,9 +58,8 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         if request.session_id and (old := sessions.by_id.get(request.session_id)) is not None:
             sessions.remove(old)
         fetching = Fetching(sessions)
-        state = request.replica_state
-        fetching.follower = state.replica_id if state.replica_id >= 0 else request.replica_id
-        fetching.follower_epoch = state.replica_epoch
+        fetching.follower = max(request.replica_state.replica_id, request.replica_id)
+        fetching.follower_epoch = request.replica_state.replica_epoch
         _add(broker, fetching, request.topics, by_id)
         if epoch == 0 and call.entry.version >= 7:
             fetching.used_ms = now_ms
@@ -73,6 +72,8 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         if epoch != known.epoch:
             return _refuse(broker, call, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         fetching = known
+        # A broker that registered anew keeps its session (R5).
+        fetching.follower_epoch = request.replica_state.replica_epoch
         sessions.touch(fetching, now_ms)
         _belongs(call, fetching)
         if request.topics:
