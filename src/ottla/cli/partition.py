@@ -80,7 +80,7 @@ def list_partitions(
     with open_admin(bootstrap) as admin:
         found = admin.describe_topics(topics) if topics else admin.list_topics(internal=True)
         moving = reassignments(admin)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "topic": name, "partition": part.partition, "leader": part.leader if part.leader >= 0 else None,
             "replicas": list(part.replicas), "isr": list(part.isr),

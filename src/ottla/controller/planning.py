@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 
@@ -226,7 +226,7 @@ class _Layout:
     def _follow(self, path: list[int], may_move: Callable[[Place, int], bool]) -> bool:
         """Make the moves of a chain, last first. One that the later moves have made impossible ends it with all undone."""
         done: list[tuple[Place, int, int]] = []
-        for source, target in reversed(list(zip(path, path[1:], strict=False))):
+        for source, target in reversed(list(pairwise(path))):
             place = self._candidate(source, target, may_move)
             if place is None:
                 for moved, back, away in reversed(done):
