@@ -49,12 +49,34 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str,
         34: {"dirs": [{"path": log_dir, "topics": [{"name": "t", "partitions": [0]}]}]},
         35: {"topics": [{"topic": "t", "partitions": [0]}]},
         37: {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout": 1000},
+        43: {"election_type": 0, "topic_partitions": None},
         44: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
+        45: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]},
+        46: {"topics": [{"name": "t", "partition_indexes": [0]}]},
         55: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [partition]}]},
+        56: {
+            "broker_id": 1, "broker_epoch": 1,
+            "topics": [
+                topic | {
+                    "partitions": [
+                        partition | {
+                            "partition_epoch": 0, "new_isr": [1],
+                            "new_isr_with_epochs": [{"broker_id": 1, "broker_epoch": 1}],
+                        }
+                    ]
+                }
+            ],
+        },
         57: {"feature_updates": []},
         58: {"request_data": enclosed, "request_principal": None, "client_host_address": bytes(4)},
         60: {},
         61: {"topics": [{"name": "t", "partition_indexes": [0]}]},
+        63: {
+            "broker_id": 1, "broker_epoch": 1, "current_metadata_offset": 1 << 40, "want_fence": False,
+            "want_shut_down": True,
+        },
+        64: {"broker_id": 7},
+        67: {"broker_id": 1, "broker_epoch": 1},
         71: {"client_instance_id": topic_id},
         72: {"client_instance_id": topic_id, "subscription_id": 1, "metrics": b"dropped"},
         74: {"resource_types": []},
@@ -82,9 +104,9 @@ def test_every_version_is_answered(key: int, version: int, client: Any, batch: A
     answer = client.ask(
         key, version, **requests(topic_id, batch(b"x"), client.driver.broker.directories.all[0].path)[key]
     )
-    coordinators_come_later = 15
-    expected = coordinators_come_later if key == 10 else 0
-    assert set(error_codes(answer)) <= {expected}
+    coordinators_come_later, no_such_broker = 15, 102
+    expected = {10: coordinators_come_later, 64: no_such_broker}
+    assert set(error_codes(answer)) <= {expected.get(key, 0)}
     check = globals()[f"check_{APIS[key].handler.__name__}"]
     check(answer, version, client)
 
@@ -264,3 +286,37 @@ def check_describe_topic_partitions(answer: Any, version: int, client: Any) -> N
     [topic] = answer.topics
     assert (topic.name, [row.partition_index for row in topic.partitions]) == ("t", [1])
     assert answer.next_cursor is None
+
+
+def check_elect_leaders(answer: Any, version: int, client: Any) -> None:
+    # Of all partitions none needs an election.
+    assert answer.replica_election_results == ()
+
+
+def check_alter_partition_reassignments(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.responses]
+    assert row.partition_index == 0
+    assert client.driver.broker.image.topics["t"].partitions[0].replicas == (1,)
+
+
+def check_list_partition_reassignments(answer: Any, version: int, client: Any) -> None:
+    assert answer.topics == ()
+
+
+def check_alter_partition(answer: Any, version: int, client: Any) -> None:
+    [[row]] = [topic.partitions for topic in answer.topics]
+    assert (row.partition_index, row.leader_id, row.leader_epoch, row.isr) == (0, 1, 0, (1,))
+    assert row.partition_epoch == 0
+
+
+def check_broker_heartbeat(answer: Any, version: int, client: Any) -> None:
+    assert (answer.is_caught_up, answer.is_fenced, answer.should_shut_down) == (True, False, True)
+
+
+def check_unregister_broker(answer: Any, version: int, client: Any) -> None:
+    assert "7" in answer.error_message
+
+
+def check_allocate_producer_ids(answer: Any, version: int, client: Any) -> None:
+    start, end = answer.producer_id_start, answer.producer_id_start + answer.producer_id_len
+    assert start < end == client.driver.broker.image.next_producer_id

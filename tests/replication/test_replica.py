@@ -4,8 +4,10 @@ import pytest
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
+from ottla.controller.records import Partition
 from ottla.log.partition_log import PartitionLog
 from ottla.records.record import Record, encode_batch
+from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica
 from ottla.runtime.disk import SystemDisk
 
@@ -28,7 +30,13 @@ def replica(tmp_path: Path, opened: list[Replica]) -> Replica:
             SystemDisk(), str(tmp_path / "t-0"), replica.config, start_offset=0, now_ms=NOW, topic_id_file=b""
         )
 
-    return Replica("t", 0, 0, DURABLE, open_log)
+    return alone(Replica("t", 0, 0, DURABLE, open_log))
+
+
+def alone(replica: Replica) -> Replica:
+    """It leads, and nobody follows."""
+    replica.lead(Leading(1, Partition(bytes(16), 0, (1,), (1,), 1), 1, NOW), 0)
+    return replica
 
 
 def append(replica: Replica) -> None:
@@ -75,7 +83,7 @@ def test_the_watermark_never_moves_back(replica: Replica) -> None:
 def test_a_log_that_was_there_is_visible_as_far_as_it_is_durable(replica: Replica) -> None:
     append(replica)
     log = replica.log
-    other = Replica("t", 0, 0, DURABLE, lambda _leader: log)
+    other = alone(Replica("t", 0, 0, DURABLE, lambda _replica: log))
     other.adopt(log)
     assert other.high_watermark == 0
     other.configure(PAGE_CACHE)

@@ -32,6 +32,7 @@ from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
 from ottla.broker.membership import Membership
 from ottla.broker.moving import Moving
+from ottla.broker.replicating import Replicating
 from ottla.broker.room import Room
 from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
@@ -48,6 +49,7 @@ from ottla.model.limits import PRODUCER_ID_BLOCK, REQUESTS_WAITING_PER_CONNECTIO
 from ottla.ports.disk import DamagedFile, Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
+from ottla.ports.store import Registration
 from ottla.replication.replica import Replica
 from ottla.wire.decode import MalformedMessage, decode_request
 from ottla.wire.frames import after_tags
@@ -69,9 +71,14 @@ class Broker:
         *,
         say: Callable[[str], None] = lambda _text: None,
         unusable: Mapping[str, str] | None = None,
+        clustered: bool = False,
     ) -> None:
-        """`unusable` says of log directories that are out of reach from the start why."""
+        """`unusable` says of log directories that are out of reach from the start why.
+
+        With `clustered` the metadata log is in a store that other brokers share; `join` follows `start`.
+        """
         self.config = config
+        self.clustered = clustered
         self.disk = disk
         self.entropy = entropy
         self.say = say
@@ -80,7 +87,11 @@ class Broker:
         #: The committed metadata, and the same with what has been proposed on top: decisions look at the latter.
         self.image = Image()
         self.proposed = Image()
+        self.membership = Membership(self)
+        self.controlling = Controlling(self)
+        self.forwarding = Forwarding(self)
         self.hosting = Hosting(self)
+        self.replicating = Replicating(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
@@ -88,44 +99,53 @@ class Broker:
         self.room = Room(self)
         self.wall_clock = WallClock()
         self.compacting = Compacting(self)
-        self.membership = Membership(self)
-        self.controlling = Controlling(self)
-        self.forwarding = Forwarding(self)
         self.next_producer_id = 0
         self.producer_ids_end = 0
         self._producer_ids_waiting: list[Callable[[str | None], None]] = []
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Replica] = deque()
-        self._damage_told: set[str] = set()
+        self._told: set[str] = set()
         self.now_ms = 0
+        #: The cluster that the directories here belong to.
+        self.cluster_id = ""
+        #: How many records the store keeps beside its snapshot, as it says itself.
+        self.records_in_log = 0
 
     # --- start and stop ---------------------------------------------------------------------------------------
 
-    def start(self, records: Iterable[r.Record | None], now_ms: int) -> list[r.Record]:
-        """Take the metadata log as it stands and open the logs; returns what must be proposed before serving."""
+    def start(self, records: Iterable[r.Record | None], now_ms: int, cluster_id: str = "") -> list[r.Record]:
+        """Take the metadata log as it stands and open the logs; returns what must be proposed before serving.
+
+        In a cluster the store has the `cluster_id`, and nothing is proposed before `join`.
+        """
         self.now_ms = now_ms
         records = list(records)
         self.image = self.proposed = Image().apply(records)
         bootstrap: list[r.Record] = []
-        if not self.image.cluster_id:
+        self.cluster_id = cluster_id or self.image.cluster_id
+        if not self.cluster_id:
             # A first start that died before its journal had the id has left it in a directory.
             chosen = self.directories.unused_cluster_id() or id_text(self.entropy.id_bytes())
             bootstrap.append(r.Cluster(chosen))
             self.image = self.proposed = self.image.apply(bootstrap)
+            self.cluster_id = chosen
         self.config = self.resolve_config()
         known = self.image.brokers
-        if known and self.config.node_id not in known:
+        if known and self.config.node_id not in known and not self.clustered:
             # Every partition is another's: nothing would be served, and nobody told why.
             raise ForeignDirectory(
                 f"{self.config.metadata_log_dir} belongs to node.id {min(known)}, this broker has {self.config.node_id}: "
                 "start it with its own --data-dir, or with the id the directory was made with"
             )
         self.directories.open(
-            cluster_id=self.image.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
+            cluster_id=self.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
         )
         removed = {record.topic_id for record in records if isinstance(record, r.TopicRemoved)}
         self.hosting.load(self.image, removed, now_ms)
         self.upkeep.start(now_ms)
+        if self.clustered:
+            self.replicating.start(now_ms)
+            return []
         advertised = self.config.advertised_listeners[0]
         me = r.Broker(self.config.node_id, 1, advertised.host, advertised.port, self.config.broker_rack)
         if self.image.brokers.get(self.config.node_id) != me:
@@ -281,19 +301,41 @@ class Broker:
     # --- appends ----------------------------------------------------------------------------------------------
 
     def appended(self, replica: Replica, log: PartitionLog, now_ms: int) -> None:
-        """Records were written to a partition: let its watermark move, now or after a sync."""
+        """Records were written by this partition's leader: let its watermark move, now, after a sync, or when others have them."""
         if replica.since_flush_ms < 0:
             self.upkeep.written(replica, now_ms)
         if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
             self.upkeep.flush(replica)
+        for fetch in replica.tail:
+            fetch.moved()
+        leading = replica.leading
+        if leading is not None and leading.behind_ms < 0 and leading.counted:
+            leading.behind_ms = now_ms
         if replica.durable:
             self.sync(replica, log)
+            return
+        if leading is None or leading.counted or not leading.has_enough:
+            if log.next_offset - log.flushed_offset >= replica.config.flush_messages:
+                self.sync(replica, log)
             return
         replica.high_watermark = log.next_offset
         if replica.watchers and not replica.moved:
             replica.moved = True
             self._moved.append(replica)
         if log.next_offset - log.flushed_offset >= replica.config.flush_messages:
+            self.sync(replica, log)
+
+    def replicated(self, replica: Replica, log: PartitionLog) -> None:
+        """Records of another leader were written here."""
+        if replica.since_flush_ms < 0:
+            self.upkeep.written(replica, self.now_ms)
+        if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
+            self.upkeep.flush(replica)
+        if replica.durable:
+            # R11: the leader hears of them once they are durable.
+            replica.following.fetcher.wait_for(replica)
+            self.sync(replica, log)
+        elif log.next_offset - log.flushed_offset >= replica.config.flush_messages:
             self.sync(replica, log)
 
     def sync(self, replica: Replica, log: PartitionLog) -> None:
@@ -315,7 +357,7 @@ class Broker:
         for replica, segment, what in targets:
             if not replica.opened:
                 # Its directory went offline meanwhile, perhaps before the produce that waits stood in line.
-                self._fail_waiting(replica)
+                self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
                 continue
             if segment is None:
                 if what is None:
@@ -326,23 +368,36 @@ class Broker:
             replica.log.synced(segment, what)
             moved[replica] = None
         for replica in moved:
+            log = replica.log
+            if replica.following is not None:
+                if log.flushed_offset >= log.next_offset:
+                    replica.following.fetcher.synced(replica)
+                continue
+            _answer(replica.waiting_here, log.flushed_offset)
             self.advance(replica)
 
     def advance(self, replica: Replica) -> None:
         """Let the watermark move and answer the produces that waited for it."""
         if not replica.advance():
             return
-        reached = replica.high_watermark
-        waiting = replica.waiting
-        while waiting and waiting[0][0] <= reached:
-            _offset, produce, row = waiting.popleft()
-            produce.reached(row)
+        _answer(replica.waiting, replica.high_watermark)
         self.moved(replica)
 
     def moved(self, replica: Replica) -> None:
         if replica.watchers and not replica.moved:
             replica.moved = True
             self._moved.append(replica)
+
+    def not_here(self, topic_id: bytes | None, name: str | None, number: int) -> ErrorCode | None:
+        """The error for a partition that this broker does not have: it is elsewhere; None if it is nowhere."""
+        topic = (
+            self.image.topics_by_id.get(topic_id)
+            if topic_id is not None
+            else self.image.topics.get(name or "")
+        )
+        if topic is not None and 0 <= number < len(topic.partitions):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return None
 
     # --- failures of a disk ------------------------------------------------------------------------------------
 
@@ -357,10 +412,14 @@ class Broker:
         directory = self.directories.containing(path)
         if error.broken and directory is not None:
             self.go_offline(directory, str(error))
-        elif isinstance(error, DamagedFile) and str(error) not in self._damage_told:
-            # Once: a consumer asks for the same again and again.
-            self._damage_told.add(str(error))
-            self.say(str(error))
+        elif isinstance(error, DamagedFile):
+            # A consumer asks for the same again and again.
+            self.say_once(str(error))
+
+    def say_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self.say(text)
 
     def write_failed(self, directory: LogDirectory, error: DiskError) -> None:
         """R13: a full disk may have room later; any other failure is final."""
@@ -388,13 +447,21 @@ class Broker:
     def lose(self, replica: Replica, reason: str) -> None:
         """A partition has no log any more: whoever waits for it hears so at once."""
         replica.lose(reason)
-        self._fail_waiting(replica)
-        self.moved(replica)
+        self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        self.role_changed(replica)
 
-    def _fail_waiting(self, replica: Replica) -> None:
-        while replica.waiting:
-            _offset, produce, row = replica.waiting.popleft()
-            produce.failed(row, ErrorCode.KAFKA_STORAGE_ERROR)
+    def fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
+        """Those who wait for their records to count hear that they will not, or that this broker will not know."""
+        for line in (replica.waiting, replica.waiting_here):
+            while line:
+                _offset, produce, row = line.popleft()
+                produce.failed(row, code)
+
+    def role_changed(self, replica: Replica) -> None:
+        """Whoever waits for something of this replica must look again."""
+        self.moved(replica)
+        for fetch in replica.tail:
+            fetch.moved()
 
     # --- turns and time ---------------------------------------------------------------------------------------
 
@@ -447,13 +514,80 @@ class Broker:
         """These records are in the metadata log: the image moves, and what this broker hosts follows it."""
         self.now_ms = now_ms
         self.image = self.image.apply(records)
+        if not self.controlling.is_active:
+            self.proposed = self.image
+        self.membership.look()
         self.hosting.follow(self.image, records)
+        self.replicating.settle()
+        self.controlling.follow(records, now_ms)
         if self.forwarding.held:
             self.forwarding.committed()
+
+    def restored(self, records: Iterable[r.Record], now_ms: int) -> None:
+        """The metadata log was not followed for so long that its beginning is gone: this is what it amounts to."""
+        before = self.image
+        self.now_ms = now_ms
+        self.image = self.proposed = Image().apply(records)
+        gone: list[r.Record] = [
+            r.TopicRemoved(topic_id)
+            for topic_id in before.topics_by_id
+            if topic_id not in self.image.topics_by_id
+        ]
+        self.config = self.resolve_config()
+        self.membership.look()
+        self.hosting.follow(self.image, [*gone, *self.image.records()])
+        self.replicating.settle()
+        self.forwarding.committed()
 
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
         self.proposed = self.image
+
+    # --- the cluster ------------------------------------------------------------------------------------------
+
+    def join(self, now_ms: int, done: Callable[[str | None], None]) -> None:
+        """Become part of the cluster: `done(None)` when this broker serves, `done(error)` if it may not."""
+        self.now_ms = now_ms
+        self.membership.join(now_ms, done)
+
+    def leave(self, now_ms: int, done: Callable[[], None]) -> None:
+        """Let others take over; `done` when this broker may stop."""
+        self.now_ms = now_ms
+        self.membership.leave(now_ms, done)
+
+    def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.membership.live_brokers(live, now_ms)
+
+    def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.membership.controller_is(node_id, epoch, now_ms)
+
+    def store_suspended(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.membership.store_suspended(now_ms)
+
+    def store_back(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.membership.store_back(now_ms)
+
+    def store_lost(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+        self.membership.store_lost(now_ms)
+
+    def refused(self, node_id: int, now_ms: int) -> None:
+        """A peer that is watched is not there any more: its port refuses."""
+        self.now_ms = now_ms
+        self.membership.refused(node_id, now_ms)
+
+    def serve(self) -> None:
+        """This broker's life has begun: its replicas take their roles."""
+        self.hosting.assign_roles(self.image)
+        self.replicating.settle()
+
+    def cease(self) -> None:
+        """It is over: nothing is led or followed until the next one."""
+        self.hosting.assign_roles(self.image)
 
     def resolve_config(self) -> BrokerConfig:
         """The broker's settings: its own file, under those set at run time."""
@@ -496,3 +630,10 @@ class Broker:
             )
         else:
             self.forwarding.ask_producer_ids(had)
+
+
+def _answer(line: deque[tuple[int, Any, dict[str, Any]]], reached: int) -> None:
+    """Answer the produces in a line that waited for no more than this offset."""
+    while line and line[0][0] <= reached:
+        _offset, produce, row = line.popleft()
+        produce.reached(row)

@@ -49,7 +49,7 @@ class Interest:
     """One partition as one fetch wants it, and what the session last said of it."""
 
     __slots__ = (
-        "bytes_max", "fetching", "key", "last_fetched_epoch", "leader_epoch", "name", "number", "offset", "replica",
+        "bytes_max", "fetching", "is_told", "key", "last_fetched_epoch", "leader_epoch", "name", "number", "offset", "replica",
         "seen_stable", "told_start", "told_watermark", "topic_id",
     )  # fmt: skip
 
@@ -67,6 +67,8 @@ class Interest:
         self.bytes_max = 0
         self.leader_epoch = -1
         self.last_fetched_epoch = -1
+        #: Whether a follower's position has reached the leader's books.
+        self.is_told = True
         self.told_watermark = -1
         self.told_start = -1
         #: Where the last look at it found the last stable offset, if that was what stopped it.
@@ -78,16 +80,28 @@ class Interest:
         hosted = hosting.by_id.get(self.key) if by_id else hosting.by_name.get(self.key)
         replica = hosted.replicas.get(self.number) if hosted is not None else None
         if replica is not self.replica:
-            if self.replica is not None:
-                self.replica.watchers.pop(self, None)
+            self.unwatch()
             self.replica = replica
-            if replica is not None and self.fetching.watching:
-                replica.watchers[self] = None
+            if self.fetching.watching:
+                self.watch()
         if replica is not None:
             return 0
+        if hosted is not None and self.fetching.sessions.is_elsewhere(hosted.topic_id, self.number):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return (
             ErrorCode.UNKNOWN_TOPIC_ID if by_id and hosted is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
+
+    def watch(self) -> None:
+        """Be told when there may be something new: for a follower that is the log's end, for others the watermark."""
+        replica = self.replica
+        if replica is not None:
+            (replica.watchers if self.fetching.follower < 0 else replica.tail)[self] = None
+
+    def unwatch(self) -> None:
+        replica = self.replica
+        if replica is not None:
+            (replica.watchers if self.fetching.follower < 0 else replica.tail).pop(self, None)
 
     def moved(self) -> None:
         fetching = self.fetching
@@ -115,7 +129,8 @@ class Interest:
 
 class Fetching:
     __slots__ = (
-        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "dirty", "epoch", "id", "interests", "sessions", "used_ms", "watching", "woken",
+        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "dirty", "epoch", "follower", "follower_epoch", "id",
+        "interests", "sessions", "used_ms", "watching", "woken",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessions) -> None:
@@ -133,6 +148,9 @@ class Fetching:
         self.bytes_max = 0
         #: Whether it wants committed records only.
         self.committed = False
+        #: The broker that fetches as a follower, and its life; -1 for a consumer.
+        self.follower = -1
+        self.follower_epoch = -1
         self.bucket = -1
         self.used_ms = 0
         #: Whether the interests are registered with their partitions.
@@ -144,22 +162,19 @@ class Fetching:
         if not self.watching:
             self.watching = True
             for interest in self.interests.values():
-                if interest.replica is not None:
-                    interest.replica.watchers[interest] = None
+                interest.watch()
 
     def unwatch(self) -> None:
         if self.watching:
             self.watching = False
             for interest in self.interests.values():
-                if interest.replica is not None:
-                    interest.replica.watchers.pop(interest, None)
+                interest.unwatch()
 
     def forget(self, key: tuple[Any, int]) -> None:
         interest = self.interests.pop(key, None)
         if interest is not None:
             self.dirty.pop(interest, None)
-            if interest.replica is not None:
-                interest.replica.watchers.pop(interest, None)
+            interest.unwatch()
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
@@ -197,11 +212,17 @@ class Fetching:
             # Nothing more to see until its partition moves. Data that did not fit, and news that have not left yet, keep
             # it dirty.
             replica = interest.replica
-            if replica is None or interest.offset >= (
-                replica.last_stable_offset if self.committed else replica.high_watermark
-            ):
+            if replica is None or interest.offset >= self._end_for(replica):
                 del self.dirty[interest]
         return rows, total, failed
+
+    def _end_for(self, replica: Replica) -> int:
+        """Up to where there is, or soon will be, something to tell."""
+        if self.follower >= 0:
+            # A watermark that has not reached the end will move without waking a follower: it hears of it by the way.
+            end = replica.log.next_offset
+            return end if replica.high_watermark >= end else end + 1
+        return replica.last_stable_offset if self.committed else replica.high_watermark
 
 
 class FetchSessions:
@@ -279,6 +300,16 @@ class FetchSessions:
                     self._finish(fetching, rows)
         return bool(woken)
 
+    def is_elsewhere(self, topic_id: bytes, number: int) -> bool:
+        return self._broker.not_here(topic_id, None, number) is not None
+
+    def follower_at(self, interest: Interest, replica: Replica) -> bool:
+        """A follower has come so far; False if this partition has no such follower."""
+        fetching = interest.fetching
+        return self._broker.replicating.fetched(
+            replica, fetching.follower, fetching.follower_epoch, interest.offset
+        )
+
     def read_failed(self, path: str, error: DiskError) -> None:
         self._broker.disk_failed(path, error)
 
@@ -315,6 +346,9 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
         return Row(
             interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None
         )
+    follower = interest.fetching.follower >= 0
+    if replica.leading is None and (follower or replica.following is None):
+        return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
     try:
         log = replica.log
     except DiskError:
@@ -336,13 +370,22 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
             return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
         if epoch < interest.last_fetched_epoch or end < offset:
             return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end), stable)
+    limit = stable if committed else watermark
+    if follower:
+        if not interest.is_told:
+            # Only now: of a history that has parted from this one nothing counts.
+            interest.is_told = True
+            if not interest.fetching.sessions.follower_at(interest, replica):
+                return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
+            watermark = replica.high_watermark
+        limit = log.next_offset
     data = None
     aborted: list[Ended] | None = None
     if bytes_left > 0 or whole_first:
         try:
             data = log.slice(
                 offset,
-                stable if committed else watermark,
+                limit,
                 min(interest.bytes_max, bytes_left),
                 whole_first=whole_first,
             )

@@ -10,14 +10,14 @@ partitions must not hold up anybody.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.moving import settle_futures
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
-from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image
+from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered
 from ottla.model.errors import ErrorCode
@@ -39,7 +39,7 @@ class HostedTopic:
     def __init__(self, name: str, topic_id: bytes) -> None:
         self.name = name
         self.topic_id = topic_id
-        #: By partition number; only those led here.
+        #: By partition number; only those that this broker has.
         self.replicas: dict[int, Replica] = {}
         self._acknowledgements: dict[int, Acknowledge] = {}
 
@@ -88,7 +88,7 @@ class Hosting:
                 and (topic_id is None or topic_id == there.topic_id)
             )
 
-        homes, surveys = broker.directories.survey(known, removed)
+        homes, surveys = broker.directories.survey(known, {*removed, *image.removed})
         moves = settle_futures(broker, image, homes, list(surveys.values()))
         broker.directories.remove_strays(surveys.values())
         broker.directories.set_aside(surveys, broker.entropy.id_bytes)
@@ -99,6 +99,8 @@ class Hosting:
         for topic in image.topics.values():
             for replica in self._host(topic.name, topic.topic_id, topic.partitions):
                 home = homes.get((topic.name, replica.number))
+                if home is not None:
+                    replica.high_watermark = home.high_watermarks.get((topic.name, replica.number), 0)
                 if home is not None and home.clean and home.offline is None:
                     # Opened when first needed, or after the first clients have been served.
                     self.asleep[replica] = home
@@ -124,6 +126,7 @@ class Hosting:
                     self._begins_anew(replica)
         for home, logs in unsure.items():
             self._make_sure(home, logs)
+        self._remove_reassigned(homes)
         if broker.directories.offline:
             self._lose_unfound()
         broker.directories.check_any_left()
@@ -139,6 +142,12 @@ class Hosting:
                 with suppress(DiskError):
                     replica.log  # noqa: B018  (opens it)
                     broker.moving.begin(replica, directory)
+
+    def _remove_reassigned(self, homes: Mapping[tuple[str, int], LogDirectory]) -> None:
+        """Logs of partitions that were given to other brokers while this one was away."""
+        for (name, number), home in homes.items():
+            if number not in self.by_name[name].replicas and home.offline is None:
+                self._broker.upkeep.delete_log(home, name, number, self._topic_config(name))
 
     def _begins_anew(self, replica: Replica) -> None:
         """There is no log. If there was one, nobody shall think that it was empty."""
@@ -252,18 +261,18 @@ class Hosting:
     def follow(self, image: Image, records: Iterable[r.Record]) -> None:
         """These records made the image what it now is: do here what they mean."""
         dropped: set[LogDirectory] = set()
+        #: Where each ends up is what counts: some may be spoken of twice.
+        changed: dict[tuple[bytes, int], None] = {}
         for record in records:
             match record:
                 case r.Topic():
-                    self._add(record.name, record.topic_id)
+                    if self.by_id.get(int.from_bytes(record.topic_id, "big")) is None:
+                        self._add(record.name, record.topic_id)
                 case r.Partition():
-                    topic = image.topics_by_id.get(record.topic_id)
-                    if topic is not None:
-                        self._host(topic.name, topic.topic_id, (record,))
+                    changed[record.topic_id, record.partition] = None
                 case r.NewPartitions():
-                    topic = image.topics_by_id.get(record.topic_id)
-                    if topic is not None:
-                        self._host(topic.name, topic.topic_id, record.partitions())
+                    for at in range(len(record.replicas)):
+                        changed[record.topic_id, record.first + at] = None
                 case r.TopicRemoved():
                     dropped |= self._drop(record.topic_id)
                 case r.Config(resource_type=resource_type, resource_name=name):
@@ -275,12 +284,44 @@ class Hosting:
                             self._configure(each)
                 case _:
                     pass
+        for topic_id, number in changed:
+            topic, partition = image.topics_by_id.get(topic_id), image.partition(topic_id, number)
+            if topic is not None and partition is not None:
+                dropped |= self._change(topic, partition)
         for directory in dropped:
             # A directory that a crash brings back under its old name could be taken for that of a new topic.
             try:
                 self._broker.disk.sync_dir(directory.path)
             except DiskError as error:
                 self._broker.go_offline(directory, str(error))
+
+    def assign_roles(self, image: Image) -> None:
+        """This broker began to serve, or ceased to."""
+        for hosted in self.by_name.values():
+            topic = image.topics_by_id.get(hosted.topic_id)
+            if topic is not None:
+                for number, replica in hosted.replicas.items():
+                    self._broker.replicating.assign(replica, hosted.topic_id, topic.partitions[number])
+
+    def _change(self, topic: TopicImage, partition: r.Partition) -> set[LogDirectory]:
+        """A partition is now so; returns the directories in which names changed."""
+        hosted = self.by_name.get(topic.name)
+        replica = hosted.replicas.get(partition.partition) if hosted is not None else None
+        if hosted is None or replica is None:
+            self._host(topic.name, topic.topic_id, (partition,))
+        elif self._is_here(partition):
+            self._broker.replicating.assign(replica, topic.topic_id, partition)
+        else:
+            # It was given to others.
+            del hosted.replicas[partition.partition]
+            return self._let_go(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return set()
+
+    def _is_here(self, partition: r.Partition) -> bool:
+        node_id = self._broker.config.node_id
+        if self._broker.clustered:
+            return node_id in partition.replicas
+        return partition.leader == node_id
 
     def create_logs(self) -> bool:
         """Create the logs of some partitions that have none yet; True if others are left."""
@@ -301,15 +342,18 @@ class Hosting:
         return hosted
 
     def _host(self, name: str, topic_id: bytes, partitions: Iterable[r.Partition]) -> list[Replica]:
-        """Take on the partitions that are led here and new."""
+        """Take on the partitions that belong here and are new."""
         hosted = self.by_name.get(name) or self._add(name, topic_id)
         config = self._topic_config(name)
         new = [
             Replica(name, partition.partition, partition.leader_epoch, config, self._open)
             for partition in partitions
-            if partition.leader == self._broker.config.node_id and partition.partition not in hosted.replicas
+            if self._is_here(partition) and partition.partition not in hosted.replicas
         ]
         hosted.replicas.update((replica.number, replica) for replica in new)
+        by_number = {partition.partition: partition for partition in partitions}
+        for replica in new:
+            self._broker.replicating.assign(replica, topic_id, by_number[replica.number])
         self.to_create.extend(new)
         return new
 
@@ -347,6 +391,9 @@ class Hosting:
             config = self._topic_config(name)
             for replica in hosted.replicas.values():
                 replica.configure(config)
+                leading = replica.leading
+                if leading is not None:
+                    leading.isr_min = min(config.min_insync_replicas, len(leading.replicas))
                 if replica.opened:
                     self._broker.advance(replica)
 
@@ -359,17 +406,22 @@ class Hosting:
         if self.by_name.get(hosted.name) is hosted:
             del self.by_name[hosted.name]
         for replica in hosted.replicas.values():
-            replica.gone = True
-            while replica.waiting:
-                _offset, produce, row = replica.waiting.popleft()
-                produce.failed(row, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            self._broker.moved(replica)
-            self._broker.moving.cancel(replica)
-            self._broker.directories.chosen.pop((replica.topic, replica.number), None)
-            home = self.asleep.pop(replica, None)
-            if replica.opened:
-                home = self._broker.directories.of(replica.log)
-            if home is not None:
-                touched.add(home)
-                self._broker.upkeep.delete_partition(replica, home)
+            touched |= self._let_go(replica, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return touched
+
+    def _let_go(self, replica: Replica, code: ErrorCode) -> set[LogDirectory]:
+        """A replica is not this broker's any more: its log goes."""
+        broker = self._broker
+        replica.gone = True
+        broker.fail_waiting(replica, code)
+        broker.replicating.rest(replica, replica.leader_epoch)
+        broker.role_changed(replica)
+        broker.moving.cancel(replica)
+        broker.directories.chosen.pop((replica.topic, replica.number), None)
+        home = self.asleep.pop(replica, None)
+        if replica.opened:
+            home = broker.directories.of(replica.log)
+        if home is None:
+            return set()
+        broker.upkeep.delete_partition(replica, home)
+        return {home}

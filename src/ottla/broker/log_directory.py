@@ -63,8 +63,8 @@ class Survey(NamedTuple):
 
 class LogDirectory:
     __slots__ = (
-        "_cleaned", "_points", "_starts", "_watermarks", "clean", "cleaned_offsets", "directory_id", "disk", "log_starts",
-        "offline", "partitions", "path", "recovery_points", "say", "sync_error", "was_kafkas",
+        "_cleaned", "_points", "_starts", "_watermarks", "clean", "cleaned_offsets", "directory_id", "disk", "high_watermarks",
+        "log_starts", "offline", "partitions", "path", "recovery_points", "say", "sync_error", "was_kafkas", "was_unused",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, say: Callable[[str], None]) -> None:
@@ -83,6 +83,9 @@ class LogDirectory:
         self.directory_id = b""
         self.recovery_points: dict[checkpoints.Partition, int] = {}
         self.log_starts: dict[checkpoints.Partition, int] = {}
+        self.high_watermarks: dict[checkpoints.Partition, int] = {}
+        #: Whether it was new at this start.
+        self.was_unused = False
         self.cleaned_offsets: dict[checkpoints.Partition, int] = {}
         # What the next checkpoint says of each log that is here, or about to be.
         self._points = checkpoints.OffsetLines()
@@ -102,6 +105,7 @@ class LogDirectory:
                     "start it with its own --data-dir, or with the id the directory was made with"
                 )
         if not _is_id(properties.get("directory.id")) or properties.get("version") != "1":
+            self.was_unused = self.is_unused()
             # Its own name first: whoever finds the properties takes it for durable.
             above, slash, _ = path.rpartition("/")
             disk.sync_dir(above or slash or ".")
@@ -115,6 +119,7 @@ class LogDirectory:
         self.clean = disk.read_file(mark) is not None
         self.recovery_points = self._offsets(names.RECOVERY_POINTS)
         self.log_starts = self._offsets(names.LOG_STARTS)
+        self.high_watermarks = self._offsets(names.HIGH_WATERMARKS)
         self.cleaned_offsets = self._offsets(names.CLEANED_OFFSETS)
         self.was_kafkas = disk.read_file(f"{path}/{names.TAKEN_OVER}") is not None
         if self.clean:

@@ -1,22 +1,268 @@
-"""This broker's life in its cluster. On a single node it is the only member and its own controller."""
+"""This broker's life in the cluster: its registration, whether it may serve, who controls, and who is watched (R5, R6).
+
+A broker serves (leads and follows) while the image has its record with the epoch of its present registration, unfenced. So
+whatever it led in an earlier life it leads no more until the controller has decided about it. When it finds itself fenced, or
+loses its session with the store, it stops serving and registers anew.
+
+Whoever finds that nobody controls claims control. A controller whose port refuses is dead, not slow, and is replaced
+at once; so are other brokers by the controller (`Controlling.suspect`). Epochs make a mistake in this harmless.
+
+A broker on its own always serves and controls itself; nothing here is called for it but `start`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.timers import Later
+from ottla.log.names import id_text
+from ottla.ports.effects import CLAIM, REGISTER, USURP, WATCH
 from ottla.ports.store import Registration
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
+_BROKER_HEARTBEAT: Final = 63
+_BROKER_HEARTBEAT_VERSION: Final = 1
+#: When something that should have worked did not.
+_AGAIN_MS: Final = 300
+#: How long a broker that wants to stop waits for others to take over what it leads.
+_LEAVE_MS: Final = 10_000
+_NOBODY: Final = -1
+#: The epoch of a broker on its own.
+_ALONE: Final = 1
+
 
 class Membership:
     def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        clustered = broker.clustered
         self.node_id = broker.config.node_id
-        self.broker_epoch = 1
-        self.is_serving = True
-        self.live: Mapping[int, Registration] = {}
-        self.controller_id = self.node_id
+        self.broker_epoch = -1 if clustered else _ALONE
+        self.is_serving = not clustered
+        self.controller_id = _NOBODY if clustered else self.node_id
         self.controller_epoch = 0
+        #: Whether the store is out of reach: then nothing is decided.
         self.suspended = False
+        self.live: Mapping[int, Registration] = {}
+        #: Whether this process began with everything that the one before it had.
+        self._is_clean = False
+        self._registering = False
+        self._claiming = False
+        self._watched: dict[int, tuple[str, int]] = {}
+        #: Who waits for this broker to serve.
+        self._joining: Callable[[str | None], None] | None = None
+        self._leaving = False
+
+    # --- joining ----------------------------------------------------------------------------------------------
+
+    def join(self, now_ms: int, done: Callable[[str | None], None]) -> None:
+        broker = self._broker
+        self._is_clean = all(each.clean or each.was_unused for each in broker.directories.online)
+        self._joining = done
+        self._register()
+
+    def _register(self) -> None:
+        if self._registering or self._leaving:
+            return
+        self._registering = True
+        broker = self._broker
+        address = broker.config.advertised_listeners[0]
+        registration = Registration(
+            self.node_id,
+            address.host,
+            address.port,
+            broker.config.broker_rack,
+            tuple(id_text(each.directory_id) for each in broker.directories.all if each.directory_id),
+            # A registration like the one before would be taken for the same one, and get the same epoch.
+            id_text(broker.entropy.id_bytes()),
+            self._is_clean,
+        )
+        broker.outbox.append((REGISTER, registration, self._registered))
+
+    def _registered(self, epoch: int, error: str | None) -> None:
+        if not self._registering:
+            # Of a session that is over: `store_back` registers anew.
+            return
+        self._registering = False
+        if error is not None:
+            if self._joining is not None:
+                joining, self._joining = self._joining, None
+                joining(error)
+            elif not self.suspended:
+                self._broker.say(f"this broker cannot register: {error}")
+                self._later(self._register_again)
+            return
+        self.broker_epoch = epoch
+        self.look()
+        self._claim_if_free()
+
+    def _register_again(self) -> None:
+        if self.broker_epoch < 0 and not self.suspended:
+            self._register()
+
+    def look(self) -> None:
+        """The image, or this broker's epoch, has changed: see whether it serves."""
+        if not self._broker.clustered or self.broker_epoch < 0:
+            return
+        broker = self._broker
+        me = broker.image.brokers.get(self.node_id)
+        known = me is not None and me.epoch == self.broker_epoch
+        if known and me is not None and me.fenced:
+            broker.say("this broker was taken for dead, and registers anew")
+            self._cease()
+            self._register()
+        elif known and not self.is_serving:
+            self.is_serving = True
+            # Only now has the controller seen how this process began (R7). If it must register anew, nothing is lost.
+            self._is_clean = True
+            broker.serve()
+            if self._joining is not None:
+                joining, self._joining = self._joining, None
+                joining(None)
+
+    def _cease(self) -> None:
+        """This life of the broker is over."""
+        self.broker_epoch = -1
+        if self.is_serving:
+            self.is_serving = False
+            self._broker.cease()
+
+    # --- what the store tells ---------------------------------------------------------------------------------
+
+    def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None:
+        self.live = live
+        controlling = self._broker.controlling
+        if controlling.is_active:
+            controlling.live_changed(now_ms)
+        self.watch()
+
+    def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
+        broker = self._broker
+        self.controller_id, self.controller_epoch = node_id, epoch
+        if broker.controlling.is_active and (node_id, epoch) != (self.node_id, broker.controlling.epoch):
+            broker.controlling.resign()
+            broker.proposed = broker.image
+        self._claim_if_free()
+        self.watch()
+
+    def store_suspended(self, now_ms: int) -> None:
+        self.suspended = True
+
+    def store_back(self, now_ms: int) -> None:
+        self.suspended = False
+        broker = self._broker
+        if self.broker_epoch < 0:
+            self._register()
+        if broker.controlling.is_active:
+            broker.controlling.resumed(now_ms)
+        broker.replicating.catch_up()
+        self._claim_if_free()
+
+    def store_lost(self, now_ms: int) -> None:
+        """R6: the session is over, and with it the registration and the control that it held."""
+        broker = self._broker
+        self.suspended = True
+        self._registering = self._claiming = False
+        if broker.controlling.is_active:
+            broker.controlling.resign()
+            broker.proposed = broker.image
+        self._cease()
+
+    # --- control ----------------------------------------------------------------------------------------------
+
+    def _claim_if_free(self) -> None:
+        if self.suspended or self.broker_epoch < 0 or self._claiming or self._leaving:
+            return
+        broker = self._broker
+        if self.controller_id == _NOBODY:
+            self._claiming = True
+            broker.outbox.append((CLAIM, self._claimed))
+        elif self.controller_id == self.node_id and not broker.controlling.is_active:
+            # An earlier life of this broker, whose session has not ended yet.
+            self._usurp()
+
+    def _usurp(self) -> None:
+        if not self._claiming and not self.suspended and self.broker_epoch >= 0 and not self._leaving:
+            self._claiming = True
+            self._broker.outbox.append((USURP, self.controller_id, self.controller_epoch, self._claimed))
+
+    def _claimed(self, epoch: int, error: str | None) -> None:
+        if not self._claiming:
+            # Of a session that is over.
+            return
+        self._claiming = False
+        broker = self._broker
+        if error is None and epoch > broker.controlling.epoch:
+            self.controller_id, self.controller_epoch = self.node_id, epoch
+            broker.proposed = broker.image
+            broker.controlling.take_over(epoch, broker.now_ms)
+            self.watch()
+        else:
+            # Somebody was quicker, whose name follows; or it failed.
+            self._later(self._claim_if_free)
+
+    def refused(self, node_id: int, now_ms: int) -> None:
+        """Nobody listens where this broker did: its process is gone."""
+        if self.suspended or node_id == self.node_id:
+            return
+        controlling = self._broker.controlling
+        if controlling.is_active:
+            controlling.suspect(node_id, now_ms)
+        elif node_id == self.controller_id:
+            self._usurp()
+
+    def watch(self) -> None:
+        """The controller watches everybody, everybody watches the controller."""
+        if self._broker.controlling.is_active:
+            wanted = {
+                each.node_id: (each.host, each.port)
+                for each in self.live.values()
+                if each.node_id != self.node_id
+            }
+        else:
+            head = self.live.get(self.controller_id)
+            wanted = {head.node_id: (head.host, head.port)} if head and head.node_id != self.node_id else {}
+        if wanted != self._watched:
+            self._watched = wanted
+            self._broker.outbox.append((WATCH, wanted))
+
+    # --- leaving ----------------------------------------------------------------------------------------------
+
+    def leave(self, now_ms: int, done: Callable[[], None]) -> None:
+        """Let others take over what this broker leads; `done` when it may stop, after ten seconds in any case."""
+        self._leaving = True
+        others = [each for each in self.live if each != self.node_id]
+        if not self.is_serving or not others:
+            return done()
+        deadline_ms = now_ms + _LEAVE_MS
+        is_over = False
+
+        def end() -> None:
+            nonlocal is_over
+            if not is_over:
+                is_over = True
+                done()
+
+        def ask() -> None:
+            if is_over:
+                return
+            request = {
+                "broker_id": self.node_id, "broker_epoch": self.broker_epoch,
+                "current_metadata_offset": self._broker.image.end, "want_shut_down": True,
+            }  # fmt: skip
+            self._broker.forwarding.ask(_BROKER_HEARTBEAT, _BROKER_HEARTBEAT_VERSION, request, answered)
+
+        def answered(response: Any, error: str | None) -> None:
+            if not is_over and error is None and not response.error_code and response.should_shut_down:
+                end()
+            else:
+                self._later(ask)
+
+        self._broker.timers.add(Later(end), deadline_ms)
+        ask()
+        return None
+
+    def _later(self, action: Callable[[], None]) -> None:
+        self._broker.timers.add(Later(action), self._broker.now_ms + _AGAIN_MS)

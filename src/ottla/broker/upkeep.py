@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.checkpointing import Checkpointing
 from ottla.broker.timers import Later, Periodic
 from ottla.broker.walking import Walk
+from ottla.config.topic import TopicConfig
 from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name
 from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
@@ -229,6 +230,27 @@ class Upkeep:
         # the start that tells those from a log with a hole.
         self._start_moved(replica, after=rename)
 
+    def was_cut(self, replica: Replica, segments: list[Segment], done: Callable[[], None]) -> None:
+        """A follower's log was cut: take away the segments that went whole, and write down where it stands.
+
+        Their names are free at once, because the next records may want one of them. The last first: what a crash leaves is
+        then a log that was cut less.
+        """
+        broker = self._broker
+        broker.moving.cancel(replica)
+        paths = []
+        for segment in reversed(segments):
+            stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
+            segment.close()
+            for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+                with suppress(DiskError):
+                    broker.disk.rename(stem + suffix, stem + suffix + DELETED)
+                    paths.append(stem + suffix + DELETED)
+        if paths:
+            self.remove_later(replica, paths)
+        log = replica.log
+        self.checkpoints(log).want(replica, before=(list(log.loose), log.directory), after=done)
+
     def remove_later(self, replica: Replica, paths: list[str]) -> None:
         """Files that compaction has replaced and renamed: readers that were sent there may still be reading."""
 
@@ -240,19 +262,23 @@ class Upkeep:
 
     def delete_partition(self, replica: Replica, directory: LogDirectory) -> None:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""
-        broker = self._broker
         self._unflushed.pop(replica, None)
         directory.partitions -= 1
         if replica.opened:
             replica.log.close()
+        self.delete_log(directory, replica.topic, replica.number, replica.config)
+
+    def delete_log(self, directory: LogDirectory, topic: str, number: int, config: TopicConfig) -> None:
+        """The folder of a partition that is not here any more."""
+        broker = self._broker
         try:
-            path = directory.retire(replica.topic, replica.number, broker.entropy.id_bytes())
+            path = directory.retire(topic, number, broker.entropy.id_bytes())
         except DiskError as error:
             # What keeps its name could be taken for the log of the next topic that is called so.
             broker.go_offline(directory, str(error))
             return
         self.checkpoints_in(directory).want()
-        self.later(replica.config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
+        self.later(config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
 
     def later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
         broker = self._broker

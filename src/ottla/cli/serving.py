@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import ottla
@@ -28,6 +29,10 @@ OPTIONS = {
         "-l": "listen",
         "--data-dir": "data_dir",
         "-d": "data_dir",
+        "--brokers": "brokers",
+        "-n": "brokers",
+        "--zookeeper": "zookeeper",
+        "-z": "zookeeper",
         "--no-console": "no_console",
         "--set": "set",
         "-s": "set",
@@ -46,7 +51,16 @@ def quick_start(arguments: Sequence[str]) -> bool:
     settings = found.pop("set", [])
     values = {name: texts[-1] for name, texts in found.items()}
     if arguments[0] == "up":
-        up(values.get("listen", DEFAULT_LISTEN), values.get("data_dir", DEFAULT_DATA_DIR), settings)
+        brokers = values.get("brokers")
+        if brokers is not None and not brokers.isdigit():
+            return False
+        up(
+            values.get("listen", DEFAULT_LISTEN),
+            values.get("data_dir", DEFAULT_DATA_DIR),
+            settings,
+            brokers=int(brokers) if brokers is not None else None,
+            zookeeper=values.get("zookeeper"),
+        )
     elif "config" in values:
         broker(values["config"], settings)
     else:
@@ -74,16 +88,68 @@ def read_options(known: dict[str, str], arguments: Sequence[str]) -> dict[str, l
     return found
 
 
-def up(listen: str, data_dir: str, settings: Sequence[str]) -> None:
+def up(
+    listen: str,
+    data_dir: str,
+    settings: Sequence[str],
+    *,
+    brokers: int | None = None,
+    zookeeper: str | None = None,
+) -> None:
+    """One broker: of its own, or with `zookeeper` one of a cluster. With `brokers` a local cluster of so many."""
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdigit():
         raise usage_error(f"--listen takes HOST:PORT, not {listen!r}")
+    given = pairs(settings, "--set")
+    if brokers is not None:
+        raise SystemExit(_local_cluster(brokers, host, int(port), data_dir, zookeeper, given))
     properties = {
         "listeners": f"PLAINTEXT://{host}:{port}",
         "log.dirs": os.path.abspath(data_dir),
-        **pairs(settings, "--set"),
+        **given,
     }
+    if zookeeper is not None:
+        properties["zookeeper.connect"] = zookeeper
     serve(properties)
+
+
+def _local_cluster(
+    brokers: int, host: str, port: int, data_dir: str, zookeeper: str | None, settings: dict[str, str]
+) -> int:
+    from pathlib import Path
+
+    from ottla.config.broker import BrokerConfig
+    from ottla.runtime.local_zookeeper import NoZookeeper
+    from ottla.server.directories import BadDirectories
+    from ottla.server.local_cluster import ClusterFailed, LocalCluster
+
+    if brokers < 1 or port + brokers > 65_536:
+        raise usage_error(
+            "--brokers takes how many brokers to start, each on its own port from that of --listen on"
+        )
+    for name in ("node.id", "broker.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect"):
+        if name in settings:
+            raise usage_error(f"--set {name} is for one broker; with --brokers each has its own")
+    if zookeeper is not None:
+        settings = {**settings, "zookeeper.connect": zookeeper}
+    # What is wrong with a setting is said once, and not by each broker.
+    BrokerConfig.from_properties({"log.dirs": data_dir, **settings})
+    settings.pop("zookeeper.connect", None)
+    cluster = LocalCluster(
+        Path(os.path.abspath(data_dir)),
+        brokers,
+        host=host,
+        port=port,
+        zookeeper=zookeeper,
+        settings=settings,
+        say=say,
+    )
+    try:
+        code = cluster.run()
+    except (ClusterFailed, NoZookeeper, BadDirectories) as error:
+        raise CommandError(str(error)) from error
+    say("stopped cleanly" if code == 0 else f"stopped with code {code}")
+    return code
 
 
 def broker(config: str, settings: Sequence[str]) -> None:
@@ -109,12 +175,25 @@ def serve(properties: dict[str, str]) -> None:
     config = BrokerConfig.from_properties(properties)
     from ottla.server.node import CannotStart, run
 
+    # Set by whoever starts brokers that must not outlive it (`server/local_cluster.py`).
+    lifeline = 0 if os.environ.pop("OTTLA_STOP_WITH_STDIN", None) else None
     try:
-        code = run(config, lambda node: announce(node, config), say=say)
+        code = run(
+            config,
+            lambda node: announce(node, config),
+            say=say if lifeline is None else _say_if_heard,
+            lifeline=lifeline,
+        )
     except CannotStart as error:
         raise CommandError(str(error)) from error
     say("stopped cleanly" if code == 0 else f"stopped with code {code}")
     raise SystemExit(code)
+
+
+def _say_if_heard(text: str) -> None:
+    """Who listens may die before us; that must not disturb how we end."""
+    with suppress(OSError):
+        say(text)
 
 
 def announce(node: Node, config: BrokerConfig) -> None:

@@ -45,6 +45,19 @@ class BrokerConfig(Settings):
     zookeeper_ssl_keystore_password: str | None
     zookeeper_ssl_keystore_type: str
     zookeeper_ssl_endpoint_identification_algorithm: str
+    controlled_shutdown_enable: bool
+    replica_socket_timeout_ms: int
+
+    num_replica_fetchers: int
+    replica_lag_time_max_ms: int
+    replica_fetch_wait_max_ms: int
+    replica_fetch_min_bytes: int
+    replica_fetch_max_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_backoff_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
 
     listeners: tuple[Listener, ...]
     # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.

@@ -5,9 +5,12 @@ The defaults of topic settings are derived from the topic table, so a type, rang
 
 from __future__ import annotations
 
+from ottla.config.cluster_table import MEMBERSHIP
+from ottla.config.controller_table import CONTROLLER
 from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, table
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
 from ottla.config.not_honoured import NOT_HONOURED
+from ottla.config.replication_table import REPLICATION, REPLICATION_SECTION
 from ottla.config.throttle_table import THROTTLES
 from ottla.config.topic_table import DAY_MS, MIB, TOPIC
 from ottla.config.zookeeper_table import CLUSTER, ZOOKEEPER
@@ -19,7 +22,7 @@ LOG = "Log"
 FLUSH = "Flushing and recovery"
 CLIENTS = "Fetching and producing"
 GROUPS = "Groups and transactions"
-SECTIONS = (NODE, CLUSTER, CONNECTIONS, TOPICS, LOG, FLUSH, CLIENTS, GROUPS)
+SECTIONS = (NODE, CLUSTER, REPLICATION_SECTION, CONNECTIONS, TOPICS, LOG, FLUSH, CLIENTS, GROUPS)
 
 INT_MAX = 2**31 - 1
 DEFAULT_PROTOCOL_MAP = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
@@ -101,7 +104,10 @@ BROKER: dict[str, Definition] = table(
     [
         *_topic_defaults(),
         *ZOOKEEPER,
+        *REPLICATION,
         *THROTTLES,
+        *MEMBERSHIP,
+        *CONTROLLER,
         _number(
             NODE,
             "node.id",

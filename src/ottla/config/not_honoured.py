@@ -19,7 +19,6 @@ _NAMES_BY_REASON = {
         "num.io.threads",
         "num.network.threads",
         "num.recovery.threads.per.data.dir",
-        "num.replica.fetchers",
         "queued.max.requests",
     ),
     "one worker process compacts, a log at a time": ("log.cleaner.threads",),

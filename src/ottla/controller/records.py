@@ -46,19 +46,27 @@ class Partition(NamedTuple):
 class NewPartitions(NamedTuple):
     """Partitions of one topic that are made together, numbered from `first` on: each by its replicas alone.
 
-    All of them are in sync and the first one leads. One small record, because a topic of ten thousand partitions must fit
-    into one append of the store, and be there whole or not at all.
+    All of them are in sync and the first one leads, except brokers that are away. One small record, because a topic of ten
+    thousand partitions must fit into one append of the store, and be there whole or not at all.
     """
 
     topic_id: bytes
     first: int
     replicas: tuple[tuple[int, ...], ...]
+    #: Brokers that did not live or were about to stop when this was decided; no partition has only such replicas.
+    away: tuple[int, ...] = ()
 
     def partitions(self) -> list[Partition]:
-        return [
-            Partition(self.topic_id, self.first + at, each, each, each[0])
-            for at, each in enumerate(self.replicas)
-        ]
+        if not self.away:
+            return [
+                Partition(self.topic_id, self.first + at, each, each, each[0])
+                for at, each in enumerate(self.replicas)
+            ]
+        made = []
+        for at, each in enumerate(self.replicas):
+            isr = tuple(node for node in each if node not in self.away)
+            made.append(Partition(self.topic_id, self.first + at, each, isr, isr[0]))
+        return made
 
 
 class TopicRemoved(NamedTuple):

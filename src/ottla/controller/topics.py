@@ -13,6 +13,7 @@ from ottla.config.definition import InvalidConfig
 from ottla.config.topic import validate
 from ottla.controller import records as r
 from ottla.controller.image import NO_CONFIG, TOPIC_RESOURCE, Image
+from ottla.controller.placing import check_replicas, spread
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PARTITIONS_PER_REQUEST_MAX
 from ottla.model.names import collides, topic_name_problem
@@ -96,7 +97,7 @@ def create(
     topic_id = entropy.id_bytes()
     made: list[r.Record] = [r.Topic(name, topic_id)]
     made += [r.Config(TOPIC_RESOURCE, name, key, value) for key, value in configs.items()]
-    made.append(_partitions(topic_id, 0, placed))
+    made.append(_partitions(image, topic_id, 0, placed))
     return made
 
 
@@ -134,7 +135,7 @@ def widen(
             )
     else:
         placed = place(image, broker, entropy, count - present, factor, first=present)
-    return [_partitions(topic.topic_id, present, placed)]
+    return [_partitions(image, topic.topic_id, present, placed)]
 
 
 def place(
@@ -146,7 +147,7 @@ def place(
     *,
     first: int,
 ) -> list[list[int]]:
-    """E9: a random start, then round robin; each partition's followers shifted against its leader."""
+    """Replicas for so many partitions, numbered from `first` on; -1 means the broker's default."""
     partitions = broker.num_partitions if partitions == -1 else partitions
     factor = broker.default_replication_factor if replication_factor == -1 else replication_factor
     if not 1 <= partitions <= PARTITIONS_PER_REQUEST_MAX:
@@ -154,24 +155,7 @@ def place(
             ErrorCode.INVALID_PARTITIONS,
             f"the number of partitions must be between 1 and {PARTITIONS_PER_REQUEST_MAX}, not {partitions}",
         )
-    nodes = sorted(image.brokers)
-    if not 1 <= factor <= len(nodes):
-        raise Refusal(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {factor} needs as many brokers; {len(nodes)} registered"
-            if factor > 0
-            else "the replication factor must be at least 1",
-        )
-    start = entropy.below(len(nodes))
-    shift = entropy.below(len(nodes)) + first
-    placed = []
-    for number in range(partitions):
-        leader = (start + first + number) % len(nodes)
-        if number and (first + number) % len(nodes) == 0:
-            shift += 1
-        others = [(leader + 1 + (shift + n) % (len(nodes) - 1)) % len(nodes) for n in range(factor - 1)]
-        placed.append([nodes[at] for at in (leader, *others)])
-    return placed
+    return spread(image, entropy, partitions=partitions, factor=factor, first=first)
 
 
 def _given(
@@ -194,16 +178,22 @@ def _given(
         )
     placed = [list(assignments[number]) for number in range(len(assignments))]
     for replicas in placed:
-        if not replicas or len(set(replicas)) != len(replicas) or len(replicas) != len(placed[0]):
+        check_replicas(image, replicas)
+        if len(replicas) != len(placed[0]):
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, "every partition needs the same number of replicas"
+            )
+        if not any(map(image.is_live, replicas)):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                "every partition needs the same number of replicas, each on another broker",
+                f"none of the brokers {', '.join(map(str, replicas))} lives: somebody must lead",
             )
-        unknown = [node for node in replicas if node not in image.brokers]
-        if unknown:
-            raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"no broker has the id {unknown[0]}")
     return placed
 
 
-def _partitions(topic_id: bytes, first: int, placed: Sequence[Sequence[int]]) -> r.NewPartitions:
-    return r.NewPartitions(topic_id, first, tuple(tuple(replicas) for replicas in placed))
+def _partitions(
+    image: Image, topic_id: bytes, first: int, placed: Sequence[Sequence[int]]
+) -> r.NewPartitions:
+    chosen = {node for replicas in placed for node in replicas}
+    away = tuple(sorted(node for node in chosen if not image.is_live(node)))
+    return r.NewPartitions(topic_id, first, tuple(tuple(replicas) for replicas in placed), away)

@@ -76,7 +76,7 @@ class Flush(NamedTuple):
 
 class PartitionLog:
     __slots__ = (
-        "active", "bases", "cleaned_offset", "config", "directory", "disk", "epochs", "failed",
+        "active", "bases", "cleaned_offset", "config", "directory", "disk", "epochs", "epochs_written", "failed",
         "flushed_offset", "fresh", "has_aborted",
         "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "unflushed_bytes", "unsynced",
     )  # fmt: skip
@@ -113,6 +113,8 @@ class PartitionLog:
         #: Whether the directory's own name is not durable yet.
         self.fresh = False
         self.epochs = LeaderEpochs()
+        #: Whether the file of the epochs says the same; it does before the first record of an epoch is written (R1).
+        self.epochs_written = True
         self.producers = Producers()
         #: Whether some segment has aborted transactions.
         self.has_aborted = False
@@ -251,12 +253,17 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
         append_time: int,
+        base_offset: int = -1,
     ) -> Appended:
-        """Write a batch that was found good, at the end of the log. Raises Refusal; then nothing changed."""
+        """Write a batch that was found good, at the end of the log. Raises Refusal; then nothing changed.
+
+        A follower gives the `base_offset`, which is the leader's: there it may lie beyond the end, because compaction leaves gaps.
+        """
         config = self.config
-        base_offset = self.next_offset
-        if leader_epoch > self.epochs.latest:
-            self.begin_epoch(leader_epoch)
+        if base_offset < 0:
+            base_offset = self.next_offset
+        if leader_epoch > self.epochs.latest or not self.epochs_written:
+            self.begin_epoch(leader_epoch, base_offset)
         active = self.active
         if (
             active.size + size > config.segment_bytes
@@ -343,10 +350,15 @@ class PartitionLog:
         self.active = segment
         return segment
 
-    def begin_epoch(self, epoch: int) -> None:
+    def lead(self, epoch: int) -> None:
+        """An epoch of this replica as leader begins at the log's end. It is written down before its first record."""
+        if self.epochs.assign(epoch, self.next_offset):
+            self.epochs_written = False
+
+    def begin_epoch(self, epoch: int, start_offset: int) -> None:
         """R1: an epoch's start is written down before its first record."""
         pairs = list(self.epochs.pairs)
-        if self.epochs.assign(epoch, self.next_offset):
+        if self.epochs.assign(epoch, start_offset) or not self.epochs_written:
             try:
                 self.write_epochs()
             except Refusal:
@@ -362,6 +374,7 @@ class PartitionLog:
 
     def save_epochs(self) -> None:
         self._write_loose(f"{self.directory}/{EPOCHS}", self.epochs.render())
+        self.epochs_written = True
 
     def _write_loose(self, path: str, data: bytes) -> None:
         """Write a small file, to be made durable by whoever syncs next."""
@@ -546,7 +559,7 @@ class PartitionLog:
         if offset >= self.next_offset:
             return []
         if offset < self.bases[0]:
-            return self._begin_at(offset, now_ms)
+            return self.begin_at(offset, now_ms)
         keep = self.segment_for(offset) + 1
         dropped = self.segments[keep:]
         del self.segments[keep:]
@@ -562,7 +575,11 @@ class PartitionLog:
         self._ended(active.next_offset, now_ms)
         return dropped
 
-    def _begin_at(self, offset: int, now_ms: int) -> list[Segment]:
+    def begin_at(self, offset: int, now_ms: int) -> list[Segment]:
+        """Forget everything and begin anew at an offset that the log does not reach, or has left behind.
+
+        Returns all segments that were there, for the caller to remove.
+        """
         segment = Segment(
             self.disk, self.directory, offset,
             index_bytes_max=self.config.segment_index_bytes, created_ms=now_ms, create=True,

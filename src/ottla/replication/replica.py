@@ -1,8 +1,12 @@
-"""A partition led by this broker: its log, its high watermark, and who waits for it to move.
+"""A replica of a partition on this broker: its log, its high watermark, its role, and who waits for it to move.
 
-The high watermark is where consumers stop reading (E3): with one replica it is the end of the log, or under the durable
-policy the end of what is synced, so that a consumer never sees a record that a power cut could take back (B5).
-It never moves backwards. Consumers of committed records stop at the last stable offset, which is not above it.
+It leads (`leading` is set), follows another (`following` is set), or neither: while the partition has no leader, or while this
+broker does not belong to the cluster.
+
+The high watermark is where consumers stop reading (E3): up to it every replica in sync has the records. Of a leader's own
+records those count that are in its log, or under the durable policy those that are synced, so that a consumer never sees a
+record that a power cut could take back (B5). It never moves backwards. Consumers of committed records stop at the last
+stable offset, which is not above it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from typing import Any, Protocol
 from ottla.config.topic import TopicConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.ports.disk import DiskError
+from ottla.replication.leading import Leading
 
 
 class Watcher(Protocol):
@@ -24,8 +29,8 @@ class Watcher(Protocol):
 
 class Replica:
     __slots__ = (
-        "_log", "config", "durable", "gone", "high_watermark", "leader_epoch", "moved", "number", "offline", "opener",
-        "since_flush_ms", "topic", "waiting", "watchers",
+        "_log", "config", "durable", "following", "gone", "high_watermark", "leader_epoch", "leading", "moved", "number",
+        "offline", "opener", "since_flush_ms", "tail", "topic", "waiting", "waiting_here", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -45,13 +50,21 @@ class Replica:
         self.gone = False
         #: Why its log cannot be had: the directory that it lies in has failed. None if nothing of that kind happened.
         self.offline: str | None = None
+        #: What it knows as a leader; None while it is none.
+        self.leading: Leading | None = None
+        #: What it does as a follower (`broker/fetchers.py`); None while it is none.
+        self.following: Any = None
         self.high_watermark = 0
         self._log: PartitionLog | None = None
         self.opener = opener
         #: Produces that wait for the high watermark: (offset it must reach, waiting, row of the answer), by offset.
         self.waiting: deque[tuple[int, Any, dict[str, Any]]] = deque()
-        #: Fetches that look at this partition. A dict for its order and O(1) removal.
+        #: The same for those that wait for this broker's own disk alone (acks=1, durable policy).
+        self.waiting_here: deque[tuple[int, Any, dict[str, Any]]] = deque()
+        #: Consumers' fetches that look at this partition. A dict for its order and O(1) removal.
         self.watchers: dict[Watcher, None] = {}
+        #: Followers' fetches, which look at the end of the log instead of the high watermark.
+        self.tail: dict[Watcher, None] = {}
         #: Whether it is in the broker's list of partitions whose watchers must be told.
         self.moved = False
         #: When the oldest record that no flush has covered yet was written; -1 if there is none.
@@ -79,9 +92,45 @@ class Replica:
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.high_watermark)
 
+    @property
+    def own_end(self) -> int:
+        """How far this replica's own records count."""
+        log = self.log
+        return log.flushed_offset if self.durable else log.next_offset
+
     def adopt(self, log: PartitionLog) -> None:
+        """This is its log. What is known of the high watermark may be older than the log, or newer than what is left of it."""
         self._log = log
-        self.high_watermark = log.flushed_offset if self.durable else log.next_offset
+        self.high_watermark = max(log.log_start_offset, min(self.high_watermark, log.next_offset))
+        if self.leading is not None:
+            self._begin_epoch(self.leading, log)
+            self.advance()
+
+    # --- roles ------------------------------------------------------------------------------------------------
+
+    def lead(self, leading: Leading, leader_epoch: int) -> None:
+        self.leading, self.following = leading, None
+        self.leader_epoch = leader_epoch
+        if self._log is not None:
+            self._begin_epoch(leading, self._log)
+            self.advance()
+
+    def _begin_epoch(self, leading: Leading, log: PartitionLog) -> None:
+        leading.epoch_start = log.next_offset
+        if leading.followers:
+            # Whoever follows must learn where the epochs before it ended, even if this one never writes a record.
+            log.lead(self.leader_epoch)
+
+    def follow(self, following: Any, leader_epoch: int) -> None:
+        self.leading, self.following = None, following
+        self.leader_epoch = leader_epoch
+
+    def rest(self, leader_epoch: int) -> None:
+        """Neither lead nor follow."""
+        self.leading = self.following = None
+        self.leader_epoch = leader_epoch
+
+    # --- the log ----------------------------------------------------------------------------------------------
 
     def lose(self, reason: str) -> None:
         """The directory of the log is offline: there is no log any more until the next start."""
@@ -102,9 +151,11 @@ class Replica:
             self._log.config = config
 
     def advance(self) -> bool:
-        """Move the high watermark to where the log now allows it; True if it moved."""
-        log = self.log
-        end = log.flushed_offset if self.durable else log.next_offset
+        """Move the high watermark to where its own log and its followers' now allow it; True if it moved."""
+        leading = self.leading
+        if leading is None:
+            return False
+        end = leading.bound(self.own_end)
         if end <= self.high_watermark:
             return False
         self.high_watermark = end

@@ -235,6 +235,10 @@ class LocalZookeeper:
                 raise NoZookeeper(self._why(status, timeout_s))
             time.sleep(0.02)
 
+    @property
+    def is_running(self) -> bool:
+        return self._keeper is not None and self._keeper.poll() is None
+
     def serves(self) -> bool:
         """Whether it takes requests: a server that is there without a majority answers otherwise."""
         return b"Mode:" in ask(self.port, b"srvr")

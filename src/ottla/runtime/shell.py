@@ -17,9 +17,10 @@ from typing import Any, Final
 from ottla.controller.records import Record
 from ottla.log.compaction import Task
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.ports.effects import ASK, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
+from ottla.runtime.clustering import Clustering
 from ottla.runtime.core import Core, Session
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import EmbeddedStore
@@ -43,7 +44,7 @@ class Shell:
         broker: Core,
         disk: SystemDisk,
         clock: Clock,
-        store: EmbeddedStore,
+        store: EmbeddedStore | Clustering,
         loop: asyncio.AbstractEventLoop,
         say: Callable[[str], None],
     ) -> None:
@@ -51,7 +52,9 @@ class Shell:
         self.disk = disk
         self.clock = clock
         self.loop = loop
-        self._store = store
+        #: One of the two: a journal of its own, or a cluster.
+        self._store = store if isinstance(store, EmbeddedStore) else None
+        self._cluster = store if isinstance(store, Clustering) else None
         self._say = say
         self.request_bytes_max = broker.config.socket_request_max_bytes
         self.buffer = bytearray(_RECEIVE_BYTES)
@@ -208,7 +211,10 @@ class Shell:
                 self._run(effect[1], effect[2])
             elif kind == WORK:
                 self._work(effect[1], effect[2])
-            elif kind == PROPOSE:
+            elif kind == ASK:
+                assert self._cluster is not None, "a broker of its own has no peers"
+                self._cluster.ask(*effect[1:])
+            elif kind == PROPOSE and self._cluster is None:
                 self._proposals.append((effect[1], effect[2]))
                 if not self._proposing:
                     self._proposing = True
@@ -227,9 +233,14 @@ class Shell:
                 if transport in touched:
                     transport.flush()
                 transport.finish()
+            else:
+                assert self._cluster is not None, "only a cluster's broker asks for this"
+                self._cluster.perform(effect)
         for transport in touched:
             if not transport.writing:
                 transport.flush()
+        if self._cluster is not None:
+            self._cluster.flush()
 
     def _settle_more(self) -> None:
         self._settling = False
@@ -296,7 +307,9 @@ class Shell:
                 self._proposing = False
             self.turn(now_ms)
 
-        self._journal.run((lambda: self._store.append(records)) if records else (lambda: None), finished)
+        store = self._store
+        assert store is not None
+        self._journal.run((lambda: store.append(records)) if records else (lambda: None), finished)
 
     # --- time and end -----------------------------------------------------------------------------------------
 
@@ -343,6 +356,8 @@ class Shell:
     def stop(self) -> None:
         """Stop serving and let background work end. The core is then closed by whoever made it."""
         self._stopping = True
+        if self._cluster is not None:
+            self._cluster.stop()
         self._worker.stop()
         for listener in self._listeners:
             self.loop.remove_reader(listener.fileno())

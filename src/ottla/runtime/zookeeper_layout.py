@@ -1,5 +1,6 @@
 """What the cluster keeps in ZooKeeper: paths, and the bytes of each znode. All under the chroot.
 
+    /cluster_id               persistent  the id of the cluster, made by its first broker
     /brokers/ids              persistent  empty; its version counts registrations, so that two cannot cross
     /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean"}
     /controller               ephemeral   {"node_id", "epoch"}
@@ -22,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from ottla.controller.records import Record, decode, encode
 from ottla.ports.store import Registration
 
+CLUSTER_ID: Final = "/cluster_id"
 IDS: Final = "/brokers/ids"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"

@@ -111,6 +111,27 @@ class ZookeeperStore:
 
     # --- what is asked ----------------------------------------------------------------------------------------
 
+    async def cluster_id(self, candidate: str) -> str:
+        """The id of the cluster; the candidate, if it has none yet. Raises StoreUnavailable."""
+        found: asyncio.Future[tuple[str, str | None]] = self._loop.create_future()
+
+        def answer(cluster_id: str, error: str | None = None) -> None:
+            # Who asked may have been cancelled meanwhile.
+            if not found.done():
+                found.set_result((cluster_id, error))
+
+        # Whoever loses the race, or the connection in its midst, reads what is there in the end.
+        self._ask(lambda: self._agree(candidate), answer, lambda error: answer("", error))
+        cluster_id, error = await found
+        if error is not None:
+            raise StoreUnavailable(f"ZooKeeper at {self.settings.connect}: {error}")
+        return cluster_id
+
+    async def _agree(self, candidate: str) -> str:
+        await self._link.ensure([(layout.CLUSTER_ID, candidate.encode())])
+        data, _ = await self._link.get(layout.CLUSTER_ID)
+        return str(data.decode())
+
     def register(self, registration: Registration, done: EpochDone) -> None:
         self._ask(
             lambda: register(self._link, registration),

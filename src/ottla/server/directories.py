@@ -3,17 +3,28 @@
 `claim` returns which of them cannot be used, and why; the broker's core goes on without those. What must not be is
 refused: the same directory twice, one inside another, one that another process has, a metadata directory that cannot be
 used, and a metadata journal that is not where this start would look for it.
+
+What a broker knew alone and what a cluster knows cannot be joined. So a directory belongs to one of the two: to a broker of
+its own if it has a journal with topics, to a cluster if it has this mark:
+
+    ottla-cluster     one JSON object: {"zookeeper": "host:port/path", "cluster_id": …} as of the last start
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from typing import Final
 
 from ottla.config.broker import BrokerConfig
-from ottla.ports.disk import DiskError
+from ottla.controller.image import Image
+from ottla.ports.disk import Disk, DiskError
 from ottla.runtime.disk import SystemDisk
-from ottla.runtime.embedded_store import JOURNAL
+from ottla.runtime.embedded_store import JOURNAL, read_journal
+
+CLUSTER_MARK: Final = "ottla-cluster"
 
 
 class BadDirectories(Exception):
@@ -70,3 +81,50 @@ def _check_apart(paths: Sequence[str]) -> None:
                 raise BadDirectories(
                     f"{paths[at]} is inside {paths[other_at]}: choose directories that stand apart"
                 )
+
+
+def refuse_a_clusters(disk: Disk, config: BrokerConfig) -> None:
+    """Before a broker starts alone. Raises BadDirectories."""
+    for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir)):
+        data = None
+        with suppress(DiskError):
+            data = disk.read_file(f"{path}/{CLUSTER_MARK}")
+        if data is None:
+            continue
+        try:
+            mark = json.loads(data)
+            zookeeper = str(mark["zookeeper"])
+            brokers = int(mark.get("brokers", 0))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            zookeeper, brokers = "HOST:PORT", 0
+        if brokers:
+            raise BadDirectories(
+                f"{path} holds a local cluster: start it with --brokers {brokers}, or choose another --data-dir"
+            )
+        raise BadDirectories(
+            f"{path} belongs to a broker of a cluster, whose metadata is in ZooKeeper: start it with "
+            f"--zookeeper {zookeeper}, or choose another --data-dir"
+        )
+
+
+def refuse_a_single_brokers(disk: Disk, config: BrokerConfig, unusable: Container[str]) -> None:
+    """Before a broker joins a cluster. A journal that no topic was ever in is removed. Raises BadDirectories."""
+    for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir)):
+        data = disk.read_file(f"{path}/{JOURNAL}") if path not in unusable else None
+        if data is None:
+            continue
+        image = Image().apply(read_journal(data)[0])
+        if image.topics:
+            raise BadDirectories(
+                f"{path} holds {len(image.topics)} topics of a broker of its own, which a cluster cannot take over: "
+                "choose another --data-dir, and copy what is to be kept with a consumer and a producer"
+            )
+        disk.remove(f"{path}/{JOURNAL}")
+        disk.sync_dir(path)
+
+
+def mark_a_clusters(disk: Disk, path: str, **fields: object) -> None:
+    """Say in a directory that it belongs to a cluster."""
+    data = json.dumps(fields).encode() + b"\n"
+    if disk.read_file(f"{path}/{CLUSTER_MARK}") != data:
+        disk.replace_file(f"{path}/{CLUSTER_MARK}", data)

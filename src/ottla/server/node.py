@@ -2,6 +2,9 @@
 
 `run` is a process of its own (`ottla up`, `ottla broker`): it ends on SIGINT or SIGTERM with everything flushed and the
 clean-shutdown mark written. `Node` itself is used by the embedded broker as well.
+
+With `zookeeper.connect` it is one of a cluster: it keeps no metadata of its own, serves once the cluster has taken it in,
+and has itself relieved before it stops (`membership.py`). A second signal skips that.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.core import Broker
 from ottla.broker.log_directories import NoDirectory
@@ -22,13 +26,24 @@ from ottla.broker.log_directory import ForeignDirectory
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
 from ottla.config.not_honoured import NOT_HONOURED
+from ottla.log.names import id_text
 from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.shell import Shell
-from ottla.server.directories import BadDirectories, claim, with_absolute_paths
+from ottla.server.directories import (
+    BadDirectories,
+    claim,
+    mark_a_clusters,
+    refuse_a_clusters,
+    refuse_a_single_brokers,
+    with_absolute_paths,
+)
+
+if TYPE_CHECKING:
+    from ottla.server.membership import Member
 
 PID_FILE = "ottla.pid"
 #: Journals with more records than this, and four times what the image needs, are written anew at start.
@@ -53,6 +68,12 @@ class Node:
         self.host = ""
         self.port = 0
         self._shell: Shell | None = None
+        self._store: EmbeddedStore | None = None
+        self._member: Member | None = None
+        self._loop: asyncio.AbstractEventLoop
+        #: While it joins its cluster.
+        self._joining: asyncio.Task[None] | None = None
+        self._stopping = False
 
     @property
     def address(self) -> str:
@@ -75,8 +96,16 @@ class Node:
         # The journal is written in its own thread: no other file of the broker may take its descriptor back.
         self._journal_disk = SystemDisk()
         sock = self._bind()
+        self._loop = loop
         try:
-            self._open(loop, sock)
+            unusable = claim(self._disk, self.config)
+            for name in self.config.ignored:
+                self.say(f"{name} has no effect here: {NOT_HONOURED[name]}")
+            if self.config.zookeeper_connect is None:
+                self._open(loop, sock, unusable)
+            else:
+                self._joining = loop.create_task(self._join(loop, sock, unusable))
+                loop.run_until_complete(self._joining)
         except (DiskError, DamagedJournal, ForeignDirectory, NoDirectory, BadDirectories) as error:
             raise CannotStart(str(error)) from error
         finally:
@@ -85,10 +114,9 @@ class Node:
                 self._disk.release()
                 self._journal_disk.release()
 
-    def _open(self, loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
-        unusable = claim(self._disk, self.config)
-        for name in self.config.ignored:
-            self.say(f"{name} has no effect here: {NOT_HONOURED[name]}")
+    def _open(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, unusable: dict[str, str]) -> None:
+        """As a broker of its own."""
+        refuse_a_clusters(self._disk, self.config)
         clock = Clock()
         self._store = EmbeddedStore(self._journal_disk, self.metadata_dir)
         entropy = SystemEntropy()
@@ -110,14 +138,56 @@ class Node:
         live = self._broker.image.records()
         if self._store.records_on_disk > max(_JOURNAL_RECORDS, 4 * len(live)):
             self._store.rewrite(live)
+        self._listen(sock)
+        self._shell = Shell(self._broker, self._disk, clock, self._store, loop, self.say)
+        self._shell.listen(sock)
+
+    async def _join(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, unusable: dict[str, str]
+    ) -> None:
+        """As one of a cluster."""
+        # Here, because a broker of its own needs no client of ZooKeeper.
+        from ottla.server.membership import CannotJoin, Member
+
+        refuse_a_single_brokers(self._disk, self.config, unusable)
+        entropy = SystemEntropy()
+        clock = Clock()
+        broker: Any = Broker(
+            self.config, self._disk, entropy, say=self.say, unusable=unusable, clustered=True
+        )
+        self._broker = broker
+        try:
+            member = self._member = Member(self.config, clock, self.say)
+            candidate = broker.directories.unused_cluster_id() or id_text(entropy.id_bytes())
+            cluster_id = await member.connect(candidate)
+            for directory in self.config.log_dirs:
+                if directory not in unusable:
+                    mark_a_clusters(
+                        self._disk, directory, zookeeper=self.config.zookeeper_connect, cluster_id=cluster_id
+                    )
+            broker.start(member.cluster.records, clock.now_ms(), cluster_id=cluster_id)
+            self._listen(sock)
+            shell = self._shell = Shell(broker, self._disk, clock, member.cluster, loop, self.say)
+            member.cluster.attach(broker, member.store, shell.turn)
+            shell.listen(sock)
+            await member.join(broker, shell.turn)
+        except BaseException as error:
+            # A signal (as a cancellation) as well: what was opened is closed again.
+            self._close()
+            if self._member is not None:
+                await self._member.close()
+                self._member = None
+            if isinstance(error, CannotJoin):
+                raise CannotStart(str(error)) from error
+            raise
+
+    def _listen(self, sock: socket.socket) -> None:
+        """Only once the logs are open: until then clients are refused instead of kept waiting."""
         self._disk.replace_file(f"{self.metadata_dir}/{PID_FILE}", f"{os.getpid()}\n".encode())
         try:
-            # Only now: until the logs are open, clients are refused instead of kept waiting.
             sock.listen(self.config.socket_listen_backlog_size)
         except OSError as error:
             raise self._cannot_listen(error) from error
-        self._shell = Shell(self._broker, self._disk, clock, self._store, loop, self.say)
-        self._shell.listen(sock)
 
     def _bind(self) -> socket.socket:
         if len(self.config.listeners) != 1:
@@ -156,36 +226,75 @@ class Node:
             "Choose another with --listen HOST:PORT"
         )
 
+    # --- the end ----------------------------------------------------------------------------------------------
+
+    def interrupt(self, *, at_once: bool = False) -> None:
+        """Have the loop stop, or what it waits for on its way: a start, or the others that relieve this broker."""
+        if self._joining is not None and not self._joining.done():
+            self._joining.cancel()
+            return
+        if self._member is not None and (at_once or self._stopping):
+            self._member.hurry()
+        if not self._stopping:
+            self._stopping = True
+            self._loop.stop()
+
     def stop(self) -> bool:
-        """Flush everything and leave the clean-shutdown mark; False, and why is said, if some of it could not be."""
-        if self._shell is None:
-            return True
-        self._shell.stop()
-        self._shell = None
-        problems = []
-        try:
-            problems = self._broker.stop()
-        finally:
-            self._store.close()
-            with suppress(DiskError):
-                self._disk.remove(f"{self.metadata_dir}/{PID_FILE}")
-            self._disk.release()
-            self._journal_disk.release()
+        """Flush everything and leave the clean-shutdown mark; False, and why is said, if some of it could not be.
+
+        Called while the loop does not run."""
+        self._stopping = True
+        member, shell = self._member, self._shell
+        if member is not None and shell is not None and self.config.controlled_shutdown_enable:
+            self._loop.run_until_complete(member.leave(self._broker, shell.turn))
+        problems = self._close()
+        if member is not None:
+            self._loop.run_until_complete(member.close())
         for problem in problems:
             self.say(f"{problem}. The next start reads again what it cannot be sure of")
         return not problems
 
+    def _close(self) -> list[str]:
+        """Stop serving and close the logs."""
+        if self._shell is None:
+            return []
+        self._shell.stop()
+        self._shell = None
+        try:
+            return self._broker.stop()
+        finally:
+            if self._store is not None:
+                self._store.close()
+            with suppress(DiskError):
+                self._disk.remove(f"{self.metadata_dir}/{PID_FILE}")
+            self._disk.release()
+            self._journal_disk.release()
+
 
 def run(
-    config: BrokerConfig, on_ready: Callable[[Node], None], *, say: Callable[[str], None] = tell_stderr
+    config: BrokerConfig,
+    on_ready: Callable[[Node], None],
+    *,
+    say: Callable[[str], None] = tell_stderr,
+    lifeline: int | None = None,
 ) -> int:
-    """Serve until SIGINT or SIGTERM; returns the process's exit code. Raises CannotStart."""
+    """Serve until SIGINT or SIGTERM; returns the process's exit code. Raises CannotStart.
+
+    `lifeline` is a descriptor to read from: when it ends, so does this process, without waiting to be relieved.
+    """
     loop = asyncio.new_event_loop()
     node = Node(config, say=say)
+    is_clustered = config.zookeeper_connect is not None
     try:
-        node.start(loop)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, loop.stop)
+        if is_clustered:
+            _heed_signals(loop, node, lifeline)
+        try:
+            node.start(loop)
+        except asyncio.CancelledError:
+            return 0
+        if not is_clustered:
+            # A start that is alone takes no turns of the loop: until now a signal has ended the process itself.
+            _heed_signals(loop, node, lifeline)
         on_ready(node)
         # What was built so far lives as long as this process: the collector need not look at it again.
         gc.collect()
@@ -195,6 +304,20 @@ def run(
     finally:
         loop.close()
     return 0 if is_clean else 1
+
+
+def _heed_signals(loop: asyncio.AbstractEventLoop, node: Node, lifeline: int | None) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, node.interrupt)
+    if lifeline is not None:
+
+        def cut() -> None:
+            if not os.read(lifeline, 4096):
+                loop.remove_reader(lifeline)
+                node.interrupt(at_once=True)
+
+        os.set_blocking(lifeline, False)
+        loop.add_reader(lifeline, cut)
 
 
 def _raise_descriptor_limit() -> int:

@@ -16,11 +16,21 @@ from ottla.controller.image import Image
 from ottla.log import checkpoints, names
 from ottla.log.verifying import Expected, Files, Finding, verify_partition
 from ottla.runtime.embedded_store import JOURNAL, entry_after, read_journal
+from ottla.server.directories import CLUSTER_MARK
 from ottla.server.node import PID_FILE
 
 _OFFSET_FILES: Final = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANED_OFFSETS)
 _KNOWN_FILES: Final = frozenset(
-    {*_OFFSET_FILES, names.META_PROPERTIES, names.CLEAN_SHUTDOWN, JOURNAL, PID_FILE, MARK, ".lock"}
+    {
+        *_OFFSET_FILES,
+        names.META_PROPERTIES,
+        names.CLEAN_SHUTDOWN,
+        JOURNAL,
+        PID_FILE,
+        MARK,
+        CLUSTER_MARK,
+        ".lock",
+    }
     | {"bootstrap.checkpoint", names.KAFKA_METADATA}
 )
 _RENAMED: Final = re.compile(r".+\.[0-9a-f]{32}-(delete|stray|future)")
@@ -154,7 +164,12 @@ def _directory_files(
             yield Finding("checkpoint-damaged", f"{path}/{name}")
     if directory.journal is not None:
         yield from _journal(directory, changing=changing)
-    elif names.KAFKA_METADATA not in directory.names and any(directory.partitions()) and image is None:
+    elif (
+        # A cluster's broker has none, and Kafka's metadata is elsewhere.
+        not {CLUSTER_MARK, names.KAFKA_METADATA} & set(directory.names)
+        and any(directory.partitions())
+        and image is None
+    ):
         yield Finding("journal-missing", f"{path}/{JOURNAL}")
     if image is not None and directory.properties.get("cluster.id", image.cluster_id) != image.cluster_id:
         detail = f"cluster.id {directory.properties['cluster.id']}, the journal is of {image.cluster_id}"

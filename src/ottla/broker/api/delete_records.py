@@ -1,6 +1,6 @@
 """DeleteRecords (21): move a partition's start up to an offset; -1 means the high watermark.
 
-Answers the new start. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic
+Answers the new start. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, OFFSET_OUT_OF_RANGE, POLICY_VIOLATION (a topic
 whose cleanup.policy has no `delete`), KAFKA_STORAGE_ERROR.
 """
 
@@ -40,8 +40,8 @@ def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Res
 def _delete(broker: Broker, name: str, number: int, offset: int) -> int:
     hosted = broker.hosting.by_name.get(name)
     replica = hosted.replicas.get(number) if hosted is not None else None
-    if replica is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if replica is None or replica.leading is None:
+        raise Refusal(broker.not_here(None, name, number) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not replica.config.delete:
         raise Refusal(ErrorCode.POLICY_VIOLATION)
     log = replica.log

@@ -1,5 +1,7 @@
 """DescribeCluster (60): the brokers, the controller and the cluster's id.
 
+Fenced brokers are not served by, so they are named only if version 2 asks for them. Without a controller its id is -1.
+
 Error: UNSUPPORTED_ENDPOINT_TYPE for anything but broker endpoints (1), since controllers have none of their own here.
 """
 
@@ -32,21 +34,23 @@ def describe_cluster(broker: Broker, call: Call, request: Any, now_ms: int) -> R
             "brokers": (),
         }
     image = broker.image
+    are_fenced_asked = call.version >= 2 and request.include_fenced_brokers
     asked = request.include_cluster_authorized_operations
     return {
         "error_code": 0,
         "endpoint_type": _BROKERS,
         "cluster_id": image.cluster_id,
-        "controller_id": broker.config.node_id,
+        "controller_id": broker.membership.controller_id,
         "brokers": [
             {
                 "broker_id": node.node_id,
                 "host": node.host,
                 "port": node.port,
                 "rack": node.rack,
-                "is_fenced": False,
+                "is_fenced": node.fenced,
             }
             for node in image.brokers.values()
+            if are_fenced_asked or not node.fenced
         ],
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else -(2**31),
     }

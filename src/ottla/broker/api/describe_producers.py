@@ -1,7 +1,7 @@
 """DescribeProducers (61): the idempotent and transactional producers that partitions remember (KIP-664).
 
 `last_timestamp` is when the producer's last batch was written here, by the broker's clock and not by the producer's: a
-producer is forgotten by it. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION,
+producer is forgotten by it. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_TOPIC_EXCEPTION,
 KAFKA_STORAGE_ERROR.
 """
 
@@ -37,6 +37,8 @@ def describe_producers(broker: Broker, call: Call, request: Any, now_ms: int) ->
 def _row(broker: Broker, name: str, number: int, replica: Replica | None) -> dict[str, Any]:
     if replica is None:
         problem = topic_name_problem(name)
+        if broker.not_here(None, name, number) is not None:
+            return {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "active_producers": ()}
         return {
             "error_code": ErrorCode.INVALID_TOPIC_EXCEPTION
             if problem
@@ -44,6 +46,8 @@ def _row(broker: Broker, name: str, number: int, replica: Replica | None) -> dic
             "error_message": problem or f"there is no partition {number} of '{name}' here",
             "active_producers": (),
         }
+    if replica.leading is None:
+        return {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "active_producers": ()}
     if not replica.opened and replica.offline is None and replica not in broker.hosting.asleep:
         # A log that is not made yet remembers nobody.
         return {"error_code": 0, "active_producers": ()}

@@ -1,12 +1,17 @@
-"""DescribeQuorum (55): who keeps the metadata log, and how far each of its voters is.
+"""DescribeQuorum (55): who writes the metadata log, and how far those who read it are.
 
-This cluster holds no Raft elections. What it has is one metadata log with one writer, and that is what is answered for
-`__cluster_metadata` partition 0: this node is the leader and the only voter, in epoch 0 because there never was another,
-and both the high watermark and the end of the log are the number of records that made the present image. So a tool that
-asks whether the metadata is safe gets the truth: one copy, complete, without a second to fall back on. The node's
-endpoint is the broker's own listener, since there is none for controllers.
+This cluster holds no Raft elections: one controller at a time appends to the metadata log, which the cluster store keeps (a
+broker on its own: its journal). That is what is answered for `__cluster_metadata` partition 0:
 
-Error by partition: UNKNOWN_TOPIC_OR_PARTITION for anything else, since no other partition has a quorum.
+- The leader is the controller, in the epoch under which the store takes its writes; a broker on its own leads in epoch 0.
+  Without a controller the error is LEADER_NOT_AVAILABLE.
+- The only voter is the leader: an append counts as soon as the store has it, whoever else has read it. The high watermark is the
+  number of records that made the image of the broker that answers; records that were proposed and are not committed do not count.
+- Other live brokers are observers: they read the log, and any of them can be the next controller. How far each is it alone knows, so
+  only the broker that answers tells its end; that of the others is -1 for not known, and so are their times.
+
+A node's endpoint is the broker's own listener, since there is none for controllers. Error by partition:
+UNKNOWN_TOPIC_OR_PARTITION for anything else, since no other partition has a quorum.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
+_NOT_KNOWN: Final = -1
 _METADATA: Final = ("__cluster_metadata", 0)
 
 
@@ -33,37 +39,59 @@ def describe_quorum(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
             row = _metadata(broker, broker.wall_ms) if is_metadata else _unknown(topic.topic_name)
             rows.append(row | {"partition_index": partition.partition_index})
         topics.append({"topic_name": topic.topic_name, "partitions": rows})
+    return {"error_code": 0, "topics": topics, "nodes": _nodes(broker)}
+
+
+def _nodes(broker: Broker) -> list[dict[str, Any]]:
     listener = broker.config.advertised_listeners[0]
-    me = broker.image.brokers.get(broker.config.node_id)
-    host, port = (me.host, me.port) if me is not None else (listener.host, listener.port)
-    return {
-        "error_code": 0,
-        "topics": topics,
-        "nodes": [
-            {
-                "node_id": broker.config.node_id,
-                "listeners": [{"name": listener.name, "host": host, "port": port}],
-            }
-        ],
-    }
+    if not broker.clustered:
+        me = broker.image.brokers.get(broker.config.node_id)
+        host, port = (me.host, me.port) if me is not None else (listener.host, listener.port)
+        addresses = {broker.config.node_id: (host, port)}
+    else:
+        addresses = {
+            node.node_id: (node.host, node.port) for node in broker.image.brokers.values() if not node.fenced
+        }
+    return [
+        {"node_id": node_id, "listeners": [{"name": listener.name, "host": host, "port": port}]}
+        for node_id, (host, port) in addresses.items()
+    ]
 
 
 def _metadata(broker: Broker, now_ms: int) -> dict[str, Any]:
-    voter = {
-        "replica_id": broker.config.node_id,
+    leader = broker.membership.controller_id
+    others = [
+        node.node_id
+        for node in broker.image.brokers.values()
+        if broker.clustered and not node.fenced and node.node_id != leader
+    ]
+    return {
+        "error_code": 0 if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
+        "error_message": None if leader >= 0 else "no broker controls the cluster at the moment",
+        "leader_id": leader,
+        "leader_epoch": broker.membership.controller_epoch,
+        "high_watermark": broker.image.end,
+        "current_voters": [_replica(broker, leader, now_ms)] if leader >= 0 else (),
+        "observers": [_replica(broker, node_id, now_ms) for node_id in others],
+    }
+
+
+def _replica(broker: Broker, node_id: int, now_ms: int) -> dict[str, Any]:
+    if node_id != broker.config.node_id:
+        return {
+            "replica_id": node_id,
+            "replica_directory_id": None,
+            "log_end_offset": _NOT_KNOWN,
+            "last_fetch_timestamp": _NOT_KNOWN,
+            "last_caught_up_timestamp": _NOT_KNOWN,
+        }
+    return {
+        "replica_id": node_id,
         "replica_directory_id": broker.directories.all[0].directory_id,
         "log_end_offset": broker.image.end,
-        # A leader has everything it has, at every moment.
+        # It has everything it has, at every moment.
         "last_fetch_timestamp": now_ms,
         "last_caught_up_timestamp": now_ms,
-    }
-    return {
-        "error_code": 0,
-        "leader_id": broker.config.node_id,
-        "leader_epoch": 0,
-        "high_watermark": broker.image.end,
-        "current_voters": [voter],
-        "observers": (),
     }
 
 

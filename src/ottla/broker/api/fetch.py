@@ -58,6 +58,9 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         if request.session_id and (old := sessions.by_id.get(request.session_id)) is not None:
             sessions.remove(old)
         fetching = Fetching(sessions)
+        state = request.replica_state
+        fetching.follower = state.replica_id if state.replica_id >= 0 else request.replica_id
+        fetching.follower_epoch = state.replica_epoch
         _add(broker, fetching, request.topics, by_id)
         if epoch == 0 and call.entry.version >= 7:
             fetching.used_ms = now_ms
@@ -116,18 +119,18 @@ def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
             replica = hosted.replicas.get(number) if hosted is not None else None
             if interest is None:
                 interest = interests[key, number] = Interest(fetching, key, name, topic_id, number, replica)
-                if fetching.watching and replica is not None:
-                    replica.watchers[interest] = None
+                if fetching.watching:
+                    interest.watch()
             elif interest.replica is not replica:
-                if interest.replica is not None:
-                    interest.replica.watchers.pop(interest, None)
+                interest.unwatch()
                 interest.replica, interest.name = replica, name
-                if fetching.watching and replica is not None:
-                    replica.watchers[interest] = None
+                if fetching.watching:
+                    interest.watch()
             interest.offset = partition.fetch_offset
             interest.bytes_max = partition.partition_max_bytes
             interest.leader_epoch = partition.current_leader_epoch
             interest.last_fetched_epoch = partition.last_fetched_epoch
+            interest.is_told = False
             # Last in line: partitions that were served come after those still waiting for their turn.
             dirty.pop(interest, None)
             dirty[interest] = None

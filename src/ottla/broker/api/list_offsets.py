@@ -3,7 +3,7 @@
 Special timestamps: -1 latest, -2 earliest, -3 newest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered
 (9+), -6 earliest pending upload (11+). Nothing is tiered here, so -4 is the start and -5 and -6 are unknown (-1).
 With isolation level 1 (read committed, version 2+) the end is the last stable offset, and nothing at or after it is found.
-A time that no record reaches answers offset -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
+A time that no record reaches answers offset -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
 UNKNOWN_LEADER_EPOCH, UNSUPPORTED_VERSION, INVALID_REQUEST (the same partition twice), KAFKA_STORAGE_ERROR.
 """
 
@@ -44,7 +44,12 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
                 row: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST}
             else:
                 row = _row(
-                    broker, replica, partition, call.version, request.isolation_level == _READ_COMMITTED
+                    broker,
+                    topic.name,
+                    replica,
+                    partition,
+                    call.version,
+                    request.isolation_level == _READ_COMMITTED,
                 )
             seen.add((topic.name, number))
             rows.append(row | {"partition_index": number})
@@ -53,14 +58,17 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
 
 
 def _row(
-    broker: Broker, replica: Replica | None, partition: Any, version: int, committed: bool
+    broker: Broker, name: str, replica: Replica | None, partition: Any, version: int, committed: bool
 ) -> dict[str, Any]:
     if replica is None:
-        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        elsewhere = broker.not_here(None, name, partition.partition_index)
+        return {"error_code": elsewhere or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     asked = partition.current_leader_epoch
     if asked >= 0 and asked != replica.leader_epoch:
         older = asked < replica.leader_epoch
         return {"error_code": ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH}
+    if replica.leading is None:
+        return {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
     timestamp = partition.timestamp
     if timestamp < 0 and (timestamp not in _SINCE or version < _SINCE[timestamp]):
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}

@@ -23,8 +23,8 @@ _KEYS_BY_REASON = {
     "authentication is not there yet": (17, 36, 38, 39, 40, 41, 50, 51),
     "authorization is not there yet": (29, 30, 31),
     "quotas are not there yet": (48, 49),
-    "the cluster has one node, a partition has nowhere else to go": (43, 45, 46, 56),
-    "the cluster has one node, no broker talks to another": (62, 63, 64, 67, 70, 73),
+    "brokers register in the cluster store, and any of them may control": (62, 70),
+    "a broker's log directories are its own affair": (73,),
     "the metadata is not kept by Raft": (52, 53, 54, 59, 80, 81, 82),
 }
 

@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (23): where the records of a leader epoch end, so that a reader finds out what was cut off (R1).
 
 The answer is the largest epoch not after the one asked for, and where the next one begins, or the end of the log. An
-epoch that only a newer leader can know is answered with -1 and -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
+epoch that only a newer leader can know is answered with -1 and -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
 FENCED_LEADER_EPOCH and UNKNOWN_LEADER_EPOCH if the caller's own epoch is not the leader's (R2), KAFKA_STORAGE_ERROR.
 """
 
@@ -27,18 +27,21 @@ def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: in
         rows = []
         for partition in topic.partitions:
             replica = hosted.replicas.get(partition.partition) if hosted is not None else None
-            rows.append(_row(replica, partition) | {"partition": partition.partition})
+            rows.append(_row(broker, topic.topic, replica, partition) | {"partition": partition.partition})
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
 
 
-def _row(replica: Replica | None, partition: Any) -> dict[str, Any]:
+def _row(broker: Broker, name: str, replica: Replica | None, partition: Any) -> dict[str, Any]:
     if replica is None:
-        return {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        elsewhere = broker.not_here(None, name, partition.partition)
+        return {"error_code": elsewhere or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     current = partition.current_leader_epoch
     if current >= 0 and current != replica.leader_epoch:
         older = current < replica.leader_epoch
         return {"error_code": ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH}
+    if replica.leading is None:
+        return {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
     try:
         epoch, end_offset = _end_of(replica, partition.leader_epoch)
     except DiskError:

@@ -3,8 +3,9 @@
 acks 0: written, no answer. acks 1: answered when it is in the log (durable policy: when it is synced). acks -1: answered
 when the high watermark has passed it. A repeated batch of an idempotent producer answers with its first offset (R14).
 
-Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_REQUIRED_ACKS, REQUEST_TIMED_OUT, and those of
-`PartitionLog.append`. The records are neither decoded nor copied on the way to the log.
+Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER (from version 10 on with the leader and
+where it is, KIP-951), INVALID_REQUIRED_ACKS, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS and NOT_ENOUGH_REPLICAS_AFTER_APPEND (R8), and
+those of `PartitionLog.append`. The records are neither decoded nor copied on the way to the log.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class WaitingProduce:
             self._answer()
 
     def failed(self, row: dict[str, Any], code: ErrorCode) -> None:
+        """The record of this row will not count, or this broker will not know. The client asks who leads now."""
         if id(row) in self.open_rows:
             row.update(error_code=code, base_offset=-1)
             self.frame = None
@@ -99,9 +101,12 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                 if hosted is None:
                     raise _unknown_topic(by_id)
                 replica = hosted.replicas.get(index)
-                if replica is None:
+                if replica is None or (leading := replica.leading) is None:
+                    raise _not_led(broker, hosted, index)
+                if acks == -1 and not leading.has_enough:
                     raise Refusal(
-                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here"
+                        ErrorCode.NOT_ENOUGH_REPLICAS,
+                        f"{hosted.name}-{index} has {len(leading.isr)} replicas in sync, min.insync.replicas is {leading.isr_min}",
                     )
                 log = replica.log
                 appended = _append(log, partition.records, replica.leader_epoch, version, acks, date_ms)
@@ -112,6 +117,8 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                     "base_offset": -1,
                     "error_message": refusal.message,
                 }
+                if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
+                    hint_leader(broker, hosted, row, response)
                 rows.append(row)
                 continue
             except DiskError as error:
@@ -128,7 +135,7 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                 frame = acknowledge(
                     call.correlation_id, index, base_offset, append_time, log.log_start_offset
                 )
-                if last_offset < replica.high_watermark:
+                if last_offset < replica.high_watermark or (acks == 1 and last_offset < replica.own_end):
                     broker.reply(call, [frame])
                     return SILENT
             row = {
@@ -137,10 +144,15 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             }  # fmt: skip
             rows.append(row)
             if acks and last_offset >= replica.high_watermark:
+                line = replica.waiting
+                if acks == 1:
+                    if last_offset < replica.own_end:
+                        continue
+                    line = replica.waiting_here
                 if waiting is None:
                     waiting = WaitingProduce(broker, call, response, frame)
                 waiting.open_rows[id(row)] = row
-                replica.waiting.append((last_offset + 1, waiting, row))
+                line.append((last_offset + 1, waiting, row))
         if by_id:
             topics.append(
                 {
@@ -188,6 +200,27 @@ def _append(
                 f"codec {codec} is not known to Produce version {version}",
             )
     return log.append(records, leader_epoch, date_ms)
+
+
+def _not_led(broker: Broker, hosted: HostedTopic, index: int) -> Refusal:
+    if broker.not_here(hosted.topic_id, None, index) is None:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here")
+    return Refusal(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        f"broker {broker.config.node_id} does not lead {hosted.name}-{index}",
+    )
+
+
+def hint_leader(broker: Broker, hosted: HostedTopic, row: dict[str, Any], response: Response) -> None:
+    """KIP-951: who leads the partition of this row, and where that broker is, so that the client need not ask."""
+    partition = broker.image.partition(hosted.topic_id, row["index"])
+    node = broker.image.brokers.get(partition.leader) if partition is not None else None
+    if partition is None or node is None or node.fenced or node.node_id == broker.config.node_id:
+        return
+    row["current_leader"] = {"leader_id": node.node_id, "leader_epoch": partition.leader_epoch}
+    endpoints = response.setdefault("node_endpoints", [])
+    if all(each["node_id"] != node.node_id for each in endpoints):
+        endpoints.append({"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack})
 
 
 def _unknown_topic(by_id: bool) -> Refusal:

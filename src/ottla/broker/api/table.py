@@ -53,7 +53,10 @@ APIS: dict[int, Api] = {}
 def serves(
     key: int, *, request_bytes_max: int | None = _REQUEST_BYTES_MAX, by_controller: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Register a handler for all versions of an API. `request_bytes_max` None: the listener's own limit."""
+    """Register a handler for all versions of an API. `request_bytes_max` None: the listener's own limit.
+
+    `by_controller`: only the controller can answer it; whoever else gets it passes it on.
+    """
 
     def register(handler: Handler) -> Handler:
         versions = version_range(key)
@@ -68,6 +71,7 @@ class Entry:
     """An API in one version, ready for use."""
 
     __slots__ = (
+        "by_controller",
         "encode",
         "flexible_header",
         "flexible_response",
@@ -83,6 +87,7 @@ class Entry:
         self.version = version
         self.handler = api.handler
         self.request_bytes_max = api.request_bytes_max
+        self.by_controller = api.by_controller
         self.flexible_header = request_header_is_flexible(api.key, version)
         self.flexible_response = response_header_is_flexible(api.key, version)
         self.read: Callable[[Any, int], tuple[Any, int]] = request_reader(api.key, version)

@@ -1,4 +1,6 @@
-"""`python -m ottla.testing.sim [SEEDS]`: run seeds, and for each that fails say how to see it again.
+"""`python -m ottla.testing.sim [--cluster] [SEEDS]`: run seeds, and for each that fails say how to see it again.
+
+Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster (`cluster.py`).
 
 SEEDS is a number, a range (1-200), or several of either; without any, a hundred fresh ones.
 """
@@ -12,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from ottla.testing.sim.cluster import ClusterOptions, run_cluster
 from ottla.testing.sim.scenario import Failure, Options, run
 
 _FRESH_SEEDS = 100
@@ -72,7 +75,59 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
     return seeds, options, given.trace
 
 
+def main_cluster(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m ottla.testing.sim --cluster", description="Run a simulated cluster."
+    )
+    parser.add_argument("seeds", nargs="*", help="7, 1-200, or several of either; by default 100 fresh ones")
+    parser.add_argument("--trace", action="store_true", help="tell everything that happens")
+    parser.add_argument("--brokers", type=int, help="how many, instead of what the seed says")
+    parser.add_argument("--kinds", help="which faults, such as kill,pause")
+    parser.add_argument("--faults", type=int, default=ClusterOptions.faults, help="how many")
+    parser.add_argument("--seconds", type=int, default=ClusterOptions.seconds, help="of simulated time")
+    given = parser.parse_args(arguments)
+    options = ClusterOptions(
+        seconds=given.seconds,
+        faults=given.faults,
+        brokers=given.brokers,
+        kinds=tuple(given.kinds.split(",")) if given.kinds else (),
+    )
+    try:
+        seeds = seeds_of(given.seeds)
+    except ValueError:
+        parser.error("seeds are numbers or ranges, such as 7 or 1-200")
+    if not seeds:
+        first = random.randrange(1 << 31)
+        seeds = list(range(first, first + _FRESH_SEEDS))
+    print(f"{len(seeds)} clusters, from seed {seeds[0]} on", flush=True)
+    started = time.monotonic()
+    faults: Counter[str] = Counter()
+    acknowledged = events = failed = 0
+    for seed in seeds:
+        try:
+            outcome = run_cluster(seed, options, traced=given.trace)
+        except Failure as failure:
+            failed += 1
+            for line in failure.trace:
+                print(line)
+            print(f"FAILED {failure}", flush=True)
+            continue
+        for line in outcome.trace:
+            print(line)
+        faults += outcome.faults
+        acknowledged += outcome.acknowledged
+        events += outcome.events
+    told = ", ".join(f"{count} {name}" for name, count in sorted(faults.items()))
+    print(
+        f"{len(seeds) - failed} of {len(seeds)} clusters held in {time.monotonic() - started:.1f} s: "
+        f"{acknowledged:,} records acknowledged, {events:,} events; {told}"
+    )
+    return 1 if failed else 0
+
+
 def main(arguments: Sequence[str]) -> int:
+    if "--cluster" in arguments:
+        return main_cluster([each for each in arguments if each != "--cluster"])
     seeds, options, traced = parse(arguments)
     print(f"{len(seeds)} seeds, from {seeds[0]} on", flush=True)
     started = time.monotonic()

@@ -127,7 +127,7 @@ class SimNode:
         self.disk = disk
         self.delays = delays
         self.alive = True
-        self._links: list[Link] = []
+        self._links: list[Any] = []
         self._files: dict[Any, Any] = {}
         self._directories: dict[str, str] = {}
         self._loose: list[Any] = []
@@ -139,8 +139,11 @@ class SimNode:
         self._proposing = False
         self._timer_ms: int | None = None
         self._settling = False
-        self.store = EmbeddedStore(disk, DATA_DIR)
-        self.broker = Broker(config, disk, SeededEntropy(world.random), say=self._say)
+        self._assemble(config)
+
+    def _assemble(self, config: BrokerConfig) -> None:
+        self.store = EmbeddedStore(self.disk, DATA_DIR)
+        self.broker = Broker(config, self.disk, SeededEntropy(self.world.random), say=self._say)
 
     def start(self, *, rewrites_journal: bool = False) -> None:
         """As `server/node.py` opens a node, which rewrites its journal when that has grown long."""
@@ -257,7 +260,7 @@ class SimNode:
             self.broker.disconnected(effect[1])
             effect[1].transport.broken()
 
-    def _send(self, link: Link, parts: list[Any]) -> None:
+    def _send(self, link: Any, parts: list[Any]) -> None:
         data = bytearray()
         for part in parts:
             if isinstance(part, tuple):

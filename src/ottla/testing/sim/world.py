@@ -22,6 +22,8 @@ class World:
         self.events = 0
         self.trace: list[str] = []
         self.traced = traced
+        #: Whether the trace tells every operation of a disk as well.
+        self.disk_traced = False
         self._heap: list[tuple[int, int, Callable[[], None]]] = []
         self._sequence = 0
 

@@ -1,0 +1,34 @@
+"""AllocateProducerIds (67): a block of producer ids for one broker, that nobody else gets (KIP-730). Not forwarded.
+
+The block is in the metadata log before it is answered, so no later controller gives it again (C5). Errors: NOT_CONTROLLER,
+STALE_BROKER_EPOCH.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.deciding import answer_committed, asked_in_vain
+from ottla.broker.api.table import Response, serves
+from ottla.controller import records as r
+from ottla.model.errors import ErrorCode
+from ottla.model.limits import PRODUCER_ID_BLOCK
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(67)
+def allocate_producer_ids(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    problem = asked_in_vain(broker, request.broker_id, request.broker_epoch)
+    if problem is not None:
+        return _failed(problem)
+    start = broker.proposed.next_producer_id
+    answer = {"error_code": 0, "producer_id_start": start, "producer_id_len": PRODUCER_ID_BLOCK}
+    records = [r.ProducerIds(start + PRODUCER_ID_BLOCK)]
+    return answer_committed(broker, call, records, lambda: answer, _failed)
+
+
+def _failed(code: ErrorCode) -> Response:
+    return {"error_code": code, "producer_id_start": -1, "producer_id_len": 0}

@@ -1,0 +1,78 @@
+"""AlterPartitionReassignments (45): give partitions other replicas, or with null take a move back that runs (KIP-455).
+
+A move that runs is replaced by the new one. The answer leaves when the move has begun; ListPartitionReassignments tells how it
+goes on. Version 1 may forbid a change of the replication factor. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
+INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REQUEST (named twice); of the whole:
+NOT_CONTROLLER.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.deciding import answer_committed
+from ottla.broker.api.proposing import refused
+from ottla.broker.api.table import Response, serves
+from ottla.controller import records as r
+from ottla.controller.electing import rules_of
+from ottla.controller.image import Image, TopicImage
+from ottla.controller.reassigning import cancel, reassign
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(45, by_controller=True)
+def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    may_change_factor = request.allow_replication_factor_change if call.version >= 1 else True
+
+    def failed(code: ErrorCode) -> Response:
+        return {
+            "error_code": code, "error_message": "the change is not made here", "responses": (),
+            "allow_replication_factor_change": may_change_factor,
+        }  # fmt: skip
+
+    if not broker.controlling.may_decide:
+        return failed(ErrorCode.NOT_CONTROLLER)
+    image = broker.proposed
+    times = Counter(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
+    records: list[r.Record] = []
+    topics = []
+    for wanted in request.topics:
+        topic = image.topics.get(wanted.name)
+        rows = []
+        for each in wanted.partitions:
+            row: dict[str, Any] = {
+                "partition_index": each.partition_index, "error_code": 0, "error_message": None,
+            }  # fmt: skip
+            try:
+                if times[wanted.name, each.partition_index] > 1:
+                    raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named more than once")
+                old = _find(image, topic, wanted.name, each.partition_index)
+                rules = rules_of(image, broker.config, wanted.name)
+                if each.replicas is None:
+                    new = cancel(image, rules, old)
+                else:
+                    new = reassign(image, rules, old, each.replicas, may_change_factor=may_change_factor)
+                if new is not old:
+                    records.append(new)
+            except Refusal as refusal:
+                row.update(refused(refusal))
+            rows.append(row)
+        topics.append({"name": wanted.name, "partitions": rows})
+    answer = {
+        "error_code": 0, "error_message": None, "responses": topics,
+        "allow_replication_factor_change": may_change_factor,
+    }  # fmt: skip
+    return answer_committed(broker, call, records, lambda: answer, failed)
+
+
+def _find(image: Image, topic: TopicImage | None, name: str, number: int) -> r.Partition:
+    if topic is None or not 0 <= number < len(topic.partitions):
+        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' has no partition {number}")
+    return topic.partitions[number]

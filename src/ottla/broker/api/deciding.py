@@ -1,0 +1,45 @@
+"""What the APIs of the controller share: who may ask it, and an answer that leaves once the decision is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.broker.api.table import WAIT, Response
+from ottla.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.controller.records import Record
+
+
+def answer_committed(
+    broker: Broker,
+    call: Call,
+    records: Sequence[Record],
+    response: Callable[[], Response],
+    failed: Callable[[ErrorCode], Response],
+) -> Response:
+    """Propose, and answer with `response` once all of it is in the image, or with `failed`.
+
+    Also without records: the answer may rest on what others proposed and what is not committed yet.
+    """
+    controlling = broker.controlling
+
+    def done(error: str | None) -> None:
+        broker.answer(call, response() if error is None else failed(controlling.failure))
+
+    controlling.propose(records, done)
+    return WAIT
+
+
+def asked_in_vain(broker: Broker, node_id: int, epoch: int) -> ErrorCode | None:
+    """Why a broker's own request is refused: there is another controller, or another life of that broker (R5)."""
+    if not broker.controlling.may_decide:
+        return ErrorCode.NOT_CONTROLLER
+    known = broker.proposed.brokers.get(node_id)
+    if known is None or known.epoch != epoch:
+        return ErrorCode.STALE_BROKER_EPOCH
+    return None

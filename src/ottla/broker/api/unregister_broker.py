@@ -1,0 +1,34 @@
+"""UnregisterBroker (64): forget a broker that will not come back. Its replicas stay where they are until they are reassigned.
+
+Errors: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for one that is running: it would be back at once; NOT_CONTROLLER.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.deciding import answer_committed
+from ottla.broker.api.proposing import refused
+from ottla.broker.api.table import Response, serves
+from ottla.controller.membership import broker_removed
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(64, by_controller=True)
+def unregister_broker(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    if not broker.controlling.may_decide:
+        return _failed(ErrorCode.NOT_CONTROLLER)
+    running = {*broker.membership.live, broker.config.node_id}
+    try:
+        records = broker_removed(broker.proposed, broker.config, request.broker_id, running)
+    except Refusal as refusal:
+        return refused(refusal)
+    return answer_committed(broker, call, records, lambda: {"error_code": 0, "error_message": None}, _failed)
+
+
+def _failed(code: ErrorCode) -> Response:
+    return {"error_code": code, "error_message": "the metadata log could not be written here"}

@@ -1,0 +1,316 @@
+"""Followers at work: what this broker follows is fetched from the leaders, over the same API that consumers use (R1, R11).
+
+There is one `Fetcher` for each other broker and each of `num.replica.fetchers`; it has one incremental fetch session there and at
+most one request under way, which the leader holds until it has something. A fetch says for each partition how far this
+replica has come; that is what the leader counts, so under the durable policy the next one waits until what the last one brought
+is synced. Where the histories of the two have parted, the answer says so and this replica cuts its own back (R1).
+
+A `Following` is one partition in one leader epoch. When the role changes it is dropped, and whatever still arrives for it is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.timers import Later
+from ottla.log.fetched import append_fetched
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
+from ottla.ports.effects import ASK
+from ottla.wire.decode import decode_response, response_reader
+from ottla.wire.encode import request_encoder
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
+
+_FETCH: Final = 1
+#: The newest version without a field of its own for each partition's directory.
+_VERSION: Final = 16
+#: Logs that are opened for one request: opening thousands at once would hold up everybody.
+_OPEN_MAX: Final = 64
+
+_encode: Any = None
+
+
+class Following:
+    """One partition as this broker follows it, in one epoch of its leader."""
+
+    __slots__ = ("epoch", "fetcher", "is_busy", "key", "replica")
+
+    def __init__(self, fetcher: Fetcher, replica: Replica, key: tuple[bytes, int], epoch: int) -> None:
+        self.fetcher = fetcher
+        self.replica = replica
+        self.key = key
+        self.epoch = epoch
+        #: While it is left out of requests: its log is being cut, or it failed a moment ago.
+        self.is_busy = False
+
+
+class Fetcher:
+    def __init__(self, broker: Broker, leader: int, number: int) -> None:
+        self._broker = broker
+        self._leader = leader
+        self._lane = 1 + number
+        self._followed: dict[tuple[bytes, int], Following] = {}
+        #: Those whose position the leader's session does not know, or knows no more.
+        self._changed: dict[Following, None] = {}
+        #: Keys that the session knows, and those of them that it should forget.
+        self._told: dict[tuple[bytes, int], None] = {}
+        self._unwanted: dict[tuple[bytes, int], None] = {}
+        self._session = 0
+        self._epoch = 0
+        self._in_flight = False
+        self._resting = False
+        #: Replicas whose last records are not durable yet: the next request waits for them.
+        self._unsynced: dict[Replica, None] = {}
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._followed
+
+    def add(self, following: Following) -> None:
+        self._followed[following.key] = following
+        self._changed[following] = None
+
+    def remove(self, following: Following) -> None:
+        if self._followed.get(following.key) is following:
+            del self._followed[following.key]
+            self._unwanted[following.key] = None
+        self._changed.pop(following, None)
+        self._unsynced.pop(following.replica, None)
+
+    # --- asking -----------------------------------------------------------------------------------------------
+
+    def ask(self) -> None:
+        """Send the next request, unless one is under way or something must come first."""
+        if self._in_flight or self._resting or self._unsynced:
+            return None
+        if not self._followed:
+            # The leader forgets a session that nobody uses.
+            return self._forget_session()
+        broker = self._broker
+        node = broker.image.brokers.get(self._leader)
+        if node is None:
+            return self._rest()
+        topics = self._positions()
+        if not topics and not self._session:
+            # Those that there are must wait, and come back by themselves.
+            return None
+        forgotten: dict[bytes, list[int]] = {}
+        for key in self._unwanted:
+            if self._told.pop(key, self) is None:
+                forgotten.setdefault(key[0], []).append(key[1])
+        self._unwanted.clear()
+        config = broker.config
+        global _encode
+        if _encode is None:
+            _encode = request_encoder(_FETCH, _VERSION)
+        body = _encode({
+            "replica_state": {
+                "replica_id": broker.membership.node_id, "replica_epoch": broker.membership.broker_epoch,
+            },
+            "max_wait": config.replica_fetch_wait_max_ms,
+            "min_bytes": config.replica_fetch_min_bytes,
+            "max_bytes": config.replica_fetch_response_max_bytes,
+            "session_id": self._session,
+            "session_epoch": self._epoch,
+            "topics": [{"topic_id": topic, "partitions": rows} for topic, rows in topics.items()],
+            "forgotten_topics_data": [
+                {"topic_id": topic, "partitions": numbers} for topic, numbers in forgotten.items()
+            ],
+        })  # fmt: skip
+        self._in_flight = True
+        peer = (node.node_id, node.host, node.port)
+        broker.outbox.append((ASK, peer, self._lane, _FETCH, _VERSION, body, self._answered))
+        return None
+
+    def _positions(self) -> dict[bytes, list[dict[str, Any]]]:
+        """Where those stand that the session must hear of."""
+        topics: dict[bytes, list[dict[str, Any]]] = {}
+        bytes_max = self._broker.config.replica_fetch_max_bytes
+        left = _OPEN_MAX
+        for following in list(self._changed):
+            replica = following.replica
+            if following.is_busy:
+                continue
+            if not replica.opened:
+                if not left:
+                    continue
+                left -= 1
+            try:
+                log = replica.log
+            except DiskError:
+                # Offline, or there is no room for a new log.
+                self._hold(following)
+                continue
+            del self._changed[following]
+            self._told[following.key] = None
+            self._unwanted.pop(following.key, None)
+            topics.setdefault(following.key[0], []).append({
+                "partition": replica.number,
+                "current_leader_epoch": following.epoch,
+                "fetch_offset": log.next_offset,
+                "last_fetched_epoch": log.epochs.epoch_of(log.next_offset - 1),
+                "log_start_offset": log.log_start_offset,
+                "partition_max_bytes": bytes_max,
+            })  # fmt: skip
+        return topics
+
+    def _forget_session(self) -> None:
+        self._session = self._epoch = 0
+        self._told.clear()
+        self._unwanted.clear()
+        self._changed = dict.fromkeys(self._followed.values())
+
+    def _rest(self) -> None:
+        """Something failed: try again in a moment."""
+        if not self._resting:
+            self._resting = True
+            broker = self._broker
+            broker.timers.add(Later(self._rested), broker.now_ms + broker.config.replica_fetch_backoff_ms)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self.ask()
+
+    def _hold(self, following: Following) -> None:
+        """Leave one partition out for a moment."""
+        if following.is_busy:
+            return
+        following.is_busy = True
+        self._leave_out(following)
+        broker = self._broker
+
+        def again() -> None:
+            following.is_busy = False
+            self.ask()
+
+        broker.timers.add(Later(again), broker.now_ms + broker.config.replica_fetch_backoff_ms)
+
+    def _leave_out(self, following: Following) -> None:
+        """The session must not send more of it meanwhile; when it is asked for again it is told anew."""
+        if self._followed.get(following.key) is following:
+            self._changed[following] = None
+            self._unwanted[following.key] = None
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def _answered(self, answer: memoryview | None, error: str | None) -> None:
+        self._in_flight = False
+        if answer is None:
+            self._forget_session()
+            return self._rest()
+        try:
+            response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
+        except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
+            response = decode_response(_FETCH, _VERSION, answer, 0)
+        if response.error_code:
+            self._forget_session()
+            if response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                return self._rest()
+            return self.ask()
+        if response.session_id != self._session or not response.session_id:
+            # A session that the leader has no room for is none: everything is told with each request.
+            self._session = response.session_id
+            self._epoch = 0
+        self._epoch = self._epoch % 0x7FFFFFFF + 1 if self._session else 0
+        for topic in response.responses:
+            topic_id = topic.topic_id.bytes
+            for row in topic.partitions:
+                following = self._followed.get((topic_id, row.partition_index))
+                if (
+                    following is not None
+                    and following.replica.following is following
+                    and not following.is_busy
+                ):
+                    self._take(following, row)
+        if not self._session:
+            self._forget_session()
+        self.ask()
+        return None
+
+    def _take(self, following: Following, row: Any) -> None:
+        """What the leader says of one partition."""
+        broker, replica = self._broker, following.replica
+        try:
+            if row.error_code:
+                return self._refused(following, row)
+            if row.diverging_epoch.end_offset >= 0:
+                return self._diverged(following, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
+            log = replica.log
+            if row.records:
+                end = log.next_offset
+                try:
+                    append_fetched(log, row.records, broker.wall_ms)
+                finally:
+                    if log.next_offset > end:
+                        broker.replicated(replica, log)
+                        self._changed[following] = None
+            if row.log_start_offset > log.log_start_offset and row.log_start_offset <= log.next_offset:
+                broker.upkeep.delete_records(replica, row.log_start_offset)
+            watermark = min(row.high_watermark, log.next_offset)
+            if watermark > replica.high_watermark:
+                replica.high_watermark = watermark
+                broker.moved(replica)
+        except (Refusal, DiskError) as error:
+            broker.say_once(f"{replica.topic}-{replica.number} cannot be followed: {error}")
+            self._hold(following)
+        return None
+
+    def wait_for(self, replica: Replica) -> None:
+        """The next request waits until what this replica has is durable."""
+        self._unsynced[replica] = None
+
+    def synced(self, replica: Replica) -> None:
+        if self._unsynced.pop(replica, self) is None and not self._unsynced:
+            self.ask()
+
+    def _refused(self, following: Following, row: Any) -> None:
+        replica, broker = following.replica, self._broker
+        if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            # Whoever knows the newer epoch will hear of it: the other one, or this one by the next news of the metadata.
+            return self._hold(following)
+        log = replica.log
+        start, watermark = row.log_start_offset, row.high_watermark
+        if start < 0:
+            return self._hold(following)
+        if log.next_offset < start:
+            broker.say(
+                f"{replica.topic}-{replica.number}: this replica ends at {log.next_offset}, the leader begins at {start}: "
+                "it begins there anew"
+            )
+            dropped = log.begin_at(start, broker.wall_ms)
+            replica.high_watermark = max(replica.high_watermark, start)
+        else:
+            dropped = log.truncate(max(start, min(watermark, log.next_offset)), broker.wall_ms)
+        self._cut(following, dropped)
+        return None
+
+    def _diverged(self, following: Following, epoch: int, end_offset: int) -> None:
+        """R1: after this end the leader's history is another one. Ours is cut to where both agree, and asked again."""
+        replica, broker = following.replica, self._broker
+        log = replica.log
+        own_epoch, own_end = log.epochs.end_of(epoch, log.next_offset)
+        target = end_offset if own_epoch < 0 else min(end_offset, own_end)
+        if target < replica.high_watermark:
+            broker.say(
+                f"{replica.topic}-{replica.number}: cut to {target}, below its high watermark {replica.high_watermark}, "
+                f"because leader epoch {following.epoch} has another history: an unclean leader was elected"
+            )
+            replica.high_watermark = target
+        dropped = log.truncate(max(target, log.log_start_offset), broker.wall_ms)
+        self._cut(following, dropped)
+
+    def _cut(self, following: Following, dropped: list[Any]) -> None:
+        """The log was cut: the recovery point is written down before anything new is written."""
+        following.is_busy = True
+        self._leave_out(following)
+        replica = following.replica
+        replica.high_watermark = min(replica.high_watermark, replica.log.next_offset)
+
+        def done() -> None:
+            following.is_busy = False
+            self.ask()
+
+        self._broker.upkeep.was_cut(replica, dropped, done)

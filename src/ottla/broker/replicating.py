@@ -1,0 +1,295 @@
+"""Roles: which of the replicas here lead and which follow, as the image says; and who is in sync (R3, R4, R5).
+
+A role begins and ends with a record of the metadata log, never by this broker's own decision, and only while the broker
+serves (`broker/membership.py`). A leader that finds a follower caught up, or left behind, asks the controller to change the ISR
+(AlterPartition); the change counts once it is in the image. All that is asked for in one turn shares a request, and one is
+under way at a time. Partitions of internal topics have owners (coordinators): they hear when a role begins and when it ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ottla.broker.fetchers import Fetcher, Following
+from ottla.broker.timers import Later, Periodic
+from ottla.broker.walking import Walk
+from ottla.controller.records import Partition
+from ottla.model.errors import ErrorCode
+from ottla.replication.leading import Leading
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
+
+_ALTER_PARTITION: Final = 56
+_ALTER_PARTITION_VERSION: Final = 3
+#: After a request about ISRs that failed, and after one that was refused.
+_AGAIN_MS: Final = 200
+_REFUSED_MS: Final = 1000
+#: Changes that one request asks for.
+_CHANGES_MAX: Final = 1000
+
+
+class Owner(Protocol):
+    """Who keeps its state in the partitions of a topic. Commits reach it as a watcher of the replica."""
+
+    def lead(self, replica: Replica, now_ms: int) -> None:
+        """This broker leads the partition from now on: load what is there."""
+
+    def rest(self, replica: Replica, now_ms: int) -> None:
+        """It leads it no more: forget."""
+
+
+class Replicating:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: By the name of their topic.
+        self.owners: dict[str, Owner] = {}
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        #: Fetchers that have something new to ask for, once the turn's records are all looked at.
+        self._to_ask: dict[Fetcher, None] = {}
+        #: Leaders that want their ISR changed.
+        self._wanting: dict[Replica, None] = {}
+        self._asking = False
+        self._resting = False
+        self._lag_walk = Walk(broker.timers, self._look_for_laggards)
+
+    def start(self, now_ms: int) -> None:
+        timers = self._broker.timers
+
+        def interval_ms() -> int:
+            return max(50, self._broker.config.replica_lag_time_max_ms // 2)
+
+        timers.add(Periodic(timers, interval_ms, self._check_lags), now_ms + interval_ms())
+
+    # --- roles ------------------------------------------------------------------------------------------------
+
+    def assign(self, replica: Replica, topic_id: bytes, partition: Partition) -> None:
+        """Give a replica the role that the metadata has for it."""
+        broker = self._broker
+        me, epoch = broker.membership.node_id, partition.leader_epoch
+        if not broker.membership.is_serving or partition.leader < 0:
+            self.rest(replica, epoch)
+        elif partition.leader == me:
+            self._lead(replica, partition)
+        else:
+            self._follow(replica, topic_id, partition)
+
+    def settle(self) -> None:
+        """The turn's records were looked at: now ask the leaders."""
+        while self._to_ask:
+            self._to_ask.popitem()[0].ask()
+
+    def _lead(self, replica: Replica, partition: Partition) -> None:
+        broker = self._broker
+        isr_min = replica.config.min_insync_replicas
+        leading = replica.leading
+        if leading is not None and replica.leader_epoch == partition.leader_epoch:
+            had_enough = leading.has_enough
+            leading.change(partition, isr_min, broker.now_ms)
+            if had_enough and not leading.has_enough:
+                # R8: they are written, but nobody knows when they will count.
+                broker.fail_waiting(replica, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            if replica.opened:
+                broker.advance(replica)
+                self._look_for_joiners(replica)
+            return
+        self._end_role(replica)
+        replica.lead(
+            Leading(broker.membership.node_id, partition, isr_min, broker.now_ms), partition.leader_epoch
+        )
+        owner = self.owners.get(replica.topic)
+        if owner is not None:
+            owner.lead(replica, broker.now_ms)
+        broker.role_changed(replica)
+
+    def _follow(self, replica: Replica, topic_id: bytes, partition: Partition) -> None:
+        following = replica.following
+        fetcher = self._fetcher(partition.leader, topic_id, partition.partition)
+        if (
+            following is not None
+            and following.epoch == partition.leader_epoch
+            and following.fetcher is fetcher
+        ):
+            return
+        self._end_role(replica)
+        following = Following(fetcher, replica, (topic_id, partition.partition), partition.leader_epoch)
+        replica.follow(following, partition.leader_epoch)
+        fetcher.add(following)
+        self._to_ask[fetcher] = None
+        self._broker.role_changed(replica)
+
+    def rest(self, replica: Replica, leader_epoch: int) -> None:
+        """No role: the partition has no leader, is offline here, or this broker does not serve."""
+        if replica.leading is None and replica.following is None:
+            replica.leader_epoch = leader_epoch
+            return
+        self._end_role(replica)
+        replica.rest(leader_epoch)
+        self._broker.role_changed(replica)
+
+    def _end_role(self, replica: Replica) -> None:
+        broker = self._broker
+        if replica.following is not None:
+            replica.following.fetcher.remove(replica.following)
+            replica.following = None
+        elif replica.leading is not None:
+            replica.leading = None
+            self._wanting.pop(replica, None)
+            broker.fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            owner = self.owners.get(replica.topic)
+            if owner is not None:
+                owner.rest(replica, broker.now_ms)
+
+    def _fetcher(self, leader: int, topic_id: bytes, number: int) -> Fetcher:
+        spread = int.from_bytes(topic_id[-4:], "big") + number
+        lane = spread % self._broker.config.num_replica_fetchers
+        fetcher = self._fetchers.get((leader, lane))
+        if fetcher is None:
+            fetcher = self._fetchers[leader, lane] = Fetcher(self._broker, leader, lane)
+        return fetcher
+
+    # --- followers of this broker's partitions ------------------------------------------------------------------
+
+    def fetched(self, replica: Replica, node_id: int, broker_epoch: int, offset: int) -> bool:
+        """A follower has everything before this offset; False if it is none of this partition's."""
+        leading = replica.leading
+        follower = leading.followers.get(node_id) if leading is not None else None
+        if leading is None or follower is None:
+            return False
+        broker, end = self._broker, replica.log.next_offset
+        follower.fetched(offset, end, broker_epoch, broker.now_ms)
+        if follower in leading.counted:
+            broker.advance(replica)
+            if leading.behind_ms >= 0 and leading.all_have(end):
+                leading.behind_ms = -1
+        elif leading.may_join(follower, replica.high_watermark):
+            self._want(replica, (*leading.isr, node_id))
+        return True
+
+    def _look_for_joiners(self, replica: Replica) -> None:
+        """Those who were ready while something else was asked for."""
+        leading = replica.leading
+        if leading is not None and leading.pending is None:
+            ready = [
+                node_id
+                for node_id, follower in leading.followers.items()
+                if leading.may_join(follower, replica.high_watermark) and self._broker.image.is_live(node_id)
+            ]
+            if ready:
+                self._want(replica, (*leading.isr, *ready))
+
+    def _check_lags(self, now_ms: int) -> None:
+        if self._broker.membership.is_serving:
+            self._lag_walk.begin(
+                [each for each in self._broker.hosting.replicas() if each.leading and each.leading.counted],
+                now_ms,
+            )
+
+    def _look_for_laggards(self, replica: Replica, now_ms: int) -> int:
+        leading = replica.leading
+        if leading is None or leading.pending is not None or not replica.opened:
+            return 1
+        lag_max_ms = self._broker.config.replica_lag_time_max_ms
+        laggards = leading.laggards(replica.log.next_offset, lag_max_ms, now_ms)
+        if laggards:
+            self._want(replica, tuple(each for each in leading.isr if each not in laggards))
+        return 2
+
+    # --- asking for another ISR -------------------------------------------------------------------------------
+
+    def _want(self, replica: Replica, isr: tuple[int, ...]) -> None:
+        """R4: ask the controller; until it has decided, both ISRs are waited for."""
+        assert replica.leading is not None
+        replica.leading.ask_for(isr)
+        self._wanting[replica] = None
+        self._ask_soon(0)
+
+    def _ask_soon(self, delay_ms: int) -> None:
+        if not self._resting and not self._asking:
+            self._resting = True
+            self._broker.timers.add(Later(self._rested), self._broker.now_ms + delay_ms)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._ask()
+
+    def _ask(self) -> None:
+        broker = self._broker
+        if self._asking or self._resting or broker.membership.suspended:
+            return
+        asked: dict[tuple[bytes, int], tuple[Replica, Leading, int]] = {}
+        topics: dict[bytes, list[dict[str, Any]]] = {}
+        for replica in list(self._wanting):
+            if len(asked) >= _CHANGES_MAX:
+                break
+            leading = replica.leading
+            if leading is None or leading.pending is None:
+                del self._wanting[replica]
+                continue
+            topic_id = broker.hosting.by_name[replica.topic].topic_id
+            asked[topic_id, replica.number] = replica, leading, leading.partition_epoch
+            topics.setdefault(topic_id, []).append(self._change(replica, leading))
+        if not asked:
+            return
+        self._asking = True
+        request = {
+            "broker_id": broker.membership.node_id,
+            "broker_epoch": broker.membership.broker_epoch,
+            "topics": [{"topic_id": topic, "partitions": rows} for topic, rows in topics.items()],
+        }
+
+        def answered(response: Any, error: str | None) -> None:
+            self._asking = False
+            if error is not None or response.error_code:
+                # Perhaps it was granted: both ISRs stand, and the same is asked again.
+                return self._ask_soon(_AGAIN_MS)
+            for topic in response.topics:
+                for row in topic.partitions:
+                    known = asked.get((topic.topic_id.bytes, row.partition_index))
+                    if known is not None:
+                        self._decided(*known, row)
+            if self._wanting:
+                self._ask_soon(0)
+            return None
+
+        broker.forwarding.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
+
+    def _change(self, replica: Replica, leading: Leading) -> dict[str, Any]:
+        assert leading.pending is not None
+        return {
+            "partition_index": replica.number,
+            "leader_epoch": replica.leader_epoch,
+            "partition_epoch": leading.partition_epoch,
+            "new_isr_with_epochs": [
+                {"broker_id": each, "broker_epoch": self._epoch_of(leading, each)} for each in leading.pending
+            ],
+            "leader_recovery_state": 0,
+        }
+
+    def _epoch_of(self, leading: Leading, node_id: int) -> int:
+        """R5: the life of a broker that this leader has heard of; the controller compares it with the present one."""
+        follower = leading.followers.get(node_id)
+        if follower is None:
+            return self._broker.membership.broker_epoch
+        # One that is in the ISR and has not fetched yet is in it by the controller's word.
+        return follower.epoch
+
+    def _decided(self, replica: Replica, leading: Leading, partition_epoch: int, row: Any) -> None:
+        if replica.leading is not leading or leading.partition_epoch != partition_epoch:
+            return
+        if not row.error_code:
+            # Granted: it counts as soon as the image has it, which may be any moment.
+            self._wanting.pop(replica, None)
+            return
+        # Refused: nothing was changed, and the image tells why or will.
+        self._wanting.pop(replica, None)
+        leading.refused()
+        broker = self._broker
+        broker.advance(replica)
+        broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _REFUSED_MS)
+
+    def catch_up(self) -> None:
+        """The store can be reached again."""
+        if self._wanting:
+            self._ask_soon(0)
