@@ -79,13 +79,16 @@ class Move:
     def carry_out(self) -> dict[TopicPartition, Election]:
         """Begin, and unless nobody watches see it through; returns what the elections at its end came to."""
         brokers = {node for tp, to in self.plan.items() for node in (*to, *self.before.get(tp, ()))}
-        if self.throttle is not None:
-            set_throttle(self.admin, self.before, self.plan, brokers, self.throttle)
         try:
+            if self.throttle is not None:
+                set_throttle(self.admin, self.before, self.plan, brokers, self.throttle)
             for part in _parts(self.plan):
                 self.admin.alter_partition_reassignments(part)
-        except BaseException:
-            if self.throttle is not None and not reassignments(self.admin, list(self.plan)):
+        except Exception:
+            if reassignments(self.admin, list(self.plan)):
+                # Some of it was accepted before something was refused.
+                self._tell_how_to_look()
+            elif self.throttle is not None:
                 remove_throttle(self.admin, brokers, {tp.topic for tp in self.plan})
             raise
         if not self.watched:
