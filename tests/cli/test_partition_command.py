@@ -22,11 +22,13 @@ def run(
 
     def against(*arguments: str) -> Ended:
         capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
+        code: Any = 0
+        try:
             main(list(arguments))
-            raise SystemExit(0)
+        except SystemExit as ended:
+            code = ended.code
         said = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), said.out, said.err)
+        return Ended(int(code or 0), said.out, said.err)
 
     yield against
     signal.signal(signal.SIGTERM, before)

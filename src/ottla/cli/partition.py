@@ -19,10 +19,11 @@ from ottla.cli.outcome import (
     say,
     usage_error,
 )
+from ottla.cli.plans import assignments_of, drained, ids, named, wanted
 from ottla.cli.topic import open_admin, reassignments, state
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from ottla.cli.reassigning import Replicas
     from ottla.client.blocking import Admin
@@ -84,7 +85,7 @@ def list_partitions(
         {
             "topic": name, "partition": part.partition, "leader": part.leader if part.leader >= 0 else None,
             "replicas": list(part.replicas), "isr": list(part.isr),
-            "state": state(part, moving.get(_tp(name, part.partition))),
+            "state": state(part, moving.get(named(name, part.partition))),
         }
         for name, topic in found.items()
         for part in topic.partitions.values()
@@ -99,7 +100,7 @@ def list_partitions(
             [
                 (
                     row["topic"], row["partition"], "none" if row["leader"] is None else row["leader"],
-                    _ids(row["replicas"]), _ids(row["isr"]), ", ".join(row["state"]),
+                    ids(row["replicas"]), ids(row["isr"]), ", ".join(row["state"]),
                 )
                 for row in rows
             ],
@@ -173,8 +174,8 @@ def reassign(
         elif unthrottle:
             _unthrottle(admin, as_json)
         else:
-            before = _assignments(admin)
-            plan = _plan(admin, before, topic, partition, to, replication_factor, file)
+            before = assignments_of(admin)
+            plan = wanted(admin, before, topic, partition, to, replication_factor, file)
             _move(admin, before, plan, throttle, dry_run=dry_run, no_wait=no_wait, as_json=as_json)
 
 
@@ -213,7 +214,7 @@ def elect(
         if topic:
             described = admin.describe_topics(topic)
             chosen = [
-                _tp(name, number) for name in topic for number in partition or described[name].partitions
+                named(name, number) for name in topic for number in partition or described[name].partitions
             ]
         results = admin.elect_leaders(chosen, unclean=unclean)
     _print_elections(results, as_json)
@@ -240,26 +241,18 @@ def drain(
       ottla partition drain 3 --throttle 50000000
       ottla partition drain 3 --unregister            once it has been stopped
     """
-    from ottla.controller import planning
-
     end_on_signals()
     with open_admin(bootstrap) as admin:
         cluster = admin.describe_cluster(include_fenced=True)
         live = {node.id: node.rack for node in cluster.nodes}
-        before = _assignments(admin)
+        before = assignments_of(admin)
         holds = [tp for tp, replicas in before.items() if broker in replicas]
         if broker not in live and broker not in {node.id for node in cluster.fenced} and not holds:
             raise CommandError(f"there is no broker {broker} in the cluster", NOT_FOUND)
         if unregister:
             _unregister(admin, broker, live=broker in live, holds=len(holds), as_json=as_json)
             return
-        plan: Replicas = {}
-        if holds:
-            _refuse_if_moving(admin)
-            try:
-                plan = _from_places(planning.drain(live, _to_places(before), broker))
-            except planning.CannotPlan as problem:
-                raise CommandError(str(problem)) from None
+        plan = drained(admin, before, live, broker) if holds else {}
         _move(
             admin, before, plan, throttle, dry_run=dry_run, no_wait=no_wait, as_json=as_json,
             nothing=f"broker {broker} holds nothing",
@@ -268,108 +261,6 @@ def drain(
         say(
             f"broker {broker} can be stopped; then `ottla partition drain {broker} --unregister` makes the cluster forget it"
         )
-
-
-# --- plans --------------------------------------------------------------------------------------------------------
-
-
-def _tp(topic: str, partition: int) -> TopicPartition:
-    from ottla.client.metadata import TopicPartition
-
-    return TopicPartition(topic, partition)
-
-
-def _ids(nodes: Sequence[int]) -> str:
-    return ",".join(map(str, nodes))
-
-
-def _assignments(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
-    return {
-        _tp(name, part.partition): tuple(part.replicas)
-        for name, topic in admin.list_topics(internal=True).items()
-        for part in topic.partitions.values()
-    }
-
-
-def _to_places(assignments: Replicas) -> Any:
-    from ottla.controller.planning import Place
-
-    return {Place(*tp): tuple(replicas) for tp, replicas in assignments.items()}
-
-
-def _from_places(plan: Mapping[Any, Sequence[int]]) -> dict[TopicPartition, tuple[int, ...]]:
-    return {_tp(*place): tuple(replicas) for place, replicas in plan.items()}
-
-
-def _refuse_if_moving(admin: Admin) -> None:
-    from ottla.cli.reassigning import refuse_if_moving
-
-    refuse_if_moving(admin)
-
-
-def _plan(
-    admin: Admin,
-    before: Replicas,
-    topic: str | None,
-    partition: int | None,
-    to: str | None,
-    replication_factor: int | None,
-    file: Path | None,
-) -> Replicas:
-    """What was asked for, without what is so already."""
-    from ottla.cli.reassigning import read_plan
-    from ottla.controller import planning
-
-    if file is not None:
-        return _changed(before, read_plan(file))
-    live = {node.id: node.rack for node in admin.describe_cluster().nodes}
-    mine: Replicas = before
-    if topic is not None:
-        admin.describe_topics([topic])
-        mine = {
-            tp: replicas
-            for tp, replicas in before.items()
-            if tp.topic == topic and partition in (None, tp.partition)
-        }
-        if not mine:
-            raise CommandError(f"topic {topic} has no partition {partition}", NOT_FOUND)
-    if to is not None:
-        return _changed(before, dict.fromkeys(mine, _brokers(to, live)))
-    _refuse_if_moving(admin)
-    away = sorted({node for replicas in mine.values() for node in replicas if node not in live})
-    if away:
-        raise CommandError(
-            f"broker {away[0]} holds replicas and is not there: bring it back, or move them away with "
-            f"`ottla partition drain {away[0]}`"
-        )
-    try:
-        if replication_factor is not None:
-            return _from_places(planning.change_factor(live, _to_places(mine), replication_factor))
-        return _from_places(planning.balance(live, _to_places(mine)))
-    except planning.CannotPlan as problem:
-        raise CommandError(str(problem)) from None
-
-
-def _brokers(text: str, live: Mapping[int, str | None]) -> tuple[int, ...]:
-    try:
-        brokers = tuple(int(each) for each in text.split(","))
-    except ValueError:
-        raise usage_error(f"--to takes broker ids separated by commas, not {text!r}") from None
-    if len(set(brokers)) != len(brokers):
-        raise usage_error(f"--to names a broker twice: {text}")
-    unknown = [node for node in brokers if node not in live]
-    if unknown:
-        raise CommandError(
-            f"broker {unknown[0]} is not there: the brokers are {_ids(sorted(live))}", NOT_FOUND
-        )
-    return brokers
-
-
-def _changed(before: Replicas, wanted: Replicas) -> Replicas:
-    for tp in wanted:
-        if tp not in before:
-            raise CommandError(f"there is no partition {tp}", NOT_FOUND)
-    return {tp: replicas for tp, replicas in wanted.items() if tuple(before[tp]) != tuple(replicas)}
 
 
 # --- doing it -----------------------------------------------------------------------------------------------------
@@ -401,7 +292,7 @@ def _move(
     if not as_json:
         print_table(
             ("TOPIC", "PARTITION", "FROM", "TO"),
-            [(tp.topic, tp.partition, _ids(before[tp]), _ids(to)) for tp, to in sorted(plan.items())],
+            [(tp.topic, tp.partition, ids(before[tp]), ids(to)) for tp, to in sorted(plan.items())],
         )
         print(f"{len(plan)} partition(s), {copied} replica(s) to copy")
     if dry_run:
@@ -439,7 +330,7 @@ def _show_status(admin: Admin, topic: str | None, as_json: bool) -> None:
         print_table(
             ("TOPIC", "PARTITION", "TO", "ADDING", "REMOVING"),
             [
-                (tp.topic, tp.partition, _ids(each.target), _ids(each.adding), _ids(each.removing))
+                (tp.topic, tp.partition, ids(each.target), ids(each.adding), ids(each.removing))
                 for tp, each in sorted(moving.items())
             ],
         )
