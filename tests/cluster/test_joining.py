@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+import ottla
 from ottla.runtime.local_zookeeper import LocalZookeeper
+from ottla.server.node import CannotStart
 from tests.cluster.running_cluster import RunningCluster, free_ports
 from tests.crash.broker_process import BrokerProcess, Wire
 
@@ -101,3 +105,17 @@ def test_a_signal_ends_a_start_that_waits(tmp_path: Path, zookeeper: LocalZookee
     broker = BrokerProcess(tmp_path / "data", 0, {"zookeeper.connect": zookeeper.address}).spawn()
     broker.wait_for("waiting for ZooKeeper")
     assert broker.stop() == 0
+
+
+def test_a_broker_inside_a_program_joins_too(start_cluster: StartCluster, zookeeper_connect: str) -> None:
+    cluster = start_cluster(1)
+    config = {"node.id": "2", "zookeeper.connect": zookeeper_connect}
+    with ottla.Broker(config=config) as inside:
+        cluster.wait_until(
+            lambda: {row.node_id for row in cluster.metadata(1).brokers} == {1, 2},
+            "both are known to the first",
+        )
+        assert inside.address in {f"{row.host}:{row.port}" for row in cluster.metadata(1).brokers}
+        with pytest.raises(CannotStart, match="node id 2 is taken"):
+            ottla.Broker(config=config)
+    cluster.wait_until(lambda: {row.node_id for row in cluster.metadata(1).brokers} == {1}, "it has left")

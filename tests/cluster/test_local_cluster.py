@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.running_cluster import PATIENCE_S, wait_until
+from tests.cluster.running_cluster import PATIENCE_S, free_ports, wait_until
 from tests.crash.broker_process import BrokerProcess, Wire
 
 
@@ -151,6 +152,18 @@ def test_a_cluster_on_a_zookeeper_that_is_there(tmp_path: Path, zookeeper_connec
         assert not (tmp_path / "data" / "zookeeper").exists()
         cluster.process.terminate()
         assert cluster.end() == 0
+
+
+def test_a_broker_that_cannot_start_stops_all(tmp_path: Path, zookeeper_connect: str) -> None:
+    port = next(free_ports())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port + 1))
+        arguments = ("-n", "2", "--listen", f"127.0.0.1:{port}", "--zookeeper", zookeeper_connect)
+        with up(tmp_path / "data", *arguments) as cluster:
+            assert cluster.end() == 1
+            assert f"broker 2: ottla: cannot listen on 127.0.0.1:{port + 1}" in cluster.words()
+            assert "broker 2 ended with status 1 before it could serve" in cluster.words()
+    assert not (tmp_path / "data" / "broker-1" / "ottla.pid").exists()
 
 
 def test_what_cannot_be_is_said_at_once(tmp_path: Path) -> None:

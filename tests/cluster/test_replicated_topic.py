@@ -1,5 +1,7 @@
 """A topic on three brokers: made, written and read with a client that knows nothing of us."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -73,6 +75,14 @@ def test_three_brokers_serve_a_replicated_topic(start_cluster: StartCluster) -> 
     # One after the other, each relieved by those that are left; the last one has nobody.
     for node in ALL:
         cluster.stop(node)
+        directory = str(cluster.nodes[node].data_dir)
+        verified = subprocess.run(
+            [sys.executable, "-m", "ottla.cli", "log", "verify", directory],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert verified.returncode == 0, verified.stdout
     # And all of it is there again.
     cluster.start(*ALL)
     for via in ALL:
