@@ -89,6 +89,9 @@ class Load:
         """Nothing acknowledged is lost, nothing is there twice, and the order is that of sending."""
         assert self.errors == []
         assert len(self.acknowledged) == self.sent
+        # R14: a repetition is answered with the offset of the first time.
+        unknown = [value for value, offset in self.acknowledged.items() if offset is None or offset < 0]
+        assert unknown == [], self._cluster.said()
         end = max(self.acknowledged.values()) + 1
         found = read_all(self._cluster, self.topic, end)
         assert sorted(found) == list(range(end))

@@ -1,5 +1,6 @@
 """Brokers that die, stand still or are restarted under load: nothing acknowledged is lost, and others go on soon."""
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -14,10 +15,11 @@ StartCluster = Callable[..., RunningCluster]
 ALL = (1, 2, 3)
 
 
-def led(cluster: RunningCluster, topic: str = "t") -> tuple[int, int]:
+def led(cluster: RunningCluster, topic: str = "t", min_insync: str = "2") -> tuple[int, int]:
     """The leader of a new topic's only partition, and somebody else."""
-    create(cluster, topic, 1, min_insync_replicas="2")
-    cluster.wait_in_sync(topic, 1, ALL)
+    create(cluster, topic, 1, min_insync_replicas=min_insync)
+    for via in ALL:
+        cluster.wait_in_sync(topic, via, ALL)
     state = cluster.partition(topic, 1)
     assert state is not None
     return state.leader, next(node for node in ALL if node != state.leader)
@@ -106,3 +108,33 @@ def test_a_rolling_restart_under_load(start_cluster: StartCluster) -> None:
     alike(cluster)
     print("the longest stalls were", *(f"{stall_s:.3f} s" for stall_s in stalls))
     assert max(stalls) < 1.0
+
+
+def test_one_of_three_is_enough(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3)
+    leader, other = led(cluster, min_insync="1")
+    [last] = set(ALL) - {leader, other}
+    with Load(cluster, "t") as load:
+        load.wait_for_more(50)
+        cluster.kill(leader)
+        load.wait_for_more(50)
+        cluster.kill(other)
+        load.wait_for_more(50)
+        assert cluster.partition("t", last) is not None
+        cluster.wait_in_sync("t", last, {last})
+        cluster.start(leader, other)
+        cluster.wait_in_sync("t", last, ALL)
+    alike(cluster)
+
+
+def test_a_broker_that_stops_stays_to_say_who_leads_now(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(3)
+    leader, _other = led(cluster)
+    cluster.nodes[leader].signal(signal.SIGTERM)
+
+    def is_told() -> bool:
+        state = cluster.partition("t", leader)
+        return state is not None and state.leader not in (leader, -1)
+
+    cluster.wait_until(is_told, "the broker that stops names another leader")
+    assert cluster.nodes[leader].end() == 0
