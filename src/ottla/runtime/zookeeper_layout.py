@@ -31,6 +31,9 @@ END: Final = "/metadata/end"
 LOG: Final = "/metadata/log"
 SNAPSHOTS: Final = "/metadata/snapshot"
 
+#: Here Kafka keeps the id of its cluster; other znodes of its own bear the same names as ours.
+KAFKAS: Final = "/cluster/id"
+
 CHUNK_BYTES_MAX: Final = 512 * 1024
 
 

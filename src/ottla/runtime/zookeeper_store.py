@@ -210,6 +210,11 @@ class ZookeeperStore:
         """Everything that was missed, then back to work."""
         log_moved, brokers_moved, controller_moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         if not self._opened.done():
+            if await self._link.exists(layout.KAFKAS) is not None:
+                raise StoreUnavailable(
+                    "Apache Kafka keeps its metadata there: give ottla a path of its own, "
+                    f"such as {self.settings.hosts}{self.settings.chroot}/ottla"
+                )
             await self._link.ensure(layout.first_znodes())
         # Another server of the ensemble may lag behind the one we were connected to, or behind our own lost write.
         await self._link.sync()
