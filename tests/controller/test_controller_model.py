@@ -154,7 +154,7 @@ class Cluster(RuleBasedStateMachine):
         """The setting counts for the leaders before the controller has seen to the eligible."""
         self.image = self.image.apply([r.Config(TOPIC_RESOURCE, name, "min.insync.replicas", str(number))])
         self.commit()
-        self.apply(void_eligible(self.image, [name]))
+        self.apply(void_eligible(self.image, self.image, CONFIG, [name]))
         self.reconcile(1)
 
     # --- how it is done ---------------------------------------------------------------------------------------

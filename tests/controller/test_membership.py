@@ -150,12 +150,21 @@ def test_a_broker_is_forgotten_when_it_has_gone() -> None:
         assert caught.value.code == code
 
 
-def test_nobody_is_eligible_after_min_isr_was_changed_unless_the_isr_is_empty() -> None:
-    image = cluster(part(isr=(1,), eligible=(2,)), part(isr=(), eligible=(2,)), part())
-    [voided] = void_eligible(image, ["t"])
+def test_r7_nobody_is_eligible_beside_an_isr_that_has_become_large_enough() -> None:
+    """Also if the setting was raised again meanwhile: what counts is what the leaders have seen."""
+    lowered = cluster(
+        part(isr=(1,), eligible=(2,)),
+        part(isr=(), eligible=(2,)),
+        part(),
+        settings={"min.insync.replicas": "1"},
+    )
+    raised = lowered.apply([r.Config(2, "t", "min.insync.replicas", "2")])
+    [voided] = void_eligible(raised, lowered, CONFIG, ["t"])
     assert isinstance(voided, r.Partition)
     assert (voided.partition, state(voided)) == (0, (1, (1,), ()))
-    assert after(only(image), voided) == (0, 1)
+    assert after(only(lowered), voided) == (0, 1)
+    # Where it is too small as before, they still have everything, and nobody else may.
+    assert void_eligible(raised, raised, CONFIG, ["t"]) == []
 
 
 def test_ten_thousand_partitions_survive_a_death_in_a_moment() -> None:

@@ -110,13 +110,15 @@ class Controlling:
         ]
         if not settings:
             return
-        image = self._broker.proposed
+        broker = self._broker
+        image = broker.proposed
         topics: set[str] = set()
         for setting in settings:
             if setting.name == _MIN_ISR:
                 is_topic = setting.resource_type == TOPIC_RESOURCE
                 topics.update([setting.resource_name] if is_topic else image.topics)
-        voided = void_eligible(image, sorted(topics.intersection(image.topics)))
+        names = sorted(topics.intersection(image.topics, broker.image.topics))
+        voided = void_eligible(image, broker.image, broker.config, names)
         if voided:
             self.propose(voided, self._decided)
         self._catch_up()
