@@ -74,7 +74,6 @@ class Controller:
         held, self.proposals = self.proposals, []
         for _kind, records, done in held:
             self.broker.image = self.broker.image.apply(records)
-            self.broker.records_in_log += len(records)
             self.controlling.follow(records, self.now_ms)
             done(None)
 
@@ -318,14 +317,17 @@ def test_a_long_log_is_replaced_by_what_it_amounts_to(controller: Any) -> None:
     # One at a time.
     [(_kind, records, done)] = c.snapshots
     assert records == c.broker.image.records()
-    c.broker.records_in_log += 5
+    # As the store counts them when it is done.
+    c.broker.records_in_log = 5
     done(None)
-    assert c.broker.records_in_log == len(records) + 5
+    c.advance(30_000)
+    c.perform()
+    assert len(c.snapshots) == 1
     c.broker.records_in_log = 20_000
     c.advance(10_000)
     c.perform()
     c.snapshots[-1][2]("not now")
-    assert c.broker.records_in_log == 20_000 and "not now" in c.said[-1]
+    assert "not now" in c.said[-1]
     c.advance(10_000)
     c.perform()
     assert len(c.snapshots) == 3

@@ -81,7 +81,7 @@ class Controlling:
         broker = self._broker
         if not broker.clustered:
             return
-        self.is_active = False
+        self.is_active = self._is_snapshot_under_way = False
         self._suspects.clear()
         for timed in (self._balance, self._log, self._again):
             broker.timers.cancel(timed)
@@ -188,9 +188,7 @@ class Controlling:
 
         def done(error: str | None) -> None:
             self._is_snapshot_under_way = False
-            if error is None:
-                broker.records_in_log += len(records) - before
-            else:
+            if error is not None:
                 broker.say(f"the metadata log could not be shortened: {error}")
 
         self._is_snapshot_under_way = True
