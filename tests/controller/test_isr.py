@@ -33,7 +33,8 @@ REFUSED = {
     "not the leader": (wish((1, 2), leader=2), ErrorCode.INVALID_REQUEST),
     "ahead in the leader's epoch": (wish((1,), leader_epoch=6), ErrorCode.NOT_CONTROLLER),
     "ahead in the partition's epoch": (wish((1,), partition_epoch=10), ErrorCode.NOT_CONTROLLER),
-    "without its leader": (wish((2, 3)), ErrorCode.INVALID_REQUEST),
+    "nobody": (wish(()), ErrorCode.INVALID_REQUEST),
+    "without its leader and anybody who was in sync": (wish((5,)), ErrorCode.INVALID_REQUEST),
     "somebody who is no replica": (wish((1, 4)), ErrorCode.INVALID_REQUEST),
     "R5 a member in another life": (wish({1: 1, 2: 77}), ErrorCode.INELIGIBLE_REPLICA),
     "R5 a member that is fenced": (wish((1, 5)), ErrorCode.INELIGIBLE_REPLICA),
@@ -73,3 +74,13 @@ def test_a_leader_that_goes_with_it_hands_over() -> None:
     new = alter_isr(image, PAGE_CACHE, only(image), wish((1, 3, 4)))
     assert (new.leader, new.isr, new.replicas) == (3, (3, 4), (3, 4))
     assert after(only(image), new) == (1, 1)
+
+
+def test_a_leader_whose_log_directory_failed_gives_up() -> None:
+    """It is not eligible either, though the ISR is small: it has nothing to lead with."""
+    image = cluster(part(isr=(1, 2)))
+    new = alter_isr(image, PAGE_CACHE, only(image), wish((2,)))
+    assert (state(new), after(only(image), new)) == ((2, (2,), ()), (1, 1))
+    image = cluster(part(isr=(1, 2)), stopping=(2,))
+    with pytest.raises(Refusal):
+        alter_isr(image, PAGE_CACHE, only(image), wish((2,)))

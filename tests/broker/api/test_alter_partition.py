@@ -126,3 +126,9 @@ def test_a_leader_hears_that_it_leads_no_more(driver: Any, client: Any) -> None:
     row = alter(client, (2, 3, 4))
     assert (row.error_code.value, row.leader_id, row.leader_epoch) == (NEW_LEADER_ELECTED, 3, 1)
     assert partition(driver).replicas == (3, 4)
+
+
+def test_a_leader_without_its_directory_gives_up(driver: Any, client: Any) -> None:
+    join_cluster(driver, part(0, 2, 3, 4))
+    row = alter(client, (3, 4))
+    assert (row.error_code.value, row.leader_id, row.isr) == (NEW_LEADER_ELECTED, 3, (3, 4))
