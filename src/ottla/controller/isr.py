@@ -3,6 +3,9 @@
 The request names the state that it was decided on; anything else has overtaken it. Who joins must live, not be about to stop, and
 be in the life that the leader fetches from (R5). The leader's epoch stays, unless this completes a reassignment that takes
 members away, or lets go a leader that is about to stop.
+
+A leader that leaves itself out gives up the partition: its log directory has failed. Another one in sync leads then, and the old one
+counts as having lost its records. (Kafka refuses such a request; its brokers tell of directories instead, KIP-858.)
 """
 
 from __future__ import annotations
@@ -32,7 +35,8 @@ class Wish(NamedTuple):
 def alter_isr(image: Image, rules: Rules, old: r.Partition, wish: Wish) -> r.Partition:
     """The partition as wished, `old` itself if that is what it is; or a Refusal with the protocol's code."""
     _check(image, old, wish)
-    altered = settle(old, rules, image.is_live, isr=wish.isr, by_leader=True)
+    given_up = () if wish.leader in wish.isr else (wish.leader,)
+    altered = settle(old, rules, image.is_live, isr=wish.isr, lost=given_up, by_leader=True)
     return as_one(old, complete(altered, rules, image.is_live))
 
 
@@ -46,8 +50,10 @@ def _check(image: Image, old: r.Partition, wish: Wish) -> None:
         raise Refusal(ErrorCode.INVALID_REQUEST, f"broker {wish.leader} does not lead this partition")
     if wish.partition_epoch < old.partition_epoch:
         raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"the partition epoch is {old.partition_epoch}")
-    if wish.leader not in wish.isr or not set(wish.isr) <= set(old.replicas):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the ISR must hold the leader, and replicas only")
+    if not set(wish.isr) <= set(old.replicas):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the ISR must hold replicas only")
+    if wish.leader not in wish.isr and not any(node in old.isr and image.is_live(node) for node in wish.isr):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "nobody else is in sync: the ISR must hold the leader")
     for node, epoch in wish.isr.items():
         broker = image.brokers.get(node)
         if broker is None or (epoch not in (ANY_EPOCH, broker.epoch)):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ottla.config.broker import BrokerConfig
 from ottla.controller import records as r
-from ottla.controller.electing import NO_LEADER, Rules, rules_of, settle
+from ottla.controller.electing import NO_LEADER, Rules, min_isr_of, rules_of, settle
 from ottla.controller.image import Image
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.store import Registration
@@ -82,14 +82,20 @@ def broker_removed(image: Image, config: BrokerConfig, node_id: int, live: Colle
     return [*broker_gone(image, config, node_id), r.BrokerRemoved(node_id)]
 
 
-def void_eligible(image: Image, topics: Iterable[str]) -> list[r.Record]:
-    """After a change of `min.insync.replicas`: who was eligible beside an ISR may lack what was committed since."""
-    return [
-        old._replace(eligible=(), partition_epoch=old.partition_epoch + 1)
-        for name in topics
-        for old in image.topics[name].partitions
-        if old.eligible and old.isr
-    ]
+def void_eligible(
+    image: Image, committed: Image, config: BrokerConfig, topics: Iterable[str]
+) -> list[r.Record]:
+    """After a change of `min.insync.replicas`, which counts from `committed` on: beside an ISR that is now large enough
+    nobody is eligible any more, even if the setting is raised again. Elsewhere who is eligible still has everything."""
+    made: list[r.Record] = []
+    for name in topics:
+        rules = rules_of(committed, config, name)
+        made += [
+            old._replace(eligible=(), partition_epoch=old.partition_epoch + 1)
+            for old in image.topics[name].partitions
+            if old.eligible and len(old.isr) >= min_isr_of(rules, old.replicas)
+        ]
+    return made
 
 
 def _change(
