@@ -105,7 +105,7 @@ def made(seed: int = 1, count: int = 2) -> tuple[Ensemble, list[Node]]:
 
 
 def test_everybody_hears_of_registrations_control_and_the_log_in_order() -> None:
-    ensemble, (one, two) = made()
+    _ensemble, (one, two) = made()
     assert one.register() < two.register()
     until(one.world, lambda: one.live == two.live == (1, 2))
     assert one.claim() == (1, None)
@@ -131,7 +131,7 @@ def test_the_same_directory_is_the_same_broker_and_another_is_not() -> None:
 
 
 def test_a_zombie_controller_cannot_append() -> None:
-    ensemble, (one, two) = made()
+    _ensemble, (one, two) = made()
     assert one.claim() == (1, None)
     answers: list[tuple[int, str | None]] = []
     two.store.usurp(1, 1, lambda *answer: answers.append(answer))
@@ -168,7 +168,7 @@ def test_a_write_of_unknown_outcome_is_in_the_log_once_or_not_and_told_truly() -
 def test_when_the_session_ended_a_lost_write_fails_or_was_there() -> None:
     outcomes = set()
     for seed in range(60):
-        ensemble, (one, two) = made(seed)
+        ensemble, (one, _two) = made(seed)
         one.register()
         assert one.claim() == (1, None)
         answers = one.append(1)

@@ -83,7 +83,9 @@ class Fetcher:
             del self._followed[following.key]
             self._unwanted[following.key] = None
         self._changed.pop(following, None)
-        self._unsynced.pop(following.replica, None)
+        if self._unsynced.pop(following.replica, self) is None and not self._unsynced:
+            # The others have waited for this one, whose sync nobody will tell of any more.
+            self._broker.timers.add(Later(self.ask), self._broker.now_ms)
 
     # --- asking -----------------------------------------------------------------------------------------------
 
@@ -99,8 +101,8 @@ class Fetcher:
         if node is None:
             return self._rest()
         topics = self._positions()
-        if not topics and not self._session:
-            # Those that there are must wait, and come back by themselves.
+        if not topics and all(key in self._unwanted for key in self._told):
+            # Those that there are must wait, and come back by themselves. A session of none would be answered at once.
             return None
         forgotten: dict[bytes, list[int]] = {}
         for key in self._unwanted:

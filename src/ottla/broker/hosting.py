@@ -197,7 +197,10 @@ class Hosting:
         try:
             home.sync_logs(
                 [
-                    ([segment.file for segment in replica.log.unsynced], replica.log.directory)
+                    (
+                        [*replica.log.loose, *(segment.file for segment in replica.log.unsynced)],
+                        replica.log.directory,
+                    )
                     for replica in replicas
                     if replica.opened
                 ]
@@ -207,6 +210,7 @@ class Hosting:
             return
         for replica in replicas:
             if replica.opened:
+                replica.log.settle_loose(tuple(replica.log.loose))
                 for segment in list(replica.log.unsynced):
                     replica.log.synced(segment, segment.next_offset)
                 replica.advance()

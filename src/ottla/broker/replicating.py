@@ -194,7 +194,25 @@ class Replicating:
         laggards = leading.laggards(replica.log.next_offset, lag_max_ms, now_ms)
         if laggards:
             self._want(replica, tuple(each for each in leading.isr if each not in laggards))
+        else:
+            self._look_for_joiners(replica)
         return 2
+
+    def _look_for_joiners(self, replica: Replica) -> None:
+        """Ask again for one that was refused: it says no more where it stands until there is something new."""
+        leading = replica.leading
+        if leading is None or leading.pending is not None or not replica.opened:
+            return
+        for follower in leading.followers.values():
+            node = self._broker.image.brokers.get(follower.node_id)
+            if (
+                leading.may_join(follower, replica.high_watermark)
+                and node is not None
+                and node.epoch == follower.epoch
+                and self._broker.image.is_live(follower.node_id)
+            ):
+                self._want(replica, (*leading.isr, follower.node_id))
+                return
 
     # --- asking for another ISR -------------------------------------------------------------------------------
 
@@ -285,6 +303,8 @@ class Replicating:
         # Refused: nothing was changed, and the image tells why or will.
         self._wanting.pop(replica, None)
         leading.refused()
+        broker = self._broker
+        broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _AGAIN_MS)
         broker = self._broker
         broker.advance(replica)
         broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _REFUSED_MS)

@@ -38,9 +38,13 @@ class LeaderEpochs:
         return self.pairs[-1][0] if self.pairs else _UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` begins at this offset; True if that was news."""
+        """Note that records of `epoch` stand from this offset on; True if that was news."""
+        known = len(self.pairs)
+        while self.pairs and self.pairs[-1][0] > epoch and self.pairs[-1][1] >= start_offset:
+            # A newer epoch that this replica led without writing anything: what came to stand here is older after all.
+            self.pairs.pop()
         if self.pairs and self.pairs[-1][0] >= epoch:
-            return False
+            return len(self.pairs) < known
         # An epoch that wrote nothing before the next one began has no offsets of its own.
         while self.pairs and self.pairs[-1][1] >= start_offset:
             self.pairs.pop()

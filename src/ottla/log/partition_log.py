@@ -262,7 +262,7 @@ class PartitionLog:
         config = self.config
         if base_offset < 0:
             base_offset = self.next_offset
-        if leader_epoch > self.epochs.latest or not self.epochs_written:
+        if leader_epoch != self.epochs.latest or not self.epochs_written:
             self.begin_epoch(leader_epoch, base_offset)
         active = self.active
         if (

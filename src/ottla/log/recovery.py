@@ -246,7 +246,7 @@ def _read_from(
         last_offset = header[BASE] + header[DELTA]
         note(last_offset, header[MAX_TIMESTAMP], position, whole, interval)
         if last_offset >= trust_before:
-            if header[EPOCH] > latest:
+            if header[EPOCH] > latest or (header[EPOCH] < latest and header[BASE] >= epochs.pairs[-1][1]):
                 epochs.assign(header[EPOCH], header[BASE])
                 latest = epochs.latest
             if header[PRODUCER] >= 0:
@@ -367,6 +367,9 @@ def _adopt_epochs(log: PartitionLog, epochs: LeaderEpochs | None, file: bytes | 
     log.epochs = epochs
     if epochs.render() != (file or LeaderEpochs().render()):
         log.save_epochs()
+    elif file is not None and log.recovery_point < log.next_offset:
+        # R1: it may be as little durable as the records that were read again, and a flush of those must cover it.
+        log.loose.append(log.disk.open(f"{log.directory}/{EPOCHS}"))
 
 
 def _remove(segment: Segment) -> None:

@@ -69,6 +69,9 @@ class Actor:
         self._refreshing = False
         self._after_refresh: list[Callable[[], None]] = []
 
+    def begin(self) -> None:
+        """Set to work."""
+
     def ask(
         self, node_id: int, key: int, body: dict[str, Any], answered: Callable[[Any | None], None]
     ) -> None:

@@ -56,7 +56,7 @@ class ClusterProducer(Actor):
 
     @property
     def is_done(self) -> bool:
-        return not any(self.unanswered.values())
+        return not any(self.unanswered.values()) and not any(self._in_flight.values())
 
     def _ask_for_id(self) -> None:
         def answered(response: Any | None) -> None:

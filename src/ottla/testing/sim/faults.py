@@ -1,9 +1,13 @@
 """What goes wrong in a simulated cluster, and how it is put right: each fault begins, lasts a while, and ends by itself.
 
-Faults overlap. `FAULTS` weighs them; the seed draws from it. Which power cuts are fair is decided here as well: under the durable
-policy any is. Under the page-cache policy an acknowledgement promises that a record is in the memory of all members of the
-ISR, so it is lost for good if all of them lose their power. A broker's power is therefore cut only while, of each such partition
-that it holds, somebody else who has everything (in the ISR, or eligible) has not lost his own since; else it is killed instead.
+Faults overlap, and the seed draws them. Which deaths are fair is decided here as well: under the durable policy all are. Under the
+page-cache policy an acknowledgement promises that a record is in the memory of all members of the ISR, so it is lost for good
+when all of them lose their power; and a broker that was killed cannot be told from one that lost its power, so the cluster may
+choose the wrong one of two such. Therefore, of each such partition, one that has everything (in the ISR, or eligible) stays
+sure of its memory while another has lost it: no power cut takes the last one that is sure, nor does a kill as
+long as a power cut is not overcome. "Sure" is who has not died since the metadata last took it in. With `min.insync.replicas`
+of 1 nobody remembers who was in sync when the last member of the ISR, of whose death nobody knows yet, has lost its power:
+such partitions are spared power cuts altogether.
 """
 
 from __future__ import annotations
@@ -23,8 +27,9 @@ class Faults:
         self._world = cluster.world
         #: Machines that something happens to, so that no two stories are told of one at a time.
         self._busy: dict[int, None] = {}
-        #: Brokers that lost their power, until the metadata has their next life.
-        self._forgetful: dict[int, int] = {}
+        #: Brokers that died without a clean stop, until the metadata has their next life: the epoch of the one that ended,
+        #: and whether its memory is lost.
+        self._unsure: dict[int, tuple[int, bool]] = {}
         self.kinds: list[Callable[[], str | None]] = [
             self.kill, self.kill, self.kill, self.pause, self.pause, self.cut_power, self.cut_power, self.stop,
             self.isolate, self.isolate, self.split, self.one_way, self.one_way, self.slow_link,
@@ -71,8 +76,9 @@ class Faults:
 
     def kill(self) -> str | None:
         machine = self._victim()
-        if machine is None:
+        if machine is None or not self._may_die(machine, lost_power=False):
             return None
+        self._note_death(machine, lost_power=False)
         machine.kill()
         self._then(machine, self._span(50, 6000), machine.start)
         return f"broker {machine.node_id} is killed"
@@ -89,11 +95,9 @@ class Faults:
         machine = self._victim()
         if machine is None:
             return None
-        if not self.may_cut(machine):
+        if not self._may_die(machine, lost_power=True):
             return self.kill()
-        member = machine.member
-        assert member is not None
-        self._forgetful[machine.node_id] = member.broker.membership.broker_epoch if member.started else -1
+        self._note_death(machine, lost_power=True)
         self._then(machine, 100 + self._span(100, 6000), machine.start)
         if self._world.chance(0.5):
             # In the midst of something.
@@ -103,20 +107,31 @@ class Faults:
             machine.lose_power()
         return f"broker {machine.node_id} loses its power"
 
-    def may_cut(self, machine: Machine) -> bool:
+    def _note_death(self, machine: Machine, *, lost_power: bool) -> None:
+        known = self._cluster.ensemble.image.brokers.get(machine.node_id)
+        member = machine.member
+        assert member is not None
+        epoch = max(known.epoch if known is not None else -1, member.broker.membership.broker_epoch)
+        _before, was_lost = self._unsure.get(machine.node_id, (-1, False))
+        self._unsure[machine.node_id] = (epoch, lost_power or was_lost)
+
+    def _may_die(self, machine: Machine, *, lost_power: bool) -> bool:
         image = self._cluster.ensemble.image
-        for node_id, epoch in list(self._forgetful.items()):
+        for node_id, (epoch, _lost) in list(self._unsure.items()):
             broker = image.brokers.get(node_id)
             if broker is not None and broker.epoch > epoch and not broker.fenced:
-                del self._forgetful[node_id]
+                del self._unsure[node_id]
         for topic in image.topics.values():
             if image.topic_config(topic.name).get("flush.policy") == "durable":
                 continue
             for partition in topic.partitions:
                 holders = [*partition.isr, *partition.eligible]
-                if machine.node_id in holders and all(
-                    each == machine.node_id or each in self._forgetful for each in holders
-                ):
+                others = [each for each in holders if each != machine.node_id]
+                is_alone = int(image.topic_config(topic.name).get("min.insync.replicas", "1")) < 2
+                if lost_power and is_alone and machine.node_id in holders:
+                    return False
+                is_lost = lost_power or any(self._unsure.get(each, (0, False))[1] for each in holders)
+                if is_lost and machine.node_id in holders and all(each in self._unsure for each in others):
                     return False
         return True
 

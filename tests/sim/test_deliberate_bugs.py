@@ -1,0 +1,128 @@
+"""The simulator can fail: each bug that is patched into the core here is found within a few seeds.
+
+Nothing in `src/` knows of these. A bug that is found later than its bound, or not at all, means that the simulator has become
+blind to it: then faults, clients or invariants have to be mended, not the bound.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from ottla.broker.fetchers import Fetcher, Following
+from ottla.broker.membership import Membership
+from ottla.broker.replicating import Replicating
+from ottla.controller import isr
+from ottla.log.partition_log import PartitionLog
+from ottla.replication.leading import Leading
+from ottla.replication.replica import Replica
+from ottla.testing.sim.cluster import ClusterOptions, run_cluster
+from ottla.testing.sim.scenario import Failure
+from ottla.testing.sim.store import Ensemble
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """R1: whoever begins to follow cuts its log to its own high watermark, as before KIP-101."""
+    add = Fetcher.add
+
+    def cut_and_add(self: Fetcher, following: Following) -> None:
+        replica = following.replica
+        if replica.opened and replica.high_watermark < replica.log.next_offset:
+            replica.log.truncate(replica.high_watermark, self._broker.wall_ms)
+        add(self, following)
+
+    patch.setattr(Fetcher, "add", cut_and_add)
+
+
+def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
+    """R3: the leader's own log decides."""
+    patch.setattr(Leading, "bound", lambda _self, end: end)
+
+
+def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
+    """R4: the leader leaves out who lags behind, and asks nobody."""
+    want = Replicating._want
+
+    def shrink(self: Replicating, replica: Replica, members: tuple[int, ...]) -> None:
+        leading = replica.leading
+        if leading is not None and len(members) < len(leading.isr):
+            leading.isr = members
+            leading._count()
+            self._broker.advance(replica)
+        else:
+            want(self, replica, members)
+
+    patch.setattr(Replicating, "_want", shrink)
+
+
+def skip_the_controllers_fence(patch: pytest.MonkeyPatch) -> None:
+    """R6: a controller that was replaced still writes."""
+    patch.setattr(Ensemble, "is_controller_epoch", lambda _self, _epoch: True)
+
+
+def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
+    """R7: every broker says that its last life ended well."""
+    join = Membership.join
+
+    def join_as_if_clean(self: Membership, now_ms: int, done: Any) -> None:
+        register = self._register
+
+        def register_as_if_clean() -> None:
+            self._is_clean = True
+            register()
+
+        self._register = register_as_if_clean  # type: ignore[method-assign]
+        join(self, now_ms, done)
+
+    patch.setattr(Membership, "join", join_as_if_clean)
+
+
+def forget_an_epoch_without_records(patch: pytest.MonkeyPatch) -> None:
+    """R1: an epoch in which nothing was written leaves no trace in its leader's log."""
+    patch.setattr(PartitionLog, "lead", lambda _self, _epoch: None)
+
+
+def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
+    """R3: the high watermark moves although the ISR is smaller than `min.insync.replicas`."""
+
+    def bound(self: Leading, end: int) -> int:
+        return min((follower.end for follower in self.counted), default=end)
+
+    patch.setattr(Leading, "bound", bound)
+
+
+def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """R11: a follower fetches on before what it has is synced."""
+    patch.setattr(Fetcher, "wait_for", lambda _self, _replica: None)
+
+
+class Bug(NamedTuple):
+    patch: Patch
+    seeds_max: int
+    options: ClusterOptions = ClusterOptions()
+
+
+BUGS = (
+    Bug(truncate_by_high_watermark, 20),
+    Bug(acknowledge_before_the_isr_has_it, 20),
+    Bug(shrink_the_isr_without_the_store, 20),
+    Bug(skip_the_controllers_fence, 20),
+    Bug(trust_an_unclean_restart, 20),
+    Bug(forget_an_epoch_without_records, 20),
+    Bug(commit_with_too_few, 20),
+    Bug(report_before_it_is_durable, 20),
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.patch.__name__)
+def test_it_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug.patch(monkeypatch)
+    for seed in range(1, bug.seeds_max + 1):
+        try:
+            run_cluster(seed, bug.options)
+        except Failure as failure:
+            print(f"{bug.patch.__name__} in seed {seed}: {str(failure)[:300]}")
+            return
+    pytest.fail(f"{bug.patch.__name__} was not found in {bug.seeds_max} seeds")
