@@ -12,7 +12,6 @@ import pytest
 from ottla.broker.fetchers import Fetcher, Following
 from ottla.broker.membership import Membership
 from ottla.broker.replicating import Replicating
-from ottla.controller import isr
 from ottla.log.partition_log import PartitionLog
 from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica

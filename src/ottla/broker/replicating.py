@@ -167,18 +167,6 @@ class Replicating:
             self._want(replica, (*leading.isr, node_id))
         return True
 
-    def _look_for_joiners(self, replica: Replica) -> None:
-        """Those who were ready while something else was asked for."""
-        leading = replica.leading
-        if leading is not None and leading.pending is None:
-            ready = [
-                node_id
-                for node_id, follower in leading.followers.items()
-                if leading.may_join(follower, replica.high_watermark) and self._broker.image.is_live(node_id)
-            ]
-            if ready:
-                self._want(replica, (*leading.isr, *ready))
-
     def _check_lags(self, now_ms: int) -> None:
         if self._broker.membership.is_serving:
             self._lag_walk.begin(
@@ -199,20 +187,20 @@ class Replicating:
         return 2
 
     def _look_for_joiners(self, replica: Replica) -> None:
-        """Ask again for one that was refused: it says no more where it stands until there is something new."""
-        leading = replica.leading
+        """Ask for those who were ready while something else was asked for, or who were refused: they say no more where they
+        stand until there is something new."""
+        leading, image = replica.leading, self._broker.image
         if leading is None or leading.pending is not None or not replica.opened:
             return
-        for follower in leading.followers.values():
-            node = self._broker.image.brokers.get(follower.node_id)
-            if (
-                leading.may_join(follower, replica.high_watermark)
-                and node is not None
-                and node.epoch == follower.epoch
-                and self._broker.image.is_live(follower.node_id)
-            ):
-                self._want(replica, (*leading.isr, follower.node_id))
-                return
+        ready = [
+            node_id
+            for node_id, follower in leading.followers.items()
+            if leading.may_join(follower, replica.high_watermark)
+            and image.is_live(node_id)
+            and image.brokers[node_id].epoch == follower.epoch
+        ]
+        if ready:
+            self._want(replica, (*leading.isr, *ready))
 
     # --- asking for another ISR -------------------------------------------------------------------------------
 
@@ -303,8 +291,6 @@ class Replicating:
         # Refused: nothing was changed, and the image tells why or will.
         self._wanting.pop(replica, None)
         leading.refused()
-        broker = self._broker
-        broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _AGAIN_MS)
         broker = self._broker
         broker.advance(replica)
         broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _REFUSED_MS)
