@@ -67,6 +67,12 @@ def test_r5_another_life_is_a_departure_and_an_arrival() -> None:
     assert records == broker_came(image, CONFIG, registration(1, 50))
 
 
+def test_r5_lives_do_not_go_back() -> None:
+    """The controller has seen a life begin of which the list of the living does not tell yet."""
+    image = cluster(part()).apply([r.Broker(1, 50, "h1", 9092)])
+    assert reconcile(image, CONFIG, living(1, 2, 3, 4)) == []
+
+
 def test_r7_after_an_unclean_end_it_leaves_the_isr_first() -> None:
     image = cluster(part(), part((2, 1, 3)))
     records = reconcile(image, CONFIG, {**living(2, 3, 4), 1: registration(1, 50, clean=False)})

@@ -34,7 +34,9 @@ def reconcile(
     for node, broker in image.brokers.items():
         registration = live.get(node)
         if registration is not None and registration.epoch != broker.epoch:
-            came.append(registration)
+            # One that is older than the image was replaced; the news is on its way.
+            if registration.epoch > broker.epoch:
+                came.append(registration)
         elif not broker.fenced and (registration is None or node in suspects):
             gone.append(broker)
     came += [registration for node, registration in live.items() if node not in image.brokers]
