@@ -4,7 +4,7 @@
 changes of its partitions: a controller that dies in the middle leaves a broker that is still to be dealt with, and the next one
 does so from the start. A broker acts only under a record of its present life, so it sees its partitions settled first.
 
-A registration whose epoch is not the one in the image is another life (R5): its earlier life has ended, whether anybody noticed or
+A registration with a higher epoch than that in the image is another life (R5): its earlier life has ended, whether anybody noticed or
 not. What it leads goes on in a new leader epoch; unless the life before ended cleanly, or a topic's records are flushed before
 they are reported, it leaves the ISR and the eligible before it may lead again (R7).
 """

@@ -48,6 +48,15 @@ class ClusterOptions:
     #: The names of faults that may happen; empty for all.
     kinds: tuple[str, ...] = ()
 
+    def arguments(self) -> str:
+        """The same on the command line."""
+        given = [
+            f" --{name} {getattr(self, name)}"
+            for name in ("seconds", "faults", "brokers")
+            if getattr(self, name) != getattr(ClusterOptions, name)
+        ]
+        return "".join(given) + (f" --kinds {','.join(self.kinds)}" if self.kinds else "")
+
 
 @dataclass
 class ClusterOutcome:
@@ -221,15 +230,10 @@ class Cluster:
         return self.outcome
 
     def _failure(self, kind: str, text: str) -> Failure:
-        more = ""
-        if self.options.kinds:
-            more += f" --kinds {','.join(self.options.kinds)}"
-        if self.options.brokers:
-            more += f" --brokers {self.options.brokers}"
         return Failure(
             kind,
             f"cluster seed {self.seed} after {self.world.now_ms - START_MS} ms: {text}\n"
-            f"  replay: python -m ottla.testing.sim --cluster {self.seed} --trace{more}",
+            f"  replay: python -m ottla.testing.sim --cluster {self.seed} --trace{self.options.arguments()}",
             self.world.trace,
         )
 

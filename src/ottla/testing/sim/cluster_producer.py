@@ -153,6 +153,9 @@ class ClusterProducer(Actor):
             row = response.responses[0].partition_responses[0]
             if row.error_code == 0:
                 self._accepted(batch, row.base_offset)
+            elif row.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._is_idempotent:
+                # It is there, further back than a leader remembers where: later ones went to another leader meanwhile.
+                self.unanswered[key].remove(batch)
             else:
                 self.world.tell(f"{self.name}: {batch.values[0]!r} is refused: {row.error_code!r}")
                 self._check(batch, row.error_code)

@@ -34,7 +34,7 @@ class Faults:
             self.kill, self.kill, self.kill, self.pause, self.pause, self.cut_power, self.cut_power, self.stop,
             self.isolate, self.isolate, self.split, self.one_way, self.one_way, self.slow_link,
             self.cut_store, self.expire, self.drop, self.drop, self.drop_all, self.slow_store, self.lag, self.lag,
-            self.suspect, self.suspect, self.snapshot,
+            self.suspect, self.suspect, self.usurp, self.usurp, self.snapshot,
         ]  # fmt: skip
 
     def happen(self) -> str:
@@ -308,8 +308,26 @@ class Faults:
         self._world.random.shuffle(members)
         holder = self._cluster.ensemble.holder
         who = next((each for each in members if each.node_id == holder), members[0])
-        if self._world.chance(0.3):
-            who = members[0]
         whom = next(each for each in members if each is not who)
         self._world.later(1, lambda: who.suspect(whom.node_id))
         return f"broker {who.node_id} takes broker {whom.node_id} for dead"
+
+    def usurp(self) -> str | None:
+        """Somebody believes that of the controller and takes over; often the old one does not hear of it for a while."""
+        machines = [machine for machine in self._cluster.machines.values() if machine.is_running]
+        members = [machine.member for machine in machines if machine.member is not None]
+        holder = self._cluster.ensemble.holder
+        controller = next((each for each in members if each.node_id == holder), None)
+        others = [each for each in members if each is not controller and each.joined]
+        if controller is None or not others:
+            return None
+        who = others[self._world.below(len(others))]
+        client = controller.client
+        client.lag_ms = 200 + self._world.below(4000)
+
+        def hear() -> None:
+            client.lag_ms = 3
+
+        self._world.later(client.lag_ms, hear)
+        self._world.later(1, lambda: who.suspect(holder))
+        return f"broker {who.node_id} takes the controller for dead, which lags {client.lag_ms} ms behind"

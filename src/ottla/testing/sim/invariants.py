@@ -57,7 +57,8 @@ class Invariants:
         self._seen: dict[int, dict[Key, tuple[Replica, Seen]]] = {}
         #: How far replicas of a broker that is gone reached, where that is certain.
         self._left: dict[int, dict[Key, int]] = {}
-        self._ids: dict[int, bytes] = {}
+        #: How often a partition got another leader, or the same one anew.
+        self.elections = 0
         ensemble.on_append = self.appended
 
     # --- the metadata log ---------------------------------------------------------------------------------------
@@ -101,6 +102,8 @@ class Invariants:
         if partition.leader < 0:
             return
         where = (partition.topic_id, partition.partition, partition.leader_epoch)
+        if where not in self._elected and partition.leader_epoch > 0:
+            self.elections += 1
         elected = self._elected.setdefault(where, partition.leader)
         if elected != partition.leader:
             raise Anomaly("two-leaders", f"{elected} was elected before: {partition}")
@@ -174,7 +177,14 @@ class Invariants:
 
     def _reached(self, node_id: int, key: Key) -> int | None:
         member = self._members().get(node_id)
-        if member is not None and member.alive and member.started:
+        known = self._ensemble.image.brokers.get(node_id)
+        if (
+            member is not None
+            and member.started
+            # Until the metadata knows of its present life, the ISR speaks of the one before.
+            and known is not None
+            and known.epoch == member.broker.membership.broker_epoch
+        ):
             hosted = member.broker.hosting.by_id.get(int.from_bytes(key[0], "big"))
             replica = hosted.replicas.get(key[1]) if hosted is not None else None
             if replica is not None and replica.opened:

@@ -1,0 +1,83 @@
+"""A simulated cluster holds what it promises: a hundred seeds of sixty seconds, in each of which twenty things go wrong.
+
+`make sim SEEDS=1-5000` runs more of them. What every step is checked for is in `testing/sim/invariants.py`.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from ottla.broker.membership import Membership
+from ottla.testing.sim.__main__ import main
+from ottla.testing.sim.cluster import Cluster, ClusterOptions, run_cluster
+from ottla.testing.sim.scenario import Failure
+
+SEEDS = 100
+CHUNK = 5
+EVENTS_MAX = 10_000
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
+def test_nothing_acknowledged_is_lost(first: int) -> None:
+    """In chunks, so that two processes share them."""
+    faults: Counter[str] = Counter()
+    for seed in range(first, first + CHUNK):
+        outcome = run_cluster(seed)
+        faults += outcome.faults
+        assert outcome.acknowledged > 20 and outcome.events <= EVENTS_MAX, outcome
+        assert outcome.seconds == 60 or outcome.events > EVENTS_MAX * 0.9
+    assert faults.total() > 15 * CHUNK
+
+
+def test_a_false_suspicion_costs_an_election_never_data() -> None:
+    """Brokers that are well are taken for dead again and again, the controller too: they are fenced, and come back."""
+    elections = fenced = 0
+    for seed in range(201, 207):
+        cluster = Cluster(seed, ClusterOptions(kinds=("suspect", "usurp")), traced=True)
+        outcome = cluster.run()
+        assert outcome.acknowledged > 100
+        elections += cluster.invariants.elections
+        fenced += sum("was taken for dead, and registers anew" in line for line in outcome.trace)
+    assert fenced > 20 and elections > 40
+
+
+def test_with_all_but_one_dead_a_topic_of_min_isr_1_still_serves() -> None:
+    """Kills alone, in small clusters: most of the time somebody is missing."""
+    for seed in range(301, 304):
+        assert run_cluster(seed, ClusterOptions(brokers=3, faults=40, kinds=("kill",))).acknowledged > 100
+
+
+def test_a_seed_always_tells_the_same_story() -> None:
+    assert run_cluster(7, traced=True).trace == run_cluster(7, traced=True).trace
+    assert run_cluster(7, traced=True).trace != run_cluster(8, traced=True).trace
+
+
+def test_the_story_does_not_depend_on_the_hash_seed() -> None:
+    stories = [
+        subprocess.run(
+            [sys.executable, "-m", "ottla.testing.sim", "--cluster", "11", "--trace"],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, check=True, text=True,
+        ).stdout.rpartition("\n1 of 1")[0]
+        for hash_seed in ("1", "2")
+    ]  # fmt: skip
+    assert stories[0] == stories[1] and len(stories[0].splitlines()) > 300
+
+
+def test_a_failure_says_how_to_see_it_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # A broker that never finds out that it was fenced.
+    monkeypatch.setattr(Membership, "_register", lambda _self: None)
+    options = ClusterOptions(seconds=5, faults=3, brokers=3, kinds=("kill", "suspect"))
+    with pytest.raises(Failure) as raised:
+        run_cluster(5, options)
+    text, command = str(raised.value).splitlines()
+    assert text.startswith("cluster seed 5 after ") and raised.value.kind == "unhealed"
+    arguments = command.partition("ottla.testing.sim ")[2].split()
+    assert arguments[:3] == ["--cluster", "5", "--trace"]
+    assert main(arguments) == 1
+    told = capsys.readouterr().out
+    assert text in told and "fault: " in told and "everything is mended" in told
