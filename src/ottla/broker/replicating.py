@@ -167,6 +167,26 @@ class Replicating:
             self._want(replica, (*leading.isr, node_id))
         return True
 
+    def nearer(self, replica: Replica, rack: str, offset: int) -> int:
+        """KIP-392: the follower in this rack that is in sync and has come furthest, at least to this offset; -1 if there is none.
+
+        None either if this broker is in that rack itself, or does not lead.
+        """
+        leading = replica.leading
+        image = self._broker.image
+        if leading is None or self._broker.config.broker_rack == rack:
+            return -1
+        best, best_end = -1, offset - 1
+        for node_id, follower in leading.followers.items():
+            if (
+                follower.end > best_end
+                and node_id in leading.isr
+                and image.is_live(node_id)
+                and image.brokers[node_id].rack == rack
+            ):
+                best, best_end = node_id, follower.end
+        return best
+
     def _check_lags(self, now_ms: int) -> None:
         if self._broker.membership.is_serving:
             self._lag_walk.begin(
