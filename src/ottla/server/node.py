@@ -36,6 +36,7 @@ from ottla.runtime.shell import Shell
 from ottla.server.directories import (
     BadDirectories,
     claim,
+    is_a_clusters,
     mark_a_clusters,
     refuse_a_clusters,
     refuse_a_single_brokers,
@@ -158,8 +159,9 @@ class Node:
         self._broker = broker
         try:
             member = self._member = Member(self.config, clock, self.say)
-            candidate = broker.directories.unused_cluster_id() or id_text(entropy.id_bytes())
-            cluster_id = await member.connect(candidate)
+            # A directory that was in a cluster does not found another: if that one is not here, the start is refused.
+            own = None if is_a_clusters(self._disk, self.config) else broker.directories.unused_cluster_id()
+            cluster_id = await member.connect(own or id_text(entropy.id_bytes()))
             for directory in self.config.log_dirs:
                 if directory not in unusable:
                     mark_a_clusters(
