@@ -25,6 +25,28 @@ def test_a_number_that_another_directory_has_is_refused_and_an_earlier_life_is_r
     cluster.stop(1)
 
 
+def test_a_crash_is_not_hidden_by_a_start_that_comes_to_nothing(
+    start_cluster: StartCluster, tmp_path: Path, zookeeper_connect: str
+) -> None:
+    cluster = start_cluster(1)
+    settings = {"node.id": "1", "zookeeper.connect": zookeeper_connect}
+    mark = tmp_path / "broker-1" / ".kafka_cleanshutdown"
+    cluster.stop(1)
+    assert mark.exists()
+    # The number is another's now.
+    other = BrokerProcess(tmp_path / "another", next(free_ports()), settings).start()
+    again = BrokerProcess(tmp_path / "broker-1", next(free_ports()), settings).spawn()
+    assert again.end() == 1
+    assert "node id 1 is taken" in again.words
+    assert mark.exists(), "it was closed in order, and still is"
+    # As after a kill.
+    mark.unlink()
+    again = BrokerProcess(tmp_path / "broker-1", next(free_ports()), settings).spawn()
+    assert again.end() == 1
+    assert not mark.exists(), "the controller has not heard of it yet"
+    assert other.stop() == 0
+
+
 def test_all_of_a_cluster_bear_one_id_and_another_clusters_directory_is_refused(
     start_cluster: StartCluster, tmp_path: Path, shared_zookeeper: LocalZookeeper
 ) -> None:
