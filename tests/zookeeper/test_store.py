@@ -263,3 +263,14 @@ async def test_what_is_asked_of_a_closed_store_is_answered(cluster: str) -> None
         await one.claim()
         answers = [one.propose(topic(number)) for number in range(3)]
     assert all(each in ([None], ["the store is closed"]) for each in answers)
+
+
+@on_a_loop
+async def test_the_first_broker_names_the_cluster_and_the_others_take_that_name(cluster: str) -> None:
+    async with AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(member(cluster, number)) for number in range(4)]
+        names = await asyncio.gather(*(each.store.cluster_id(f"name-{each.node_id}") for each in members))
+        assert len(set(names)) == 1
+        assert await members[3].store.cluster_id("another") == names[0]
+    async with member(cluster, 5) as later:
+        assert await later.store.cluster_id("another") == names[0]

@@ -108,7 +108,7 @@ async def test_an_append_of_unknown_outcome_of_a_deposed_controller(
 
 @pytest.mark.parametrize("before", [True, False], ids=["request lost", "answer lost"])
 @on_a_loop
-async def test_registration_and_claim_of_unknown_outcome(
+async def test_registration_claim_and_name_of_unknown_outcome(
     shared_zookeeper: LocalZookeeper, cluster: str, before: bool
 ) -> None:
     async with (
@@ -126,6 +126,10 @@ async def test_registration_and_claim_of_unknown_outcome(
         assert between.broken == 2
         await two.until_controller(1, 1)
         assert await one.append(topic(1)) is None
+        between.arm(b"name-1", before=before)
+        assert await one.store.cluster_id("name-1") == "name-1"
+        assert between.broken == 3
+        assert await two.store.cluster_id("name-2") == "name-1"
 
 
 @on_a_loop
