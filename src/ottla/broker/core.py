@@ -562,6 +562,7 @@ class Broker:
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         self.now_ms = now_ms
         self.membership.controller_is(node_id, epoch, now_ms)
+        self.forwarding.controller_changed()
 
     def store_suspended(self, now_ms: int) -> None:
         self.now_ms = now_ms
