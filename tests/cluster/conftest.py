@@ -54,3 +54,25 @@ def start_cluster(tmp_path: Path, zookeeper_connect: str) -> Iterator[Callable[.
             return cluster.start(*range(1, brokers + 1))
 
         yield start
+
+
+@pytest.fixture(scope="module")
+def running(
+    shared_zookeeper: LocalZookeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningCluster]:
+    """Three brokers in three racks for a whole module."""
+    connect = f"{shared_zookeeper.address}/clusters/{next(_CHROOTS)}"
+    with RunningCluster(tmp_path_factory.mktemp("cluster"), connect) as cluster:
+        for number, rack in ((1, "a"), (2, "b"), (3, "c")):
+            cluster.add(number, broker_rack=rack)
+        for node in cluster.nodes.values():
+            node.wait_for(" listens on ")
+        yield cluster
+
+
+@pytest.fixture
+def shared(running: RunningCluster) -> Iterator[RunningCluster]:
+    """The module's cluster. A test may do to its brokers what it likes: all live again for the next one."""
+    running.heal()
+    yield running
+    running.heal()

@@ -101,6 +101,16 @@ class RunningCluster:
     def resume(self, node_id: int) -> None:
         self.nodes[node_id].signal(signal.SIGCONT)
 
+    def running(self) -> list[int]:
+        return [number for number, node in self.nodes.items() if node.is_running]
+
+    def heal(self) -> None:
+        """Whoever does not run is started, whoever stands still goes on."""
+        for node in self.nodes.values():
+            if node.is_running:
+                node.signal(signal.SIGCONT)
+        self.start(*(number for number, node in self.nodes.items() if not node.is_running))
+
     @property
     def bootstrap(self) -> str:
         return ",".join(node.address for node in self.nodes.values())

@@ -134,6 +134,10 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 

@@ -179,6 +179,26 @@ async def test_a_lost_session_loses_everything_and_registers_anew(cluster: str) 
         await until(lambda: one.records == two.records == [topic(1), topic(2)])
 
 
+@on_a_loop
+async def test_what_is_asked_at_the_news_of_being_back_is_begun_once(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with member(cluster, 1) as one:
+        await one.register()
+        answers: list[object] = []
+
+        def back(_now_ms: int) -> None:
+            one.store.register(one.registration(incarnation="second"), lambda *got: answers.append(got))
+
+        monkeypatch.setattr(one, "store_back", back)
+        await expire(one)
+        await until(lambda: answers)
+        # Whatever else was begun has had its turn once the store has answered this.
+        assert (await one.claim())[1] is None
+        assert await one.append(topic(1)) is None
+        assert len(answers) == 1 and one.said == []
+
+
 @pytest.mark.parametrize("before", [True, False], ids=["request lost", "answer lost"])
 @on_a_loop
 async def test_an_append_whose_session_ends_is_answered_from_the_log(

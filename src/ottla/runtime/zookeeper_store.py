@@ -225,6 +225,8 @@ class ZookeeperStore:
             # What the dead session sent is not in the log, and cannot come any more.
             self._log.refuse(SESSION_LOST)
         self._ready = True
+        # Those from before: what the news below makes the core ask for is begun as it is asked.
+        left = list(self._requests)
         if self._opened.done():
             self._events.store_back(self._now_ms())
         else:
@@ -233,7 +235,7 @@ class ZookeeperStore:
         self._begin(_follow, brokers_moved, self._members.read_brokers)
         self._begin(_follow, controller_moved, self._members.read_controller)
         self._begin(self._log.write)
-        for request in self._requests:
+        for request in left:
             self._begin(self._perform, request)
 
     async def _resume_later(self) -> None:

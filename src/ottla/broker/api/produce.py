@@ -65,8 +65,13 @@ class WaitingProduce:
         return False
 
     def expire(self, now_ms: int) -> None:
+        code = ErrorCode.REQUEST_TIMED_OUT
+        if self.broker.membership.suspended:
+            # Others may lead meanwhile and nobody can tell this broker. A client that hears of a time-out asks the same broker
+            # again and again; with this it asks who leads.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for row in self.open_rows.values():
-            row.update(error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
+            row.update(error_code=code, base_offset=-1)
         self.open_rows.clear()
         self.frame = None
         self._answer()
