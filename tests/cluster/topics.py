@@ -1,8 +1,6 @@
 """What many tests of a cluster do first and last: a topic of one partition, with these replicas; all of them alike."""
 
 import itertools
-import threading
-import time
 from collections.abc import Iterable
 from typing import Any
 

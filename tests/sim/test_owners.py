@@ -131,7 +131,7 @@ def test_own_records_are_told_of_when_they_count() -> None:
 
 
 def test_alone_they_count_at_once() -> None:
-    quiet, ledgers = owned(1, 1)
+    _quiet, ledgers = owned(1, 1)
     ledgers[1].append(b"one")
     assert ledgers[1].heard[1:] == [(b"one", ErrorCode.NONE)]
 
