@@ -87,7 +87,7 @@ def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
     """R3: the high watermark moves although the ISR is smaller than `min.insync.replicas`."""
 
     def bound(self: Leading, end: int) -> int:
-        return min((follower.end for follower in self.counted), default=end)
+        return min(end, *(follower.end for follower in self.counted), end)
 
     patch.setattr(Leading, "bound", bound)
 

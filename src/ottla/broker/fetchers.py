@@ -151,6 +151,9 @@ class Fetcher:
                 # Offline, or there is no room for a new log.
                 self._hold(following)
                 continue
+            if log.should_begin_at >= 0:
+                self._begin_anew(following)
+                continue
             del self._changed[following]
             self._told[following.key] = None
             self._unwanted.pop(following.key, None)
@@ -303,6 +306,19 @@ class Fetcher:
             )
             replica.high_watermark = target
         dropped = log.truncate(max(target, log.log_start_offset), broker.wall_ms)
+        self._cut(following, dropped)
+
+    def _begin_anew(self, following: Following) -> None:
+        """R12: a crash took the beginning of this log. What is left would look whole to who asks for its end alone."""
+        replica, broker = following.replica, self._broker
+        log = replica.log
+        broker.say(
+            f"{replica.topic}-{replica.number}: a crash left nothing before {log.log_start_offset}: "
+            "all of it is fetched anew"
+        )
+        start, log.should_begin_at = log.should_begin_at, -1
+        dropped = log.begin_at(start, broker.wall_ms)
+        replica.high_watermark = start
         self._cut(following, dropped)
 
     def _cut(self, following: Following, dropped: list[Any]) -> None:

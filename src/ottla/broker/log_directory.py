@@ -237,7 +237,8 @@ class LogDirectory:
         point = self.recovery_points.get((topic, number))
         if point is not None:
             self._points.put(topic, number, point)
-            self._watermarks.put(topic, number, point)
+            # Not the point itself: what is flushed is not what every replica has.
+            self._watermarks.put(topic, number, self.high_watermarks.get((topic, number), 0))
         start = self.log_starts.get((topic, number))
         if start is not None:
             self._starts.put(topic, number, start)

@@ -78,7 +78,8 @@ class PartitionLog:
     __slots__ = (
         "active", "bases", "cleaned_offset", "config", "directory", "disk", "epochs", "epochs_written", "failed",
         "flushed_offset", "fresh", "has_aborted",
-        "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "unflushed_bytes", "unsynced",
+        "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "should_begin_at",
+        "unflushed_bytes", "unsynced",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +91,8 @@ class PartitionLog:
         *,
         log_start_offset: int,
     ) -> None:
+        #: Where the log began before a crash took its first segments; -1 if none are missing.
+        self.should_begin_at = -1
         self.disk = disk
         self.directory = directory
         self.config = config

@@ -157,6 +157,9 @@ def open_log(
         disk, directory, config, segments, log_start_offset=max(log_start_offset, segments[0].base_offset)
     )
     log.recovery_point = min(max(trust_before, segments[0].base_offset), log.next_offset)
+    if not clean and segments[0].base_offset > max(log_start_offset, recovery_point):
+        # R12: what was flushed is all there, but segments before these were not, and one of their names is gone.
+        log.should_begin_at = log_start_offset
     _mark_unsynced(log)
     # A crash may have come before the names were durable, however empty the files behind them are.
     log.fresh = not clean

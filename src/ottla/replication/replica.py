@@ -117,6 +117,8 @@ class Replica:
 
     def _begin_epoch(self, leading: Leading, log: PartitionLog) -> None:
         leading.epoch_start = log.next_offset
+        # If its beginning is missing, nobody has more: from now on that is how the partition begins.
+        log.should_begin_at = -1
         if leading.followers:
             # Whoever follows must learn where the epochs before it ended, even if this one never writes a record.
             log.lead(self.leader_epoch)

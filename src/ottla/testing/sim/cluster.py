@@ -262,7 +262,8 @@ class Cluster:
         self.outcome.seconds = (world.now_ms - START_MS) // 1000
 
     def _fault(self) -> None:
-        self.outcome.faults[self.faults.happen()] += 1
+        if not self.is_healed:
+            self.outcome.faults[self.faults.happen()] += 1
 
     def _heal(self) -> None:
         self.world.tell("--- everything is mended")

@@ -34,6 +34,7 @@ class Seen(NamedTuple):
     is_leading: bool
     high_watermark: int
     end: int
+    start: int
 
 
 class Batch(NamedTuple):
@@ -115,12 +116,13 @@ class Invariants:
         known = self._seen.setdefault(member.node_id, {})
         for topic_id, replica in _replicas(member):
             log = replica._log
-            end = log.next_offset if log is not None else -1
-            seen = Seen(replica.leader_epoch, replica.leading is not None, replica.high_watermark, end)
+            end, start = (log.next_offset, log.log_start_offset) if log is not None else (-1, 0)
+            seen = Seen(replica.leader_epoch, replica.leading is not None, replica.high_watermark, end, start)
             key = (topic_id, replica.number)
             same, before = known.get(key, (None, None))
-            if same is not replica:
-                # Of another life, or of a partition that was moved away and came back.
+            if same is not replica or (before is not None and start < before.start):
+                # Of another life, or of a partition that was moved away and came back; or its beginning was lost in a crash,
+                # and it is fetched anew.
                 before = None
             if seen != before:
                 known[key] = replica, seen
@@ -136,6 +138,9 @@ class Invariants:
                     "two-leaders",
                     f"{name} leads epoch {seen.epoch}: elected {self._elected.get(where)}, led {self._led.get(where)}",
                 )
+            if seen.start > 0:
+                # Nobody deletes records here.
+                raise Anomaly("lost-write", f"{name} leads, and begins at {seen.start}")
         if seen.end < 0:
             return
         if seen.end < seen.high_watermark:
