@@ -110,17 +110,19 @@ class Cluster(RuleBasedStateMachine):
         self.whole[old[:2]] |= isr
         self.apply([new] if new is not old else [])
 
-    @rule(name=names, number=numbers, others=st.sets(nodes))
-    def give_up(self, name: str, number: int, others: set[int]) -> None:
-        """The leader's log directory failed."""
+    @rule(name=names, number=numbers, data=st.data())
+    def leave(self, name: str, number: int, data: st.DataObject) -> None:
+        """A member's log directory failed."""
         old = self.partition(name, number)
-        isr = others.intersection(old.isr) - {old.leader}
-        assume(old.leader != -1 and any(map(self.image.is_live, isr)))
-        epochs = {node: self.image.brokers[node].epoch for node in isr}
-        wish = Wish(old.leader, old.leader_epoch, old.partition_epoch, epochs)
-        self.whole[old[:2]].discard(old.leader)
+        assume(old.leader != -1)
+        node = data.draw(st.sampled_from(old.isr))
+        isr = set(old.isr) - {node}
+        assume(any(map(self.image.is_live, isr)))
+        epochs = {each: self.image.brokers[each].epoch for each in isr}
+        wish = Wish(node, old.leader_epoch, old.partition_epoch, epochs)
+        self.whole[old[:2]].discard(node)
         new = alter_isr(self.image, self.settings_of(old), old, wish)
-        assert new.leader != old.leader and old.leader not in (*new.isr, *new.eligible)
+        assert node not in (new.leader, *new.isr, *new.eligible)
         self.apply([new])
 
     @rule(name=names, number=numbers, goal=st.lists(nodes, min_size=1, max_size=4, unique=True))

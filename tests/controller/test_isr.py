@@ -81,6 +81,26 @@ def test_a_leader_whose_log_directory_failed_gives_up() -> None:
     image = cluster(part(isr=(1, 2)))
     new = alter_isr(image, PAGE_CACHE, only(image), wish((2,)))
     assert (state(new), after(only(image), new)) == ((2, (2,), ()), (1, 1))
+    # One that is about to stop has all of it until then.
     image = cluster(part(isr=(1, 2)), stopping=(2,))
+    assert alter_isr(image, PAGE_CACHE, only(image), wish((2,))).leader == 2
+
+
+def test_a_member_that_lost_its_log_leaves_whether_it_leads_or_not() -> None:
+    """R12"""
+    image = cluster(part())
+    new = alter_isr(image, PAGE_CACHE, only(image), wish((1, 2), leader=3))
+    assert (state(new), after(only(image), new)) == ((1, (1, 2), ()), (0, 1))
+    # Nobody takes others along.
+    for isr in ((1,), (2,), ()):
+        with pytest.raises(Refusal):
+            alter_isr(image, PAGE_CACHE, only(image), wish(isr, leader=3))
+
+
+def test_who_is_eligible_takes_over_from_the_last_in_sync() -> None:
+    image = cluster(part(isr=(1,), eligible=(3,)))
+    new = alter_isr(image, PAGE_CACHE, only(image), wish(()))
+    assert state(new) == (3, (3,), ())
+    image = cluster(part(isr=(1,), eligible=(3,)), fenced=(3,))
     with pytest.raises(Refusal):
-        alter_isr(image, PAGE_CACHE, only(image), wish((2,)))
+        alter_isr(image, PAGE_CACHE, only(image), wish(()))

@@ -451,6 +451,7 @@ class Broker:
         """A partition has no log any more: whoever waits for it hears so at once."""
         replica.lose(reason)
         self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        self.replicating.damaged(replica)
         self.role_changed(replica)
 
     def fail_waiting(self, replica: Replica, code: ErrorCode) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.fetchers import Fetcher, Following
+from ottla.broker.leaving import Leaving
 from ottla.broker.timers import Later, Periodic
 from ottla.broker.walking import Walk
 from ottla.controller.records import Partition
@@ -52,6 +53,7 @@ class Replicating:
         #: The replicas whose owners have heard that they lead.
         self._owned: dict[Replica, Owner] = {}
         self._is_loaded = False
+        self.leaving = Leaving(broker)
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         #: Fetchers that have something new to ask for, once the turn's records are all looked at.
         self._to_ask: dict[Fetcher, None] = {}
@@ -86,6 +88,10 @@ class Replicating:
         me, epoch = broker.membership.node_id, partition.leader_epoch
         if not broker.membership.is_serving or partition.leader < 0:
             self.rest(replica, epoch)
+        elif broker.clustered and (replica.offline is not None or self.leaving.holds(replica, partition)):
+            self.rest(replica, epoch)
+            if me in partition.isr or me in partition.eligible:
+                self.leaving.leave(replica)
         elif partition.leader == me:
             self._lead(replica, partition)
         else:
@@ -156,6 +162,13 @@ class Replicating:
         self._end_role(replica)
         replica.rest(leader_epoch)
         self._broker.role_changed(replica)
+
+    def damaged(self, replica: Replica) -> None:
+        """R12: a replica lacks what it had reported, or has no log any more. Others must not count on it."""
+        broker = self._broker
+        if broker.clustered:
+            self.rest(replica, replica.leader_epoch)
+            self.leaving.leave(replica)
 
     def _end_role(self, replica: Replica) -> None:
         broker = self._broker

@@ -107,6 +107,8 @@ def _change(
     absent = {broker.node_id for broker in gone}
     fresh = {registration.node_id for registration in came}
     unclean = frozenset(registration.node_id for registration in came if not registration.clean)
+    # Records that were flushed are gone: no policy helps against that (R12).
+    damaged = frozenset(registration.node_id for registration in came if registration.damaged)
     alive = fresh.union(node for node in image.brokers if image.is_live(node)) - absent
     changed = absent | fresh
 
@@ -117,7 +119,7 @@ def _change(
         return settle(
             old, rules, alive.__contains__,
             isr=[node for node in old.isr if node not in absent],
-            lost=NOBODY if rules.durable else unclean,
+            lost=damaged if rules.durable else unclean | damaged,
             anew=old.leader in fresh,
         )  # fmt: skip
 
