@@ -69,6 +69,7 @@ class RunningCluster:
                 "zookeeper.connect": self.zookeeper_connect,
                 **own,
             },
+            ends_with_us=True,
         )
         return node.spawn()
 
