@@ -59,7 +59,7 @@ class Leaving:
     def _ask(self) -> None:
         broker = self._broker
         if self._asking:
-            return
+            return None
         topics: dict[bytes, list[dict[str, Any]]] = {}
         asked: dict[tuple[bytes, int], Replica] = {}
         for replica in list(self._leaving):
@@ -71,7 +71,7 @@ class Leaving:
                 asked[partition.topic_id, replica.number] = replica
                 topics.setdefault(partition.topic_id, []).append(self._row(partition))
         if not asked:
-            return
+            return None
         if broker.membership.suspended or not broker.membership.is_serving:
             return self._soon(_AGAIN_MS)
         self._asking = True
