@@ -15,8 +15,8 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import boundary, compaction, docs, growth, kafka, measure, ottla, table
-from bench.process import BrokerFailed, Process
+from bench import boundary, cluster, compaction, docs, growth, kafka, measure, ottla, table
+from bench.process import BrokerFailed, Brokers
 from bench.raw import UnexpectedAnswer
 from bench.rounds import Bench, Contender, Plan, say
 from bench.workloads import Volumes, WorkloadFailed
@@ -30,6 +30,8 @@ FULL = Plan(
     durable_volumes=Volumes(bulk_messages=128_000, requests=10_000, round_trips=4_000),
     compaction_messages=1 << 20,
     compaction_keys=1_000_000,
+    cluster_volumes=Volumes(bulk_messages=128_000, requests=8_000, round_trips=4_000),
+    failover_partitions=1000,
 )
 QUICK = Plan(
     volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
@@ -41,6 +43,8 @@ QUICK = Plan(
     # More than two segments.
     compaction_messages=300_000,
     compaction_keys=100_000,
+    cluster_volumes=Volumes(bulk_messages=50_000, requests=3_000, round_trips=1_500),
+    failover_partitions=300,
 )
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
@@ -59,7 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=[table.KAFKA, table.OTTLA], help="measure one broker alone")
     parser.add_argument(
         "--mode",
-        choices=[table.PAGE_CACHE, table.DURABLE, table.COMPACTION],
+        choices=[table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER],
         action="append",
         help="repeatable; default all",
     )
@@ -85,7 +89,10 @@ def kafka_contender(update: bool) -> tuple[Contender, str]:
     # Deleted topics leave the disk soon, as on the other side; the first look for them comes after a second too.
     settings = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "1000"}
 
-    def launch(directory: Path, *, port: int, mode: str) -> Process:
+    def launch(directory: Path, *, port: int, mode: str) -> Brokers:
+        if mode == table.CLUSTER:
+            nodes = distribution.start_cluster(directory, count=cluster.BROKERS, settings=settings)
+            return cluster.Cluster(f"Kafka {distribution.version}", nodes)
         more = compaction.SETTINGS if mode == table.COMPACTION else {}
         return distribution.start(directory, port=port, settings={**settings, **more})
 
@@ -98,10 +105,12 @@ def kafka_contender(update: bool) -> tuple[Contender, str]:
 
 
 def ottla_contender() -> Contender:
-    def launch(directory: Path, *, port: int, mode: str) -> Process:
+    def launch(directory: Path, *, port: int, mode: str) -> Brokers:
         settings = {} if mode == table.DURABLE else {"log.flush.policy": "page-cache"}
         if mode == table.COMPACTION:
             settings |= compaction.SETTINGS
+        if mode == table.CLUSTER:
+            return cluster.start_ottla(directory, settings)
         return ottla.start(directory, port=port, settings=settings)
 
     return Contender(table.OTTLA, launch, lambda mode: {}, restarts_per_mode=True)
@@ -160,7 +169,9 @@ def main() -> int:
     plan = QUICK if options.quick else FULL
     if options.rounds is not None:
         plan = Plan(**{**{name: getattr(plan, name) for name in Plan.__slots__}, "rounds": options.rounds})
-    modes = sorted(set(options.mode or [table.PAGE_CACHE, table.DURABLE, table.COMPACTION]), reverse=True)
+    modes = sorted(
+        set(options.mode or [table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER]), reverse=True
+    )
 
     contenders: list[Contender] = []
     names = {table.OTTLA: "ottla"}
@@ -190,11 +201,13 @@ def main() -> int:
     begin = time.monotonic()
     curves: growth.Curves = {}
     try:
-        loads = [mode for mode in modes if mode != table.COMPACTION]
+        loads = [mode for mode in modes if mode not in (table.COMPACTION, table.CLUSTER)]
         if loads:
             bench.run(loads)
         if table.COMPACTION in modes:
             bench.compact()
+        if table.CLUSTER in modes:
+            bench.replicate()
         bench.stop()
         if not options.no_growth:
             curves = growth.measured(options.only, quick=options.quick, work_dir=work_dir)

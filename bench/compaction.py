@@ -15,7 +15,7 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 
 from bench.measure import quantile
-from bench.process import Process
+from bench.process import Brokers
 from bench.raw import RawProducer
 from bench.workloads import QUEUED_MESSAGES_MAX, Figures, WorkloadFailed
 
@@ -33,7 +33,7 @@ PATIENCE_S = 600.0
 CHECKPOINT = "cleaner-offset-checkpoint"
 
 
-def fill(broker: Process, topic: str, *, messages: int, keys: int) -> None:
+def fill(broker: Brokers, topic: str, *, messages: int, keys: int) -> None:
     """1 KB messages under random keys, the same for every broker."""
     random = Random(1)
     value = random.randbytes(MESSAGE_BYTES - 16)
@@ -63,9 +63,9 @@ def fill(broker: Process, topic: str, *, messages: int, keys: int) -> None:
         raise WorkloadFailed(f"{broker.name}: {len(failed)} messages of {topic} failed {failed[:1]}")
 
 
-def compact(broker: Process, topic: str, other: str, data_dir: Path) -> Figures:
+def compact(broker: Brokers, topic: str, other: str, data_dir: Path) -> Figures:
     """Turn compaction on, and wait until it has done its work."""
-    with RawProducer(broker.port, other, SMALL_BYTES) as producer:
+    with RawProducer(broker.leader_port(topic), other, SMALL_BYTES) as producer:
         producer.round_trips_ns(1000)
         quiet: list[int] = []
         begin = time.perf_counter()
@@ -111,7 +111,7 @@ def _cleaned(data_dir: Path, topic: str) -> int:
     return 0
 
 
-def _set_policy(broker: Process, topic: str) -> None:
+def _set_policy(broker: Brokers, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     resource = ConfigResource(ResourceType.TOPIC, topic)
     resource.add_incremental_config(

@@ -186,7 +186,7 @@ class Peer:
         best = float("inf")
         turns, requests_left = cycle(self.sockets), cycle(frames)
         for _ in range(REPEATS):
-            with measure.Stretch(self.process.pid) as stretch:
+            with measure.Stretch(self.process.pids) as stretch:
                 for _ in range(requests // IN_FLIGHT):
                     asked = list(islice(turns, IN_FLIGHT))
                     for connection, request in zip(asked, islice(requests_left, IN_FLIGHT), strict=True):

@@ -99,7 +99,14 @@ class Distribution:
         (broker_jar,) = libraries.glob("kafka_2.13-*.jar")
         self.version = broker_jar.stem.removeprefix("kafka_2.13-")
 
-    def start(self, directory: Path, *, port: int, settings: Mapping[str, str] | None = None) -> Process:
+    def start(
+        self,
+        directory: Path,
+        *,
+        port: int,
+        settings: Mapping[str, str] | None = None,
+        cluster_id: str | None = None,
+    ) -> Process:
         """Starts a node whose data is in `directory`; formats it when it is new."""
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)
@@ -115,15 +122,39 @@ class Distribution:
         properties_file = directory / "server.properties"
         properties_file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         if not (data / "meta.properties").exists():
-            self._format(properties_file)
+            self._format(properties_file, cluster_id or _new_cluster_id())
         command = [*self._java_command(), *JVM_OPTIONS, "kafka.Kafka", str(properties_file)]
         return Process(f"Kafka {self.version}", command, port=port, log=directory / "kafka.log")
+
+    def start_cluster(self, directory: Path, *, count: int, settings: Mapping[str, str]) -> list[Process]:
+        """Starts that many nodes of one new cluster, each broker and controller."""
+        controllers = [free_port() for _ in range(count)]
+        voters = ",".join(f"{at + 1}@127.0.0.1:{port}" for at, port in enumerate(controllers))
+        cluster_id = _new_cluster_id()
+        replicas = {name: str(count) for name in PROPERTIES if name.endswith(".replication.factor")}
+        nodes = []
+        for at, controller_port in enumerate(controllers):
+            port = free_port()
+            nodes.append(
+                self.start(
+                    directory / f"node-{at + 1}",
+                    port=port,
+                    settings={
+                        **replicas,
+                        "node.id": str(at + 1),
+                        "controller.quorum.voters": voters,
+                        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+                        **settings,
+                    },
+                    cluster_id=cluster_id,
+                )
+            )
+        return nodes
 
     def _java_command(self) -> list[str]:
         return [self._java, "-cp", str(self._libraries / "*")]
 
-    def _format(self, properties_file: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    def _format(self, properties_file: Path, cluster_id: str) -> None:
         # With "=", since an id may begin with a dash, which the tool would take for an option.
         tool = [
             "kafka.tools.StorageTool",
@@ -137,6 +168,10 @@ class Distribution:
         )
         if done.returncode != 0:
             raise BrokerFailed(f"Kafka's storage could not be formatted:\n{done.stdout}{done.stderr}")
+
+
+def _new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def fetch(series: str = "4", *, update: bool = False, cache: Path = CACHE) -> Distribution:

@@ -38,11 +38,12 @@ def _cpu_clock_ns(pid: int) -> int:
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
-def cpu_ns(pid: int) -> int:
+def cpu_ns(*pids: int) -> int:
     total = 0
-    for member in family(pid):
-        with suppress(OSError):
-            total += _cpu_clock_ns(member)
+    for pid in pids:
+        for member in family(pid):
+            with suppress(OSError):
+                total += _cpu_clock_ns(member)
     return total
 
 
@@ -86,12 +87,12 @@ def _status_kib(pid: int, field: str) -> int:
     return 0
 
 
-def resident_bytes(pid: int) -> int:
-    return sum(_status_kib(member, "VmRSS") for member in family(pid)) * 1024
+def resident_bytes(*pids: int) -> int:
+    return sum(_status_kib(member, "VmRSS") for pid in pids for member in family(pid)) * 1024
 
 
-def resident_bytes_peak(pid: int) -> int:
-    return sum(_status_kib(member, "VmHWM") for member in family(pid)) * 1024
+def resident_bytes_peak(*pids: int) -> int:
+    return sum(_status_kib(member, "VmHWM") for pid in pids for member in family(pid)) * 1024
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -108,19 +109,19 @@ class Span:
 
 
 class Stretch:
-    """`with Stretch(pid) as stretch: ...` and then `stretch.span`."""
+    """`with Stretch(pids) as stretch: ...` and then `stretch.span`."""
 
     span: Span
     begin_ns: int
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
 
     def __enter__(self) -> Self:
-        self._cpu_ns = cpu_ns(self._pid)
+        self._cpu_ns = cpu_ns(*self._pids)
         self.begin_ns = time.perf_counter_ns()
         return self
 
     def __exit__(self, *exception: object) -> None:
         wall_ns = time.perf_counter_ns() - self.begin_ns
-        self.span = Span(wall_ns, cpu_ns(self._pid) - self._cpu_ns)
+        self.span = Span(wall_ns, cpu_ns(*self._pids) - self._cpu_ns)

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 API_VERSIONS_V0 = struct.pack(
     ">ihhih", 10, 18, 0, 1, -1
@@ -41,8 +42,28 @@ def answers(port: int) -> bool:
         return False
 
 
+class Brokers(Protocol):
+    """What a workload is done to: one broker, or a cluster that stands for one."""
+
+    name: str
+    #: How many replicas its topics have.
+    replicas: int
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def pids(self) -> tuple[int, ...]: ...
+    def leader_port(self, topic: str) -> int: ...
+    def wait_ready(self) -> float: ...
+    def alive(self) -> bool: ...
+    def log_tail(self) -> str: ...
+    def stop(self) -> None: ...
+
+
 class Process:
     """One broker. `pid` lives from construction to `stop`."""
+
+    replicas = 1
 
     def __init__(
         self,
@@ -68,6 +89,13 @@ class Process:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return (self.pid,)
+
+    def leader_port(self, topic: str) -> int:
+        return self.port
 
     def wait_ready(self, timeout_s: float = 60.0) -> float:
         """Seconds from the start of the process to its first ApiVersions answer."""

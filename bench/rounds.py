@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench import compaction, measure, table
-from bench.process import Process, free_port
+from bench import cluster, compaction, measure, table
+from bench.process import Brokers, free_port
 from bench.workloads import (
     Figures,
     Volumes,
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 
 class Launch(Protocol):
-    def __call__(self, directory: Path, *, port: int, mode: str) -> Process: ...
+    def __call__(self, directory: Path, *, port: int, mode: str) -> Brokers: ...
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Contender:
     launch: Launch
     topic_config: Callable[[str], dict[str, str]]
     restarts_per_mode: bool
-    process: Process | None = None
+    process: Brokers | None = None
     directory: Path = field(default_factory=Path)
 
     def start(self, directory: Path, mode: str) -> float:
@@ -72,7 +72,7 @@ class Contender:
             self.process = None
 
     @property
-    def running(self) -> Process:
+    def running(self) -> Brokers:
         assert self.process is not None, "measured before it was started"
         return self.process
 
@@ -88,6 +88,8 @@ class Plan:
     #: 1 KB messages of the log that is compacted, and how many keys they have.
     compaction_messages: int
     compaction_keys: int
+    cluster_volumes: Volumes
+    failover_partitions: int
 
 
 class Bench:
@@ -115,11 +117,11 @@ class Bench:
             self._mode(mode)
             if mode == table.PAGE_CACHE:
                 for contender in self._contenders:
-                    peak = measure.resident_bytes_peak(contender.running.pid)
+                    peak = measure.resident_bytes_peak(*contender.running.pids)
                     self._add(table.START, contender, {"rss_loaded_mb": peak / 1e6})
         self._count_others(machine_ns, own_ns)
         self.clocks = {
-            contender.name: measure.clocks(contender.running.pid) for contender in self._contenders
+            contender.name: measure.clocks(contender.running.pids[0]) for contender in self._contenders
         }
 
     def compact(self) -> None:
@@ -148,13 +150,31 @@ class Bench:
             self._progress(table.COMPACTION, contender, text)
             contender.stop()
 
+    def replicate(self) -> None:
+        """Three brokers of each, both clusters up at once, measured in turn; at the end of each a leader is killed."""
+        for contender in self._contenders:
+            contender.stop()
+        for contender in self._contenders:
+            seconds = contender.start(self._work_dir / f"{contender.name}-cluster", table.CLUSTER)
+            self._progress(table.CLUSTER, contender, f"three brokers are up after {seconds:.2f} s")
+        self._mode(table.CLUSTER)
+        for contender in self._contenders:
+            running = contender.running
+            assert isinstance(running, cluster.Cluster)
+            found = cluster.memory(running)
+            found |= cluster.failover(running, self._plan.failover_partitions)
+            self._add(table.CLUSTER, contender, found)
+            text = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
+            self._progress(table.CLUSTER, contender, text)
+            contender.stop()
+
     def stop(self) -> None:
         for contender in self._contenders:
             contender.stop()
 
     def _count_others(self, machine_ns: int, own_ns: int) -> None:
         """What share of the cores went to processes that are not part of the benchmark (write-back included)."""
-        brokers_ns = sum(measure.cpu_ns(contender.running.pid) for contender in self._contenders)
+        brokers_ns = sum(measure.cpu_ns(*contender.running.pids) for contender in self._contenders)
         ours_ns = measure.own_busy_ns() - own_ns + brokers_ns
         available_ns = (time.monotonic() - self._begin) * 1e9 * (os.cpu_count() or 1)
         self.others_share = max(0.0, measure.machine_busy_ns() - machine_ns - ours_ns) / available_ns
@@ -176,17 +196,19 @@ class Bench:
                 if number < self._plan.starts:
                     contender.stop()
                     shutil.rmtree(contender.directory, ignore_errors=True)
-        before = {contender.name: measure.cpu_ns(contender.running.pid) for contender in self._contenders}
+        before = {contender.name: measure.cpu_ns(*contender.running.pids) for contender in self._contenders}
         time.sleep(IDLE_S)
         for contender in self._contenders:
-            pid = contender.running.pid
-            idle_ms_s = (measure.cpu_ns(pid) - before[contender.name]) / 1e6 / IDLE_S
-            resident = measure.resident_bytes(pid)
+            pids = contender.running.pids
+            idle_ms_s = (measure.cpu_ns(*pids) - before[contender.name]) / 1e6 / IDLE_S
+            resident = measure.resident_bytes(*pids)
             self._add(table.START, contender, {"rss_idle_mb": resident / 1e6, "idle_cpu_ms_s": idle_ms_s})
 
     def _mode(self, mode: str) -> None:
-        durable = mode == table.DURABLE
-        volumes = self._plan.durable_volumes if durable else self._plan.volumes
+        plan = self._plan
+        volumes = {table.DURABLE: plan.durable_volumes, table.CLUSTER: plan.cluster_volumes}.get(
+            mode, plan.volumes
+        )
         for contender in self._contenders:
             self._warm_up(contender, mode, volumes)
         for number in range(1, self._plan.rounds + 1):

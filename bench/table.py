@@ -12,6 +12,7 @@ from statistics import median
 Results = dict[str, dict[str, dict[str, list[float]]]]
 
 START, PAGE_CACHE, DURABLE, COMPACTION = "start", "page-cache", "durable", "compaction"
+CLUSTER = "cluster"
 KAFKA, OTTLA = "kafka", "ottla"
 
 
@@ -73,6 +74,16 @@ COMPACTION_ROWS = [
     Row("compacting_p99_ms", "round trip p99 meanwhile, ms", 3, NO_MORE),
     Row("compacting_p999_ms", "round trip p99.9 meanwhile, ms", 3),
 ]
+CLUSTER_ROWS = [
+    *(
+        Row(row.figure, row.label.replace("broker CPU", "CPU of all brokers,"), row.digits, row.goal)
+        for row in LOAD_ROWS
+    ),
+    Row("cluster_rss_mb", "resident memory of all brokers, peak, MB", 0, Goal(kafka_share=0.125)),
+    Row("zookeeper_rss_mb", "resident memory of ZooKeeper, peak, MB", 0),
+    Row("failover_stall_s", "kill -9 of a leader: longest wait of a producer, s", 2, Goal(bound=2)),
+    Row("failover_s", "kill -9 of a leader: all its partitions take records again, s", 2, NO_MORE),
+]
 # The durable mode has no goals of its own: it is there to be seen beside Kafka's equal mode.
 SECTIONS = [
     (PAGE_CACHE, "Page-cache mode (log.flush.policy=page-cache; Kafka's default)", LOAD_ROWS),
@@ -81,6 +92,11 @@ SECTIONS = [
         DURABLE,
         "Durable mode (ottla's default; Kafka with flush.messages=1)",
         [Row(row.figure, row.label, row.digits) for row in LOAD_ROWS],
+    ),
+    (
+        CLUSTER,
+        "Cluster: three brokers, replication 3, acks=all (page-cache mode)",
+        CLUSTER_ROWS,
     ),
     (COMPACTION, "Compaction of one log (page-cache mode)", COMPACTION_ROWS),
 ]

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.measure import Span, Stretch, quantile
-from bench.process import Process
+from bench.process import Brokers
 from bench.raw import RawProducer
 
 Figures = dict[str, float]
@@ -54,11 +54,13 @@ class Volumes:
 
 
 @contextmanager
-def fresh_topic(broker: Process, name: str, data_dir: Path, config: Mapping[str, str]) -> Iterator[str]:
+def fresh_topic(broker: Brokers, name: str, data_dir: Path, config: Mapping[str, str]) -> Iterator[str]:
     """A topic for one workload. Ends when its files are gone and nothing waits to be written, so that neither
     deletion nor write-back of one run is paid for by the next."""
     admin = AdminClient({"bootstrap.servers": broker.address})
-    topic = NewTopic(name, num_partitions=1, replication_factor=1, config={**TOPIC_CONFIG, **config})
+    topic = NewTopic(
+        name, num_partitions=1, replication_factor=broker.replicas, config={**TOPIC_CONFIG, **config}
+    )
     admin.create_topics([topic])[name].result(30)
     deadline = time.monotonic() + 30
     while not _has_leader(admin, name):
@@ -82,7 +84,7 @@ def _has_leader(admin: AdminClient, name: str) -> bool:
 
 
 def _produce(
-    broker: Process, topic: str, value: bytes, count: int, settings: Mapping[str, str | int]
+    broker: Brokers, topic: str, value: bytes, count: int, settings: Mapping[str, str | int]
 ) -> Stretch:
     failed: list[KafkaError] = []
 
@@ -104,7 +106,7 @@ def _produce(
     producer.list_topics(topic, timeout=30)
     before = end_offset(broker, topic)
     message = {"value": value}
-    with Stretch(broker.pid) as stretch:
+    with Stretch(broker.pids) as stretch:
         left = count
         while left:
             room = min(left, 1000, QUEUED_MESSAGES_MAX - len(producer))
@@ -120,9 +122,16 @@ def _produce(
     return stretch
 
 
-def end_offset(broker: Process, topic: str) -> int:
-    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "bench"})
+def end_offset(broker: Brokers, topic: str) -> int:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.address, "group.id": "bench", "enable.auto.commit": False}
+    )
+    deadline = time.monotonic() + 30
     try:
+        # Of a cluster the broker that is asked may not have heard of a new topic yet.
+        while not consumer.list_topics(topic, timeout=30).topics[topic].partitions:
+            if time.monotonic() > deadline:
+                raise WorkloadFailed(f"{broker.name} does not know {topic} after 30 s")
         offsets = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30)
     finally:
         consumer.close()
@@ -132,13 +141,13 @@ def end_offset(broker: Process, topic: str) -> int:
     return high
 
 
-def _expect(broker: Process, topic: str, count: int) -> None:
+def _expect(broker: Brokers, topic: str, count: int) -> None:
     found = end_offset(broker, topic)
     if found != count:
         raise WorkloadFailed(f"{broker.name}: {topic} holds {found} messages, {count} were acknowledged")
 
 
-def produce_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
+def produce_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
     """librdkafka, acks=all, 1 KB messages in batches of up to 1 MB."""
     value = os.urandom(BULK_MESSAGE_BYTES)
     settings: dict[str, str | int] = {"linger.ms": 20, "batch.size": 1_000_000, "batch.num.messages": 10_000}
@@ -150,7 +159,7 @@ def produce_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
     }
 
 
-def consume_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
+def consume_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
     """librdkafka, one partition from its beginning, several times over, each with a connection of its own: on loopback
     the kernel books a sender's work now to the broker, now to the client, and one pass is too short to even it out."""
     spans = [_consume(broker, topic, volumes.bulk_messages) for _ in range(CONSUME_PASSES)]
@@ -161,7 +170,7 @@ def consume_bulk(broker: Process, topic: str, volumes: Volumes) -> Figures:
     }
 
 
-def _consume(broker: Process, topic: str, count: int) -> Span:
+def _consume(broker: Brokers, topic: str, count: int) -> Span:
     # Defaults but one: a full queue pauses fetching for a whole second, which would measure that second.
     consumer = Consumer(
         {
@@ -174,7 +183,7 @@ def _consume(broker: Process, topic: str, count: int) -> Span:
     consumed = size = 0
     try:
         consumer.list_topics(topic, timeout=30)
-        with Stretch(broker.pid) as stretch:
+        with Stretch(broker.pids) as stretch:
             consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
             while consumed < count:
                 # No more than are left: it waits for as many as it is asked for.
@@ -194,7 +203,7 @@ def _consume(broker: Process, topic: str, count: int) -> Span:
     return stretch.span
 
 
-def requests_librdkafka(broker: Process, topic: str, volumes: Volumes) -> Figures:
+def requests_librdkafka(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
     """librdkafka, one message a request, five requests in flight."""
     settings: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
     span = _produce(broker, topic, os.urandom(SMALL_MESSAGE_BYTES), volumes.requests, settings).span
@@ -204,7 +213,7 @@ def requests_librdkafka(broker: Process, topic: str, volumes: Volumes) -> Figure
     }
 
 
-def raw_in_turn(pairs: Sequence[tuple[Process, str]], volumes: Volumes) -> list[Figures]:
+def raw_in_turn(pairs: Sequence[tuple[Brokers, str]], volumes: Volumes) -> list[Figures]:
     """One message a request on raw sockets, first five in flight, then one at a time: figures by broker, as given.
 
     The brokers take turns many times over. What a wake-up costs depends on whether the cores sleep, which changes with
@@ -216,17 +225,17 @@ def raw_in_turn(pairs: Sequence[tuple[Process, str]], volumes: Volumes) -> list[
     requests, trips = volumes.requests // TURNS, volumes.round_trips // TURNS
     with ExitStack() as stack:
         producers = [
-            stack.enter_context(RawProducer(broker.port, topic, SMALL_MESSAGE_BYTES))
+            stack.enter_context(RawProducer(broker.leader_port(topic), topic, SMALL_MESSAGE_BYTES))
             for broker, topic in pairs
         ]
         for _ in range(TURNS):
             for index, (broker, _topic) in enumerate(pairs):
-                with Stretch(broker.pid) as stretch:
+                with Stretch(broker.pids) as stretch:
                     producers[index].pipeline(requests, IN_FLIGHT)
                 spans[index].append(stretch.span)
         for _ in range(TURNS):
             for index, (broker, _topic) in enumerate(pairs):
-                with Stretch(broker.pid) as stretch:
+                with Stretch(broker.pids) as stretch:
                     times[index] += producers[index].round_trips_ns(trips)
                 trip_spans[index].append(stretch.span)
     for (broker, topic), count in zip(pairs, before, strict=True):

@@ -94,6 +94,8 @@ GROUPS = (
     ),
     # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
     Group(name="zookeeper", folders=("zookeeper",)),
+    # Three brokers and a ZooKeeper as processes, some of which are killed, paused and started again.
+    Group(name="cluster", folders=("cluster",)),
     # Third-party clients, unmodified, against a running broker.
     Group(name="clients", folders=("clients",)),
     # One test a claim of the mission.

@@ -12,6 +12,8 @@ PATHS = [
     ("broker",),
     ("topic",),
     *(("topic", name) for name in ("create", "list", "describe", "alter", "delete")),
+    ("partition",),
+    *(("partition", name) for name in ("list", "reassign", "elect", "drain")),
     ("produce",),
     ("consume",),
     ("config",),

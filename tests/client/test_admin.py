@@ -131,3 +131,34 @@ def _listening_port(pid: int) -> int:
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
             return int(fields[1].rpartition(":")[2], 16)
     raise AssertionError("the broker listens nowhere")
+
+
+def test_partitions_are_elected_reassigned_and_listed(ottla_address: str, topic_name: str) -> None:
+    with ottla.Admin(ottla_address) as admin:
+        admin.create_topic(topic_name, 2)
+        first, second = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
+        elected = admin.elect_leaders([first, second])
+        assert {tp: (each.code.name, each.failed) for tp, each in elected.items()} == {
+            first: ("ELECTION_NOT_NEEDED", False),
+            second: ("ELECTION_NOT_NEEDED", False),
+        }
+        assert admin.elect_leaders([TopicPartition(topic_name, 7)])[TopicPartition(topic_name, 7)].failed
+        admin.alter_partition_reassignments({first: [1]})
+        assert admin.list_partition_reassignments([first]) == {}
+        assert admin.list_partition_reassignments() == {}
+        with pytest.raises(InvalidRequest, match=f"{topic_name}-1"):
+            admin.alter_partition_reassignments({second: [99]})
+        with pytest.raises(ottla.KafkaError, match="Nothing of it is on its way"):
+            admin.alter_partition_reassignments({second: None})
+
+
+def test_the_cluster_tells_who_is_away(ottla_address: str) -> None:
+    with ottla.Admin(ottla_address) as admin:
+        cluster = admin.describe_cluster(include_fenced=True)
+        assert ([node.id for node in cluster.nodes], cluster.fenced) == ([1], ())
+        with pytest.raises(BrokerNotFound, match="99"):
+            admin.unregister_broker(99)
+        with pytest.raises(InvalidRequest):
+            admin.unregister_broker(1)
+        with pytest.raises(BrokerNotFound):
+            admin.alter_configs(Resource("broker", "99"), {"message.max.bytes": "2000"})

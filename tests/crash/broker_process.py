@@ -42,14 +42,16 @@ class BrokerProcess:
         *,
         faults: Faults | None = None,
         descriptors: int | None = None,
+        ends_with_us: bool = False,
     ) -> None:
-        """`descriptors`: how many the process may have, soft and hard."""
+        """`descriptors`: how many the process may have, soft and hard. `ends_with_us`: even if we are killed."""
         self.data_dir = data_dir
         self.faults = faults
         self.port = port
         self.address = f"127.0.0.1:{port}"
         self._settings = dict(settings or {})
         self._descriptors = descriptors
+        self._ends_with_us = ends_with_us
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._heard = threading.Condition()
@@ -82,11 +84,12 @@ class BrokerProcess:
         self.said, self._is_silent = [], False
         self._process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if self._ends_with_us else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            env={**os.environ, "OTTLA_STOP_WITH_STDIN": "1"} if self._ends_with_us else None,
         )
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
         self._reader.start()
@@ -134,6 +137,10 @@ class BrokerProcess:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
@@ -141,7 +148,7 @@ class BrokerProcess:
         """Wait until the process has ended by itself; its exit code."""
         assert self._process is not None and self._reader is not None
         code = self._process.wait(PATIENCE_S)
-        self._reader.join(PATIENCE_S)
+        self._gone()
         return code
 
     def stop(self) -> int:
@@ -154,7 +161,13 @@ class BrokerProcess:
         if self._process is not None and self._reader is not None:
             self._process.kill()
             self._process.wait(PATIENCE_S)
-            self._reader.join(PATIENCE_S)
+            self._gone()
+
+    def _gone(self) -> None:
+        assert self._process is not None and self._reader is not None
+        self._reader.join(PATIENCE_S)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
 
 class Wire:

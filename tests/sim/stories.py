@@ -37,9 +37,9 @@ class Caller(Client):
         topic_id: bytes = self.call(CREATE_TOPICS, {"topics": [topic]}).topics[0].topic_id.bytes
         return topic_id
 
-    def produce(self, topic_id: bytes, value: bytes) -> int:
+    def produce(self, topic_id: bytes, value: bytes, key: bytes | None = None) -> int:
         """Append one record; the error code."""
-        batch = encode_batch([Record(0, self.world.now_ms, None, value)])
+        batch = encode_batch([Record(0, self.world.now_ms, key, value)])
         rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch}]}]
         body = {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows}
         code: int = self.call(PRODUCE, body).responses[0].partition_responses[0].error_code
@@ -47,19 +47,23 @@ class Caller(Client):
 
     def read(self, topic_id: bytes) -> list[bytes | None]:
         """The values of a topic's partition, in order."""
-        values: list[bytes | None] = []
+        return [record.value for record in self.records(topic_id)]
+
+    def records(self, topic_id: bytes) -> list[Record]:
+        found: list[Record] = []
         while True:
-            row = {"partition": 0, "fetch_offset": len(values), "partition_max_bytes": 1 << 20}
+            offset = found[-1].offset + 1 if found else 0
+            row = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
             body = {
                 "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_id": 0, "session_epoch": -1,
                 "topics": [{"topic_id": topic_id, "partitions": [row]}],
             }  # fmt: skip
             answer = self.call(FETCH, body).responses[0].partitions[0]
             assert answer.error_code == 0, answer.error_code
-            more = [record.value for record in decode_batches(answer.records or b"")]
+            more = [each for each in decode_batches(answer.records or b"") if each.offset >= offset]
             if not more:
-                return values
-            values += more
+                return found
+            found += more
 
 
 CONFIG = BrokerConfig.from_properties({"node.id": "1", "log.dirs": f"{DATA_DIR},{OTHER_DIR}"})
@@ -156,3 +160,80 @@ def cut_at_each_step(seed: int, *, is_strict: bool, ignored_site: str | None = N
         step += 1
     assert story.home() == target
     return step
+
+
+COMPACTING = BrokerConfig.from_properties(
+    {"node.id": "1", "log.dirs": DATA_DIR, "log.cleaner.backoff.ms": "100"}
+)
+
+
+class Compacted:
+    """A node with a topic of few keys and small segments, which is compacted again and again."""
+
+    def __init__(self, seed: int, *, ignored_site: str | None = None) -> None:
+        self.world = World(seed)
+        self.disk = SimDisk(Random(seed), strict=False)
+        self.disk.make_dir("/var")
+        self.disk.sync_dir("/")
+        self.disk.ignored_site = ignored_site
+        self.shared = Shared(self.world)
+        self.newest: dict[bytes, bytes] = {}
+        self.start()
+        self.topic_id = self.caller.create(
+            segment_bytes="300",
+            cleanup_policy="compact",
+            min_cleanable_dirty_ratio="0",
+            file_delete_delay_ms="0",
+        )
+
+    def start(self) -> None:
+        self.node = self.shared.node = SimNode(self.world, self.disk, COMPACTING, Delays(sync_ms=1, job_ms=1))
+        self.node.start()
+        self.caller = Caller(self.shared, "caller")
+        self.caller.begin()
+
+    def fill(self, label: bytes) -> None:
+        for number in range(12):
+            key, value = b"k%d" % (number % 3), label + b" %d" % number
+            if self.caller.produce(self.topic_id, value, key) == 0:
+                self.newest[key] = value
+
+    def rest(self, ms: int) -> None:
+        end_ms = self.world.now_ms + ms
+        while self.world.now_ms < end_ms and self.world.step():
+            pass
+
+    def cut_and_start(self) -> None:
+        self.node.kill()
+        self.disk.heal()
+        self.disk.crash()
+        self.start()
+
+    def check(self) -> None:
+        """The last record of each key is the newest that was acknowledged, or one that was never answered after it."""
+        found = self.caller.records(self.topic_id)
+        last = {record.key: record.value for record in found}
+        values = {record.value for record in found}
+        for key, value in self.newest.items():
+            assert value in values, f"{value!r} is gone, {key!r} is {last.get(key)!r}"
+
+
+def cut_a_compaction(seed: int, ignored_site: str | None = None) -> None:
+    """Compact a log, with a power cut before each step of it in turn, and another one after the next start."""
+    step, is_over = 1, False
+    while not is_over:
+        story = Compacted(seed, ignored_site=ignored_site)
+        story.fill(b"first")
+        story.disk.cut_after = story.disk.steps + step
+        try:
+            story.rest(1500)
+            is_over = True
+        except PowerCut:
+            pass
+        story.cut_and_start()
+        story.check()
+        story.fill(b"second")
+        story.rest(300)
+        story.cut_and_start()
+        story.check()
+        step += 3

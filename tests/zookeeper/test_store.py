@@ -2,10 +2,12 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from kazoo.client import KazooClient
 from member import Member, member, on_a_loop, topic, until
 
 from ottla.controller import records as r
 from ottla.ports.store import APPEND_BYTES_MAX
+from ottla.runtime.local_zookeeper import LocalZookeeper
 from ottla.runtime.zookeeper_log import FENCED, NOT_CONTROLLER
 from ottla.runtime.zookeeper_store import StoreUnavailable
 
@@ -263,3 +265,33 @@ async def test_what_is_asked_of_a_closed_store_is_answered(cluster: str) -> None
         await one.claim()
         answers = [one.propose(topic(number)) for number in range(3)]
     assert all(each in ([None], ["the store is closed"]) for each in answers)
+
+
+@on_a_loop
+async def test_the_first_broker_names_the_cluster_and_the_others_take_that_name(cluster: str) -> None:
+    async with AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(member(cluster, number)) for number in range(4)]
+        names = await asyncio.gather(*(each.store.cluster_id(f"name-{each.node_id}") for each in members))
+        assert len(set(names)) == 1
+        assert await members[3].store.cluster_id("another") == names[0]
+    async with member(cluster, 5) as later:
+        assert await later.store.cluster_id("another") == names[0]
+
+
+@on_a_loop
+async def test_a_path_that_apache_kafka_uses_is_left_alone(
+    cluster: str, shared_zookeeper: LocalZookeeper
+) -> None:
+    kafka = KazooClient(shared_zookeeper.address)
+    path = f"/{cluster.partition('/')[2]}"
+    await asyncio.to_thread(kafka.start)
+    try:
+        await asyncio.to_thread(kafka.create, f"{path}/cluster/id", b"{}", makepath=True)
+        with pytest.raises(StoreUnavailable, match=rf"Apache Kafka keeps .* such as {cluster}/ottla"):
+            await Member(cluster).store.connect()
+        assert await asyncio.to_thread(kafka.get_children, path) == ["cluster"]
+        async with member(f"{cluster}/ottla") as one:
+            assert (await one.register())[1] is None
+    finally:
+        await asyncio.to_thread(kafka.stop)
+        await asyncio.to_thread(kafka.close)

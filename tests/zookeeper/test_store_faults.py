@@ -108,7 +108,7 @@ async def test_an_append_of_unknown_outcome_of_a_deposed_controller(
 
 @pytest.mark.parametrize("before", [True, False], ids=["request lost", "answer lost"])
 @on_a_loop
-async def test_registration_and_claim_of_unknown_outcome(
+async def test_registration_claim_and_name_of_unknown_outcome(
     shared_zookeeper: LocalZookeeper, cluster: str, before: bool
 ) -> None:
     async with (
@@ -126,6 +126,10 @@ async def test_registration_and_claim_of_unknown_outcome(
         assert between.broken == 2
         await two.until_controller(1, 1)
         assert await one.append(topic(1)) is None
+        between.arm(b"name-1", before=before)
+        assert await one.store.cluster_id("name-1") == "name-1"
+        assert between.broken == 3
+        assert await two.store.cluster_id("name-2") == "name-1"
 
 
 @on_a_loop
@@ -173,6 +177,26 @@ async def test_a_lost_session_loses_everything_and_registers_anew(cluster: str) 
         assert error is None and second > first
         await until(lambda: two.live.get(1) is not None and two.live[1].epoch == second)
         await until(lambda: one.records == two.records == [topic(1), topic(2)])
+
+
+@on_a_loop
+async def test_what_is_asked_at_the_news_of_being_back_is_begun_once(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with member(cluster, 1) as one:
+        await one.register()
+        answers: list[object] = []
+
+        def back(_now_ms: int) -> None:
+            one.store.register(one.registration(incarnation="second"), lambda *got: answers.append(got))
+
+        monkeypatch.setattr(one, "store_back", back)
+        await expire(one)
+        await until(lambda: answers)
+        # Whatever else was begun has had its turn once the store has answered this.
+        assert (await one.claim())[1] is None
+        assert await one.append(topic(1)) is None
+        assert len(answers) == 1 and one.said == []
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["request lost", "answer lost"])

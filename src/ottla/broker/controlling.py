@@ -81,7 +81,7 @@ class Controlling:
         broker = self._broker
         if not broker.clustered:
             return
-        self.is_active = False
+        self.is_active = self._is_snapshot_under_way = False
         self._suspects.clear()
         for timed in (self._balance, self._log, self._again):
             broker.timers.cancel(timed)
@@ -110,13 +110,15 @@ class Controlling:
         ]
         if not settings:
             return
-        image = self._broker.proposed
+        broker = self._broker
+        image = broker.proposed
         topics: set[str] = set()
         for setting in settings:
             if setting.name == _MIN_ISR:
                 is_topic = setting.resource_type == TOPIC_RESOURCE
                 topics.update([setting.resource_name] if is_topic else image.topics)
-        voided = void_eligible(image, sorted(topics.intersection(image.topics)))
+        names = sorted(topics.intersection(image.topics, broker.image.topics))
+        voided = void_eligible(image, broker.image, broker.config, names)
         if voided:
             self.propose(voided, self._decided)
         self._catch_up()
@@ -186,9 +188,7 @@ class Controlling:
 
         def done(error: str | None) -> None:
             self._is_snapshot_under_way = False
-            if error is None:
-                broker.records_in_log += len(records) - before
-            else:
+            if error is not None:
                 broker.say(f"the metadata log could not be shortened: {error}")
 
         self._is_snapshot_under_way = True

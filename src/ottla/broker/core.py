@@ -142,6 +142,7 @@ class Broker:
         )
         removed = {record.topic_id for record in records if isinstance(record, r.TopicRemoved)}
         self.hosting.load(self.image, removed, now_ms)
+        self.replicating.loaded()
         self.upkeep.start(now_ms)
         if self.clustered:
             self.replicating.start(now_ms)
@@ -378,10 +379,12 @@ class Broker:
 
     def advance(self, replica: Replica) -> None:
         """Let the watermark move and answer the produces that waited for it."""
-        if not replica.advance():
-            return
+        if replica.advance():
+            self.answer_reached(replica)
+            self.moved(replica)
+
+    def answer_reached(self, replica: Replica) -> None:
         _answer(replica.waiting, replica.high_watermark)
-        self.moved(replica)
 
     def moved(self, replica: Replica) -> None:
         if replica.watchers and not replica.moved:
@@ -448,14 +451,18 @@ class Broker:
         """A partition has no log any more: whoever waits for it hears so at once."""
         replica.lose(reason)
         self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        self.replicating.damaged(replica)
         self.role_changed(replica)
 
     def fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
         """Those who wait for their records to count hear that they will not, or that this broker will not know."""
         for line in (replica.waiting, replica.waiting_here):
-            while line:
-                _offset, produce, row = line.popleft()
-                produce.failed(row, code)
+            entries = list(line)
+            line.clear()
+            # Those who go on waiting stay in front of whatever was appended because of what others heard.
+            line.extendleft(
+                reversed([entry for entry in entries if entry[1].failed(replica, entry[2], code)])
+            )
 
     def role_changed(self, replica: Replica) -> None:
         """Whoever waits for something of this replica must look again."""
@@ -562,6 +569,7 @@ class Broker:
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         self.now_ms = now_ms
         self.membership.controller_is(node_id, epoch, now_ms)
+        self.forwarding.controller_changed()
 
     def store_suspended(self, now_ms: int) -> None:
         self.now_ms = now_ms

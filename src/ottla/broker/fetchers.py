@@ -73,8 +73,8 @@ class Fetcher:
         self._followed[following.key] = following
         self._changed[following] = None
         replica = following.replica
-        if replica.durable and replica.opened and replica.own_end < replica.log.next_offset:
-            # R11: what it wrote in its role before this one may not be durable yet.
+        if replica.opened and replica.durable and replica.log.flushed_offset < replica.log.next_offset:
+            # What came from the leader before counts for this one too, once it is durable.
             self.wait_for(replica)
             self._broker.sync(replica, replica.log)
 
@@ -281,21 +281,17 @@ class Fetcher:
         if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
             # Whoever knows the newer epoch will hear of it: the other one, or this one by the next news of the metadata.
             return self._hold(following)
-        log = replica.log
-        start, watermark = row.log_start_offset, row.high_watermark
-        if start < 0:
+        log, start = replica.log, row.log_start_offset
+        if start < 0 or (log.next_offset >= start and log.next_offset > log.log_start_offset):
+            # Where the two histories part the leader tells in another way (R1): nothing is cut by guess.
             return self._hold(following)
-        if log.next_offset < start:
-            broker.say(
-                f"{replica.topic}-{replica.number}: this replica ends at {log.next_offset}, the leader begins at {start}: "
-                "it begins there anew"
-            )
-            dropped = log.begin_at(start, broker.wall_ms)
-            replica.high_watermark = max(replica.high_watermark, start)
-        else:
-            dropped = log.truncate(max(start, min(watermark, log.next_offset)), broker.wall_ms)
-        self._cut(following, dropped)
-        return None
+        broker.say(
+            f"{replica.topic}-{replica.number}: this replica ends at {log.next_offset}, the leader begins at {start}: "
+            "it begins there anew"
+        )
+        dropped = log.begin_at(start, broker.wall_ms)
+        replica.high_watermark = max(replica.high_watermark, start)
+        return self._cut(following, dropped)
 
     def _diverged(self, following: Following, epoch: int, end_offset: int) -> None:
         """R1: after this end the leader's history is another one. Ours is cut to where both agree, and asked again."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call, Connection
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic, Hosting
+    from ottla.controller.records import Broker as NodeRecord
     from ottla.replication.replica import Replica
 
 #: Interests a session may hold; beyond it a client is served without a session.
@@ -43,6 +44,8 @@ class Row(NamedTuple):
     last_stable_offset: int = -1
     #: None for a fetch that reads whatever there is.
     aborted: list[Ended] | None = None
+    #: A replica nearer to the consumer, which should fetch there; -1 if there is none.
+    preferred: int = -1
 
 
 class Interest:
@@ -96,12 +99,18 @@ class Interest:
         """Be told when there may be something new: for a follower that is the log's end, for others the watermark."""
         replica = self.replica
         if replica is not None:
-            (replica.watchers if self.fetching.follower < 0 else replica.tail)[self] = None
+            if self.fetching.follower < 0:
+                replica.watchers[self] = None
+                return
+            replica.tail[self] = None
+            if self.fetching.is_prompt:
+                replica.watchers[self] = None
 
     def unwatch(self) -> None:
         replica = self.replica
         if replica is not None:
-            (replica.watchers if self.fetching.follower < 0 else replica.tail).pop(self, None)
+            replica.watchers.pop(self, None)
+            replica.tail.pop(self, None)
 
     def moved(self) -> None:
         fetching = self.fetching
@@ -130,7 +139,7 @@ class Interest:
 class Fetching:
     __slots__ = (
         "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "dirty", "epoch", "follower", "follower_epoch", "id",
-        "interests", "sessions", "used_ms", "watching", "woken",
+        "interests", "is_prompt", "leader_only", "rack", "sessions", "used_ms", "watching", "woken",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessions) -> None:
@@ -151,6 +160,11 @@ class Fetching:
         #: The broker that fetches as a follower, and its life; -1 for a consumer.
         self.follower = -1
         self.follower_epoch = -1
+        #: Whether a follower hears of a high watermark at once, because consumers read from it.
+        self.is_prompt = False
+        #: Whether a consumer is too old to read from followers; and its rack, if that decides where it should read.
+        self.leader_only = True
+        self.rack = ""
         self.bucket = -1
         self.used_ms = 0
         #: Whether the interests are registered with their partitions.
@@ -185,7 +199,7 @@ class Fetching:
         self.sessions.answer(self, now_ms)
 
     def collect(self) -> tuple[list[Row], int, bool]:
-        """Look at the dirty interests: (rows worth telling, bytes of data, whether one of them is an error)."""
+        """Look at the dirty interests: (rows worth telling, bytes of data, whether one of them should not wait)."""
         rows: list[Row] = []
         total = 0
         failed = False
@@ -197,16 +211,17 @@ class Fetching:
             if row.data is not None:
                 total += row.data.size
                 left -= row.data.size
-            elif row.error:
+            elif row.error or row.diverging is not None or row.preferred >= 0:
                 failed = True
             elif (
                 incremental
-                and row.diverging is None
                 and row.high_watermark == interest.told_watermark
                 and row.log_start_offset == interest.told_start
             ):
                 clean.append(interest)
                 continue
+            elif self.is_prompt:
+                failed = True
             rows.append(row)
         for interest in clean:
             # Nothing more to see until its partition moves. Data that did not fit, and news that have not left yet, keep
@@ -231,6 +246,7 @@ class FetchSessions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.hosting = broker.hosting
+        self.node_id = broker.config.node_id
         self.by_id: dict[int, Fetching] = {}
         #: Fetches whose partitions moved, in order; one that was abandoned since stays until its turn, unmarked.
         self.woken: deque[Fetching] = deque()
@@ -296,7 +312,7 @@ class FetchSessions:
             if fetching.woken:
                 fetching.woken = False
                 rows, total, failed = fetching.collect()
-                if total >= fetching.bytes_min or failed or any(row.diverging for row in rows):
+                if total >= fetching.bytes_min or failed:
                     self._finish(fetching, rows)
         return bool(woken)
 
@@ -309,6 +325,18 @@ class FetchSessions:
         return self._broker.replicating.fetched(
             replica, fetching.follower, fetching.follower_epoch, interest.offset
         )
+
+    def nearer(self, replica: Replica, rack: str, offset: int) -> int:
+        return self._broker.replicating.nearer(replica, rack, offset)
+
+    def leader_of(self, topic_id: bytes, number: int) -> tuple[NodeRecord, int] | None:
+        """Who leads a partition as far as this broker knows, and in which epoch (KIP-951)."""
+        image = self._broker.image
+        partition = image.partition(topic_id, number)
+        node = image.brokers.get(partition.leader) if partition is not None else None
+        if partition is None or node is None or node.fenced:
+            return None
+        return node, partition.leader_epoch
 
     def read_failed(self, path: str, error: DiskError) -> None:
         self._broker.disk_failed(path, error)
@@ -346,8 +374,9 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
         return Row(
             interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None
         )
-    follower = interest.fetching.follower >= 0
-    if replica.leading is None and (follower or replica.following is None):
+    fetching = interest.fetching
+    follower = fetching.follower >= 0
+    if replica.leading is None and (follower or fetching.leader_only or replica.following is None):
         return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
     try:
         log = replica.log
@@ -358,12 +387,13 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     watermark = stable = replica.high_watermark
     if log.producers.transactions is not None:
         stable = log.last_stable_offset(watermark)
-    committed = interest.fetching.committed
+    committed = fetching.committed
     if committed:
         interest.seen_stable = stable
     if offset < log.log_start_offset:
         return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
     if interest.last_fetched_epoch >= 0:
+        # R1: before the range, because a follower that is ahead of this log must hear where the histories part.
         epoch, end = log.epochs.end_of(interest.last_fetched_epoch, log.next_offset)
         if end < 0:
             # Nothing is known of that epoch or any before it: the caller's history is not ours.
@@ -371,14 +401,29 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
         if epoch < interest.last_fetched_epoch or end < offset:
             return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end), stable)
     if offset > log.next_offset:
-        # R1: last, because one whose history has parted from ours is told where, even if it is longer.
-        return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
+        # The leader may have it: then it comes, and nobody who reads here should go back to the start.
+        code = (
+            ErrorCode.OFFSET_OUT_OF_RANGE if replica.leading is not None else ErrorCode.OFFSET_NOT_AVAILABLE
+        )
+        return Row(interest, code, watermark, log.log_start_offset, None)
+    if fetching.rack and (nearer := fetching.sessions.nearer(replica, fetching.rack, offset)) >= 0:
+        return Row(
+            interest,
+            0,
+            watermark,
+            log.log_start_offset,
+            None,
+            None,
+            stable,
+            [] if committed else None,
+            nearer,
+        )
     limit = stable if committed else watermark
     if follower:
         if not interest.is_told:
             # Only now: of a history that has parted from this one nothing counts.
             interest.is_told = True
-            if not interest.fetching.sessions.follower_at(interest, replica):
+            if not fetching.sessions.follower_at(interest, replica):
                 return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
             watermark = replica.high_watermark
         limit = log.next_offset
@@ -396,7 +441,7 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
                 aborted = log.aborted(offset, stable, data) if data is not None else []
         except DiskError as error:
             # Of this partition alone: others in the same answer, and others' answers, are not to suffer.
-            interest.fetching.sessions.read_failed(log.directory, error)
+            fetching.sessions.read_failed(log.directory, error)
             damaged = isinstance(error, DamagedFile)
             code = ErrorCode.CORRUPT_MESSAGE if damaged else ErrorCode.KAFKA_STORAGE_ERROR
             return Row(interest, code, -1, -1, None)

@@ -62,6 +62,8 @@ class Hosting:
         self.to_create: deque[Replica] = deque()
         #: Logs that a clean stop left whole and nobody has needed yet, and where they are.
         self.asleep: dict[Replica, LogDirectory] = {}
+        #: Whether a log was found to lack something that had been durable (R12).
+        self.is_damaged = False
 
     def replicas(self) -> Iterator[Replica]:
         for hosted in self.by_name.values():
@@ -153,6 +155,7 @@ class Hosting:
         """There is no log. If there was one, nobody shall think that it was empty."""
         point = self._broker.directories.recovery_point(replica.topic, replica.number)
         if point:
+            self.is_damaged = True
             self._broker.say(
                 f"the log of {replica.topic}-{replica.number} is gone: it reached at least offset {point}, and begins anew "
                 "at 0. Stop the broker and restore it from a copy if you have one"
@@ -182,6 +185,7 @@ class Hosting:
         self.take(replica, home, log)
         replica.adopt(log)
         self._tell(recovered)
+        self.is_damaged = self.is_damaged or recovered.damaged
         if not log.unsynced:
             return
         broker.upkeep.written(replica, broker.now_ms)
@@ -223,7 +227,8 @@ class Hosting:
     def _tell(self, recovered: Recovered) -> None:
         broker, log = self._broker, recovered.log
         if recovered.damaged:
-            # R12: without another replica what is left is all there is; but nobody shall think it is whole.
+            # R12: without another replica what is left is all there is; but nobody shall think it is whole. In a cluster
+            # it leaves the ISR, and gets the rest from whoever has it.
             broker.say(
                 f"{log.directory}: DAMAGED before its recovery point; records that were acknowledged "
                 f"are missing, the log ends at offset {log.next_offset}. Restore it from a copy if you have one"
@@ -258,6 +263,11 @@ class Hosting:
             return None
         self._tell(recovered)
         self.take(replica, home, recovered.log)
+        if recovered.damaged and broker.clustered:
+            # Whoever asked for it thinks that it leads, or follows: not before others know.
+            replica.adopt(recovered.log)
+            broker.replicating.damaged(replica)
+            raise DiskError(f"{recovered.log.directory} is damaged: this replica leaves the ISR first")
         return recovered.log
 
     # --- following the image ----------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ class Membership:
         self.live: Mapping[int, Registration] = {}
         #: Whether this process began with everything that the one before it had.
         self._is_clean = False
+        #: Whether it lacks something that an earlier one had made durable (R12).
+        self._is_damaged = False
         self._registering = False
         self._claiming = False
         self._watched: dict[int, tuple[str, int]] = {}
@@ -60,8 +62,15 @@ class Membership:
     def join(self, now_ms: int, done: Callable[[str | None], None]) -> None:
         broker = self._broker
         self._is_clean = all(each.clean or each.was_unused for each in broker.directories.online)
+        self._is_damaged = broker.hosting.is_damaged or self._lacks_directory()
         self._joining = done
         self._register()
+
+    def _lacks_directory(self) -> bool:
+        """Whether a log directory that this broker had in its last life is not to be found any more, or was replaced."""
+        before = self._broker.image.brokers.get(self.node_id)
+        there = {id_text(each.directory_id) for each in self._broker.directories.online if each.directory_id}
+        return before is not None and not there.issuperset(before.directories)
 
     def _register(self) -> None:
         if self._registering or self._leaving:
@@ -78,6 +87,7 @@ class Membership:
             # A registration like the one before would be taken for the same one, and get the same epoch.
             id_text(broker.entropy.id_bytes()),
             self._is_clean,
+            damaged=self._is_damaged,
         )
         broker.outbox.append((REGISTER, registration, self._registered))
 
@@ -116,7 +126,7 @@ class Membership:
         elif known and not self.is_serving:
             self.is_serving = True
             # Only now has the controller seen how this process began (R7). If it must register anew, nothing is lost.
-            self._is_clean = True
+            self._is_clean, self._is_damaged = True, False
             broker.serve()
             if self._joining is not None:
                 joining, self._joining = self._joining, None

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.fetchers import Fetcher, Following
+from ottla.broker.leaving import Leaving
 from ottla.broker.timers import Later, Periodic
 from ottla.broker.walking import Walk
 from ottla.controller.records import Partition
@@ -31,13 +32,17 @@ _CHANGES_MAX: Final = 1000
 
 
 class Owner(Protocol):
-    """Who keeps its state in the partitions of a topic. Commits reach it as a watcher of the replica."""
+    """Who keeps its state in the partitions of a topic, and writes there with `appending.append_as_leader`.
+
+    `lead` and `rest` come in turns for a replica; an epoch in which the same broker goes on leading is no news. An owner may add itself to `replica.watchers` to hear when the high watermark
+    has moved, once a turn.
+    """
 
     def lead(self, replica: Replica, now_ms: int) -> None:
-        """This broker leads the partition from now on: load what is there."""
+        """This broker leads the partition from now on, in `replica.leader_epoch`: load what is there."""
 
     def rest(self, replica: Replica, now_ms: int) -> None:
-        """It leads it no more: forget."""
+        """It leads it no more: forget. What was appended and did not count yet was told of before."""
 
 
 class Replicating:
@@ -45,6 +50,10 @@ class Replicating:
         self._broker = broker
         #: By the name of their topic.
         self.owners: dict[str, Owner] = {}
+        #: The replicas whose owners have heard that they lead.
+        self._owned: dict[Replica, Owner] = {}
+        self._is_loaded = False
+        self.leaving = Leaving(broker)
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         #: Fetchers that have something new to ask for, once the turn's records are all looked at.
         self._to_ask: dict[Fetcher, None] = {}
@@ -62,6 +71,15 @@ class Replicating:
 
         timers.add(Periodic(timers, interval_ms, self._check_lags), now_ms + interval_ms())
 
+    def loaded(self) -> None:
+        """All logs that were there are known: until now nobody could read one, or would have begun another in its place."""
+        self._is_loaded = True
+        for name in self.owners:
+            hosted = self._broker.hosting.by_name.get(name)
+            for replica in list(hosted.replicas.values()) if hosted is not None else ():
+                if replica.leading is not None:
+                    self._tell_owner(replica)
+
     # --- roles ------------------------------------------------------------------------------------------------
 
     def assign(self, replica: Replica, topic_id: bytes, partition: Partition) -> None:
@@ -70,6 +88,10 @@ class Replicating:
         me, epoch = broker.membership.node_id, partition.leader_epoch
         if not broker.membership.is_serving or partition.leader < 0:
             self.rest(replica, epoch)
+        elif broker.clustered and (replica.offline is not None or self.leaving.holds(replica, partition)):
+            self.rest(replica, epoch)
+            if me in partition.isr or me in partition.eligible:
+                self.leaving.leave(replica)
         elif partition.leader == me:
             self._lead(replica, partition)
         else:
@@ -94,14 +116,27 @@ class Replicating:
                 broker.advance(replica)
                 self._look_for_joiners(replica)
             return
-        self._end_role(replica)
-        replica.lead(
-            Leading(broker.membership.node_id, partition, isr_min, broker.now_ms), partition.leader_epoch
-        )
-        owner = self.owners.get(replica.topic)
-        if owner is not None:
-            owner.lead(replica, broker.now_ms)
+        # In the very next epoch nobody else has led in between: what waits here still stands in the one log that counts.
+        goes_on = leading is not None and partition.leader_epoch == replica.leader_epoch + 1
+        if goes_on:
+            self._wanting.pop(replica, None)
+        else:
+            self._end_role(replica)
+        fresh = Leading(broker.membership.node_id, partition, isr_min, broker.now_ms)
+        replica.lead(fresh, partition.leader_epoch)
+        if not goes_on:
+            self._tell_owner(replica)
+        elif not fresh.has_enough:
+            broker.fail_waiting(replica, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        else:
+            broker.answer_reached(replica)
         broker.role_changed(replica)
+
+    def _tell_owner(self, replica: Replica) -> None:
+        owner = self.owners.get(replica.topic)
+        if owner is not None and self._is_loaded and replica.offline is None:
+            self._owned[replica] = owner
+            owner.lead(replica, self._broker.now_ms)
 
     def _follow(self, replica: Replica, topic_id: bytes, partition: Partition) -> None:
         following = replica.following
@@ -128,6 +163,13 @@ class Replicating:
         replica.rest(leader_epoch)
         self._broker.role_changed(replica)
 
+    def damaged(self, replica: Replica) -> None:
+        """R12: a replica lacks what it had reported, or has no log any more. Others must not count on it."""
+        broker = self._broker
+        if broker.clustered:
+            self.rest(replica, replica.leader_epoch)
+            self.leaving.leave(replica)
+
     def _end_role(self, replica: Replica) -> None:
         broker = self._broker
         if replica.following is not None:
@@ -137,7 +179,7 @@ class Replicating:
             replica.leading = None
             self._wanting.pop(replica, None)
             broker.fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            owner = self.owners.get(replica.topic)
+            owner = self._owned.pop(replica, None)
             if owner is not None:
                 owner.rest(replica, broker.now_ms)
 
@@ -167,17 +209,25 @@ class Replicating:
             self._want(replica, (*leading.isr, node_id))
         return True
 
-    def _look_for_joiners(self, replica: Replica) -> None:
-        """Those who were ready while something else was asked for."""
+    def nearer(self, replica: Replica, rack: str, offset: int) -> int:
+        """KIP-392: the follower in this rack that is in sync and has come furthest, at least to this offset; -1 if there is none.
+
+        None either if this broker is in that rack itself, or does not lead.
+        """
         leading = replica.leading
-        if leading is not None and leading.pending is None:
-            ready = [
-                node_id
-                for node_id, follower in leading.followers.items()
-                if leading.may_join(follower, replica.high_watermark) and self._broker.image.is_live(node_id)
-            ]
-            if ready:
-                self._want(replica, (*leading.isr, *ready))
+        image = self._broker.image
+        if leading is None or self._broker.config.broker_rack == rack:
+            return -1
+        best, best_end = -1, offset - 1
+        for node_id, follower in leading.followers.items():
+            if (
+                follower.end > best_end
+                and node_id in leading.isr
+                and image.is_live(node_id)
+                and image.brokers[node_id].rack == rack
+            ):
+                best, best_end = node_id, follower.end
+        return best
 
     def _check_lags(self, now_ms: int) -> None:
         if self._broker.membership.is_serving:
@@ -199,20 +249,20 @@ class Replicating:
         return 2
 
     def _look_for_joiners(self, replica: Replica) -> None:
-        """Ask again for one that was refused: it says no more where it stands until there is something new."""
-        leading = replica.leading
+        """Ask for those who were ready while something else was asked for, or who were refused: they say no more where they
+        stand until there is something new."""
+        leading, image = replica.leading, self._broker.image
         if leading is None or leading.pending is not None or not replica.opened:
             return
-        for follower in leading.followers.values():
-            node = self._broker.image.brokers.get(follower.node_id)
-            if (
-                leading.may_join(follower, replica.high_watermark)
-                and node is not None
-                and node.epoch == follower.epoch
-                and self._broker.image.is_live(follower.node_id)
-            ):
-                self._want(replica, (*leading.isr, follower.node_id))
-                return
+        ready = [
+            node_id
+            for node_id, follower in leading.followers.items()
+            if leading.may_join(follower, replica.high_watermark)
+            and image.is_live(node_id)
+            and image.brokers[node_id].epoch == follower.epoch
+        ]
+        if ready:
+            self._want(replica, (*leading.isr, *ready))
 
     # --- asking for another ISR -------------------------------------------------------------------------------
 
@@ -303,8 +353,6 @@ class Replicating:
         # Refused: nothing was changed, and the image tells why or will.
         self._wanting.pop(replica, None)
         leading.refused()
-        broker = self._broker
-        broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _AGAIN_MS)
         broker = self._broker
         broker.advance(replica)
         broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _REFUSED_MS)

@@ -12,7 +12,8 @@ from ottla.cli.outcome import pairs, print_json, print_table, say, usage_error
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
-    from ottla.client.metadata import TopicInfo
+    from ottla.client.metadata import PartitionInfo, TopicInfo, TopicPartition
+    from ottla.client.partitions import Reassignment
 
 app = typer.Typer(
     help="""Create, list, describe, alter and delete topics.
@@ -129,6 +130,8 @@ def describe(
 ) -> None:
     """Show a topic's partitions, their leaders, replicas and offsets, and the configs that were set.
 
+    STATE is empty when all is well: every replica in sync, led by the preferred one, nothing on its way.
+
     \b
     Example:
       ottla topic describe orders
@@ -144,9 +147,14 @@ def describe(
         configs = "  ".join(f"{name}={value}" for name, value in topic["configs"].items())
         print(f"{topic['topic']}  id {topic['topic_id']}{'  internal' if topic['internal'] else ''}")
         print(f"configs: {configs or 'all default'}")
-        columns = ("partition", "leader", "replicas", "isr", "start", "end")
+        columns = ("partition", "leader", "replicas", "isr", "start", "end", "state")
         rows = [
-            [",".join(map(str, row[key])) if isinstance(row[key], list) else row[key] for key in columns]
+            [
+                (", " if key == "state" else ",").join(map(str, row[key]))
+                if isinstance(row[key], list)
+                else row[key]
+                for key in columns
+            ]
             for row in topic["partitions"]
         ]
         print_table([column.upper() for column in columns], rows)
@@ -163,6 +171,7 @@ def described(admin: Admin, topic: TopicInfo) -> dict[str, Any]:
     starts = admin.list_offsets(dict.fromkeys(led, EARLIEST))
     ends = admin.list_offsets(dict.fromkeys(led, LATEST))
     configs = admin.describe_configs(Resource("topic", topic.name))
+    moving = reassignments(admin, [TopicPartition(topic.name, number) for number in topic.partitions])
     return {
         "topic": topic.name,
         "topic_id": None if topic.topic_id is None else str(uuid.UUID(bytes=topic.topic_id)),
@@ -175,6 +184,8 @@ def described(admin: Admin, topic: TopicInfo) -> dict[str, Any]:
                 "leader_epoch": part.leader_epoch,
                 "replicas": list(part.replicas),
                 "isr": list(part.isr),
+                "offline_replicas": list(part.offline_replicas),
+                "state": state(part, moving.get(tp)),
                 "start": starts[tp].offset if tp in starts else None,
                 "end": ends[tp].offset if tp in ends else None,
             }
@@ -182,6 +193,36 @@ def described(admin: Admin, topic: TopicInfo) -> dict[str, Any]:
             for tp in [TopicPartition(topic.name, part.partition)]
         ],
     }
+
+
+def reassignments(
+    admin: Admin, partitions: list[TopicPartition] | None = None
+) -> dict[TopicPartition, Reassignment]:
+    """The moves that are under way; none of a broker that knows of no such thing."""
+    from ottla.client.errors import UnsupportedVersion
+
+    try:
+        return admin.list_partition_reassignments(partitions)
+    except UnsupportedVersion:
+        return {}
+
+
+def state(part: PartitionInfo, moving: Reassignment | None = None) -> list[str]:
+    """What is not as it should be with a partition, in words; nothing when all is well."""
+    marks = []
+    if part.leader < 0:
+        marks.append("OFFLINE")
+    elif part.replicas and part.leader != part.replicas[0]:
+        marks.append("not led by the preferred replica")
+    wanted = set(part.replicas) - set(moving.adding if moving else ())
+    if not wanted <= set(part.isr):
+        marks.append("UNDER-REPLICATED")
+    if part.offline_replicas:
+        marks.append(f"offline: {','.join(map(str, part.offline_replicas))}")
+    if moving is not None:
+        moves = [f"+{node}" for node in moving.adding] + [f"-{node}" for node in moving.removing]
+        marks.append(f"moving {' '.join(moves) or 'to a new order'}")
+    return marks
 
 
 @app.command()

@@ -16,6 +16,15 @@ from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import BrokerNotFound, TopicNotFound, refused
 from ottla.client.metadata import Node, TopicInfo, TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
+from ottla.client.partitions import (
+    Election,
+    Reassignment,
+    alter_reassignments,
+    elect_leaders,
+    fenced_brokers,
+    list_reassignments,
+    unregister_broker,
+)
 from ottla.client.settings import Client, bootstrap_addresses
 from ottla.model.errors import ErrorCode
 
@@ -26,7 +35,9 @@ __all__ = [
     "AsyncAdmin",
     "ClusterInfo",
     "ConfigEntry",
+    "Election",
     "NewTopic",
+    "Reassignment",
     "Resource",
 ]
 
@@ -98,6 +109,8 @@ class ClusterInfo:
     cluster_id: str | None
     controller_id: int
     nodes: tuple[Node, ...]
+    #: Registered, and away: told only if they were asked for.
+    fenced: tuple[Node, ...] = ()
 
 
 class AsyncAdmin:
@@ -141,7 +154,7 @@ class AsyncAdmin:
             "timeout": self.settings.request_timeout_ms,
             "validate_only": validate_only,
         }
-        response, broker = await self._ask_controller(CREATE_TOPICS, body, lambda answer: answer.topics)
+        response, broker = await self.ask_controller(CREATE_TOPICS, body, lambda answer: answer.topics)
         for row in response.topics:
             self._raise(row, f"creating topic {row.name!r}", broker, topic=str(row.name))
         if not validate_only:
@@ -166,7 +179,7 @@ class AsyncAdmin:
             "topic_names": wanted,
             "timeout": self.settings.request_timeout_ms,
         }
-        response, broker = await self._ask_controller(DELETE_TOPICS, body, lambda answer: answer.responses)
+        response, broker = await self.ask_controller(DELETE_TOPICS, body, lambda answer: answer.responses)
         for row in response.responses:
             self._raise(row, f"deleting topic {row.name!r}", broker, topic=str(row.name))
         await self._see(set(wanted), present=False)
@@ -178,7 +191,7 @@ class AsyncAdmin:
             "timeout": self.settings.request_timeout_ms,
             "validate_only": validate_only,
         }
-        response, broker = await self._ask_controller(CREATE_PARTITIONS, body, lambda answer: answer.results)
+        response, broker = await self.ask_controller(CREATE_PARTITIONS, body, lambda answer: answer.results)
         for row in response.results:
             self._raise(row, f"adding partitions to {row.name!r}", broker, topic=str(row.name))
 
@@ -306,7 +319,13 @@ class AsyncAdmin:
             ],
             "validate_only": validate_only,
         }
-        connection = await self._connection_for(resource)
+        try:
+            connection = await self._connection_for(resource)
+        except BrokerNotFound:
+            if not resource.name.isdigit():
+                raise
+            # It may be away for now: the controller knows.
+            connection = await self.cluster.controller()
         response = await connection.request(INCREMENTAL_ALTER_CONFIGS, body)
         for row in response.responses:
             topic = resource.name if resource.type == "topic" else None
@@ -327,12 +346,37 @@ class AsyncAdmin:
 
     # The cluster
 
-    async def describe_cluster(self) -> ClusterInfo:
+    async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterInfo:
         metadata = await self.cluster.refresh(())
         nodes = tuple(metadata.nodes[node_id] for node_id in sorted(metadata.nodes))
-        return ClusterInfo(metadata.cluster_id, metadata.controller_id, nodes)
+        fenced = await fenced_brokers(self) if include_fenced else ()
+        return ClusterInfo(metadata.cluster_id, metadata.controller_id, nodes, fenced)
 
-    async def _ask_controller(self, api_key: int, body: Body, rows: Any) -> tuple[Any, str]:
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that has stopped for good."""
+        await unregister_broker(self, broker_id)
+
+    # Partitions
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, Election]:
+        """Let the preferred replica lead, or (unclean) any that lives if nobody does; of all partitions if none is named."""
+        return await elect_leaders(self, partitions, unclean=unclean)
+
+    async def alter_partition_reassignments(
+        self, assignments: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> None:
+        """Begin to move partitions to these brokers, the preferred leader first; None ends a move that is under way."""
+        await alter_reassignments(self, assignments)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves that are under way."""
+        return await list_reassignments(self, partitions)
+
+    async def ask_controller(self, api_key: int, body: Body, rows: Any) -> tuple[Any, str]:
         """Ask the controller; when it is not the controller any more, learn the new one and ask again."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             connection = await self.cluster.controller()

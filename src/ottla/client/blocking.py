@@ -15,7 +15,15 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from ottla.client.accumulator import RecordMetadata, SendFuture, buffer_full
-from ottla.client.admin import AsyncAdmin, ClusterInfo, ConfigEntry, NewTopic, Resource
+from ottla.client.admin import (
+    AsyncAdmin,
+    ClusterInfo,
+    ConfigEntry,
+    Election,
+    NewTopic,
+    Reassignment,
+    Resource,
+)
 from ottla.client.consumer import AsyncConsumer
 from ottla.client.errors import ClientClosed
 from ottla.client.fetched import ConsumerRecord
@@ -325,5 +333,27 @@ class Admin(_Blocking):
         """Set configs, or unset those whose value is None, and leave the others."""
         self._thread.run(self._core.alter_configs(resource, changes, validate_only=validate_only))
 
-    def describe_cluster(self) -> ClusterInfo:
-        return self._thread.run(self._core.describe_cluster())
+    def describe_cluster(self, *, include_fenced: bool = False) -> ClusterInfo:
+        return self._thread.run(self._core.describe_cluster(include_fenced=include_fenced))
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that has stopped for good."""
+        self._thread.run(self._core.unregister_broker(broker_id))
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, Election]:
+        """Let the preferred replica lead, or (unclean) any that lives if nobody does; of all partitions if none is named."""
+        return self._thread.run(self._core.elect_leaders(partitions, unclean=unclean))
+
+    def alter_partition_reassignments(
+        self, assignments: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> None:
+        """Begin to move partitions to these brokers, the preferred leader first; None ends a move that is under way."""
+        self._thread.run(self._core.alter_partition_reassignments(assignments))
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The moves that are under way."""
+        return self._thread.run(self._core.list_partition_reassignments(partitions))

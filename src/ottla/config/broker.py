@@ -55,6 +55,7 @@ class BrokerConfig(Settings):
     replica_fetch_max_bytes: int
     replica_fetch_response_max_bytes: int
     replica_fetch_backoff_ms: int
+    replica_selector_class: str
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int
     leader_imbalance_per_broker_percentage: int

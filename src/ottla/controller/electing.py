@@ -80,8 +80,11 @@ def settle(
 
     leader = _elect(old.leader, members, live, replicas[0] if prefer else NO_LEADER)
     if leader == NO_LEADER:
-        leader = _elect_outside(old, rules, live, replicas, whole, had.intersection(lost))
+        leader = _elect_outside(old, rules, live, replicas, whole, had, lost)
         members = () if leader == NO_LEADER else (leader,)
+        if leader != NO_LEADER and leader not in whole:
+            # Others had more, or the same; what counts from now on is what this one has.
+            whole = ()
     eligible: tuple[int, ...] = ()
     if len(members) < min_isr_of(rules, replicas):
         eligible = tuple(node for node in whole if node not in members)
@@ -126,16 +129,17 @@ def _elect_outside(
     live: Live,
     replicas: tuple[int, ...],
     whole: tuple[int, ...],
+    had: set[int],
     lost: Collection[int],
 ) -> int:
-    """The ISR is empty: who leads all the same. `lost` are those who had everything until a crash took some of it."""
+    """The ISR is empty: who leads all the same. Of those who had everything, `whole` are those who still have it."""
     for node in whole:
         if live(node):
             return node
-    if not whole:
+    if had.issubset(lost):
         # Nobody has more than these: whoever led last, or the only ones there are.
         last = old.last_leader if old.leader == NO_LEADER else old.leader
-        most = lost or ({last} if len(replicas) > 1 else replicas)
+        most = had or ({last} if len(replicas) > 1 else replicas)
         for node in (last, *replicas):
             if node in most and node in replicas and live(node):
                 return node

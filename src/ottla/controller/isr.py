@@ -3,6 +3,10 @@
 The request names the state that it was decided on; anything else has overtaken it. Who joins must live, not be about to stop, and
 be in the life that the leader fetches from (R5). The leader's epoch stays, unless this completes a reassignment that takes
 members away, or lets go a leader that is about to stop.
+
+A member that leaves just itself out has lost its records: its log directory failed, or the log is damaged (R12). It need not lead to
+ask for that. Another one that has everything leads then; if there is none, it is refused. (Kafka refuses it always; its brokers
+tell of directories instead, KIP-858.)
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.controller import records as r
-from ottla.controller.electing import Rules, as_one, settle
+from ottla.controller.electing import NO_LEADER, Rules, as_one, settle
 from ottla.controller.image import Image
 from ottla.controller.reassigning import complete
 from ottla.model.errors import ErrorCode, Refusal
@@ -31,23 +35,43 @@ class Wish(NamedTuple):
 
 def alter_isr(image: Image, rules: Rules, old: r.Partition, wish: Wish) -> r.Partition:
     """The partition as wished, `old` itself if that is what it is; or a Refusal with the protocol's code."""
+    _check_epochs(old, wish)
+    if wish.leader not in wish.isr:
+        return _left(image, rules, old, wish)
     _check(image, old, wish)
     altered = settle(old, rules, image.is_live, isr=wish.isr, by_leader=True)
     return as_one(old, complete(altered, rules, image.is_live))
 
 
-def _check(image: Image, old: r.Partition, wish: Wish) -> None:
+def _left(image: Image, rules: Rules, old: r.Partition, wish: Wish) -> r.Partition:
+    """The partition without the one who asks."""
+    if set(wish.isr) != set(old.isr) - {wish.leader}:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "who leaves the ISR changes nothing else of it")
+
+    def live(node: int) -> bool:
+        return node != wish.leader and image.is_live(node)
+
+    altered = settle(old, rules, live, isr=wish.isr, lost=(wish.leader,), by_leader=True)
+    if altered.leader == NO_LEADER:
+        raise Refusal(ErrorCode.INVALID_REQUEST, "nobody else has everything that counts")
+    return as_one(old, complete(altered, rules, live))
+
+
+def _check_epochs(old: r.Partition, wish: Wish) -> None:
     if wish.leader_epoch > old.leader_epoch or wish.partition_epoch > old.partition_epoch:
         # It has seen what is not known here: somebody else controls.
         raise Refusal(ErrorCode.NOT_CONTROLLER, "the request is ahead of this controller")
     if wish.leader_epoch < old.leader_epoch:
         raise Refusal(ErrorCode.FENCED_LEADER_EPOCH, f"the leader epoch is {old.leader_epoch}")
-    if wish.leader != old.leader:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"broker {wish.leader} does not lead this partition")
     if wish.partition_epoch < old.partition_epoch:
         raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, f"the partition epoch is {old.partition_epoch}")
-    if wish.leader not in wish.isr or not set(wish.isr) <= set(old.replicas):
-        raise Refusal(ErrorCode.INVALID_REQUEST, "the ISR must hold the leader, and replicas only")
+
+
+def _check(image: Image, old: r.Partition, wish: Wish) -> None:
+    if wish.leader != old.leader:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"broker {wish.leader} does not lead this partition")
+    if not set(wish.isr) <= set(old.replicas):
+        raise Refusal(ErrorCode.INVALID_REQUEST, "the ISR must hold replicas only")
     for node, epoch in wish.isr.items():
         broker = image.brokers.get(node)
         if broker is None or (epoch not in (ANY_EPOCH, broker.epoch)):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ottla.config.broker import BrokerConfig
 from ottla.controller import records as r
-from ottla.controller.electing import NO_LEADER, Rules, rules_of, settle
+from ottla.controller.electing import NO_LEADER, Rules, min_isr_of, rules_of, settle
 from ottla.controller.image import Image
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.store import Registration
@@ -33,11 +33,10 @@ def reconcile(
     gone, came = [], []
     for node, broker in image.brokers.items():
         registration = live.get(node)
-        if registration is not None and registration.epoch < broker.epoch:
-            # What is known here of those who live is older than the log: another controller has seen its next life.
-            continue
-        if registration is not None and registration.epoch > broker.epoch:
-            came.append(registration)
+        if registration is not None and registration.epoch != broker.epoch:
+            # One that is older than the image was replaced; the news is on its way.
+            if registration.epoch > broker.epoch:
+                came.append(registration)
         elif not broker.fenced and (registration is None or node in suspects):
             gone.append(broker)
     came += [registration for node, registration in live.items() if node not in image.brokers]
@@ -85,14 +84,20 @@ def broker_removed(image: Image, config: BrokerConfig, node_id: int, live: Colle
     return [*broker_gone(image, config, node_id), r.BrokerRemoved(node_id)]
 
 
-def void_eligible(image: Image, topics: Iterable[str]) -> list[r.Record]:
-    """After a change of `min.insync.replicas`: who was eligible beside an ISR may lack what was committed since."""
-    return [
-        old._replace(eligible=(), partition_epoch=old.partition_epoch + 1)
-        for name in topics
-        for old in image.topics[name].partitions
-        if old.eligible and old.isr
-    ]
+def void_eligible(
+    image: Image, committed: Image, config: BrokerConfig, topics: Iterable[str]
+) -> list[r.Record]:
+    """After a change of `min.insync.replicas`, which counts from `committed` on: beside an ISR that is now large enough
+    nobody is eligible any more, even if the setting is raised again. Elsewhere who is eligible still has everything."""
+    made: list[r.Record] = []
+    for name in topics:
+        rules = rules_of(committed, config, name)
+        made += [
+            old._replace(eligible=(), partition_epoch=old.partition_epoch + 1)
+            for old in image.topics[name].partitions
+            if old.eligible and len(old.isr) >= min_isr_of(rules, old.replicas)
+        ]
+    return made
 
 
 def _change(
@@ -102,6 +107,8 @@ def _change(
     absent = {broker.node_id for broker in gone}
     fresh = {registration.node_id for registration in came}
     unclean = frozenset(registration.node_id for registration in came if not registration.clean)
+    # Records that were flushed are gone: no policy helps against that (R12).
+    damaged = frozenset(registration.node_id for registration in came if registration.damaged)
     alive = fresh.union(node for node in image.brokers if image.is_live(node)) - absent
     changed = absent | fresh
 
@@ -112,7 +119,7 @@ def _change(
         return settle(
             old, rules, alive.__contains__,
             isr=[node for node in old.isr if node not in absent],
-            lost=NOBODY if rules.durable else unclean,
+            lost=damaged if rules.durable else unclean | damaged,
             anew=old.leader in fresh,
         )  # fmt: skip
 

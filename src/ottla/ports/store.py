@@ -46,6 +46,8 @@ class Registration(NamedTuple):
     clean: bool
     #: Given by the store, higher with each registration (R5).
     epoch: int = 0
+    #: Whether something is missing that was flushed: a directory, a log, or the end of one (R12).
+    damaged: bool = False
 
 
 class StoreEvents(Protocol):

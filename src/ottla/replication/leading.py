@@ -12,12 +12,21 @@ within `replica.lag.time.max.ms`, again and again.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
-
-from ottla.controller.records import Partition
+from typing import Final, Protocol
 
 #: Of a follower that has not been heard of yet.
 UNKNOWN: Final = -1
+
+
+class Partition(Protocol):
+    """What the metadata says of a partition, as far as its leader needs it."""
+
+    @property
+    def replicas(self) -> tuple[int, ...]: ...
+    @property
+    def isr(self) -> tuple[int, ...]: ...
+    @property
+    def partition_epoch(self) -> int: ...
 
 
 class Follower:

@@ -58,7 +58,7 @@ class Clustering:
         """Tell the core who is alive and who controls, for the first time."""
         core = self._core
         assert core is not None
-        now_ms = self._clock.now_ms()
+        now_ms = core.now_ms = self._clock.now_ms()
         core.live_brokers(self.live, now_ms)
         core.controller_is(*self.controller, now_ms)
         self._turn(now_ms)

@@ -2,7 +2,7 @@
 
     /cluster_id               persistent  the id of the cluster, made by its first broker
     /brokers/ids              persistent  empty; its version counts registrations, so that two cannot cross
-    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean"}
+    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean", "damaged"}
     /controller               ephemeral   {"node_id", "epoch"}
     /controller_epoch         persistent  a number; its version is what every write of the controller checks
     /metadata/end             persistent  {"end": N, "snapshot": S}; what brokers watch. S is -1 if there is none
@@ -30,6 +30,9 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 END: Final = "/metadata/end"
 LOG: Final = "/metadata/log"
 SNAPSHOTS: Final = "/metadata/snapshot"
+
+#: Here Kafka keeps the id of its cluster; other znodes of its own bear the same names as ours.
+KAFKAS: Final = "/cluster/id"
 
 CHUNK_BYTES_MAX: Final = 512 * 1024
 
@@ -115,6 +118,7 @@ def decode_registration(node_id: int, data: bytes, czxid: int) -> Registration:
         directories=tuple(fields["directories"]),
         incarnation=fields["incarnation"],
         clean=fields["clean"],
+        damaged=fields.get("damaged", False),
         epoch=czxid,
     )
 

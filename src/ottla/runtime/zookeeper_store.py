@@ -210,6 +210,11 @@ class ZookeeperStore:
         """Everything that was missed, then back to work."""
         log_moved, brokers_moved, controller_moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         if not self._opened.done():
+            if await self._link.exists(layout.KAFKAS) is not None:
+                raise StoreUnavailable(
+                    "Apache Kafka keeps its metadata there: give ottla a path of its own, "
+                    f"such as {self.settings.hosts}{self.settings.chroot}/ottla"
+                )
             await self._link.ensure(layout.first_znodes())
         # Another server of the ensemble may lag behind the one we were connected to, or behind our own lost write.
         await self._link.sync()
@@ -220,6 +225,8 @@ class ZookeeperStore:
             # What the dead session sent is not in the log, and cannot come any more.
             self._log.refuse(SESSION_LOST)
         self._ready = True
+        # Those from before: what the news below makes the core ask for is begun as it is asked.
+        left = list(self._requests)
         if self._opened.done():
             self._events.store_back(self._now_ms())
         else:
@@ -228,7 +235,7 @@ class ZookeeperStore:
         self._begin(_follow, brokers_moved, self._members.read_brokers)
         self._begin(_follow, controller_moved, self._members.read_controller)
         self._begin(self._log.write)
-        for request in self._requests:
+        for request in left:
             self._begin(self._perform, request)
 
     async def _resume_later(self) -> None:

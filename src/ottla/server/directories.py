@@ -83,6 +83,15 @@ def _check_apart(paths: Sequence[str]) -> None:
                 )
 
 
+def is_a_clusters(disk: Disk, config: BrokerConfig) -> bool:
+    """Whether any of the directories was in a cluster before."""
+    for path in config.log_dirs:
+        with suppress(DiskError):
+            if disk.read_file(f"{path}/{CLUSTER_MARK}") is not None:
+                return True
+    return False
+
+
 def refuse_a_clusters(disk: Disk, config: BrokerConfig) -> None:
     """Before a broker starts alone. Raises BadDirectories."""
     for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir)):

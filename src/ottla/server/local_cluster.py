@@ -288,6 +288,9 @@ class LocalCluster:
             elif "status" in broker.how_it_ended():
                 self._say(f"broker {broker.number} {broker.how_it_ended()}")
                 code = 1
+            # Its last words.
+            while not self._news.empty():
+                self._listen_while_stopping()
         return code
 
     def _listen_while_stopping(self) -> None:

@@ -24,6 +24,11 @@ _SAY_AFTER_S: Final = 1.0
 LEAVE_S: Final = 10.0
 
 
+#: How long a broker that was relieved stays to tell its clients who leads now. Without it, a client that knows no other broker
+#: by then loses a second or more in finding one.
+LINGER_S: Final = 0.5
+
+
 class CannotJoin(Exception):
     """The cluster cannot be reached, or does not take this broker; the message says why."""
 
@@ -84,17 +89,19 @@ class Member:
         self._hurry.set()
 
     async def leave(self, core: ClusterCore, turn: Callable[[int], None]) -> None:
-        """Have others take over what this broker leads, within a limit."""
+        """Have others take over what this broker leads, within a limit, and let clients learn of it."""
         left = asyncio.Event()
         now_ms = self._clock.now_ms()
         core.leave(now_ms, left.set)
         turn(now_ms)
         waits = [asyncio.ensure_future(event.wait()) for event in (left, self._hurry)]
         await asyncio.wait(waits, timeout=LEAVE_S, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
         if not left.is_set():
             self._say("stopping before other brokers have taken over")
+        elif len(self.cluster.live) > 1:
+            await asyncio.wait(waits[1:], timeout=LINGER_S)
+        for wait in waits:
+            wait.cancel()
 
     async def close(self) -> None:
         await self.store.close()

@@ -18,7 +18,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.broker.core import Broker
 from ottla.broker.log_directories import NoDirectory
@@ -36,6 +36,7 @@ from ottla.runtime.shell import Shell
 from ottla.server.directories import (
     BadDirectories,
     claim,
+    is_a_clusters,
     mark_a_clusters,
     refuse_a_clusters,
     refuse_a_single_brokers,
@@ -152,28 +153,28 @@ class Node:
         refuse_a_single_brokers(self._disk, self.config, unusable)
         entropy = SystemEntropy()
         clock = Clock()
-        broker: Any = Broker(
+        broker = self._broker = Broker(
             self.config, self._disk, entropy, say=self.say, unusable=unusable, clustered=True
         )
-        self._broker = broker
         try:
             member = self._member = Member(self.config, clock, self.say)
-            candidate = broker.directories.unused_cluster_id() or id_text(entropy.id_bytes())
-            cluster_id = await member.connect(candidate)
-            for directory in self.config.log_dirs:
-                if directory not in unusable:
-                    mark_a_clusters(
-                        self._disk, directory, zookeeper=self.config.zookeeper_connect, cluster_id=cluster_id
-                    )
+            # A directory that was in a cluster does not found another: if that one is not here, the start is refused.
+            own = None if is_a_clusters(self._disk, self.config) else broker.directories.unused_cluster_id()
+            cluster_id = await member.connect(own or id_text(entropy.id_bytes()))
             broker.start(member.cluster.records, clock.now_ms(), cluster_id=cluster_id)
+            for each in broker.directories.online:
+                mark_a_clusters(
+                    self._disk, each.path, zookeeper=self.config.zookeeper_connect, cluster_id=cluster_id
+                )
             self._listen(sock)
             shell = self._shell = Shell(broker, self._disk, clock, member.cluster, loop, self.say)
             member.cluster.attach(broker, member.store, shell.turn)
             shell.listen(sock)
             await member.join(broker, shell.turn)
         except BaseException as error:
-            # A signal (as a cancellation) as well: what was opened is closed again.
-            self._close()
+            # A signal (as a cancellation) as well: what was opened is closed again. A crash that the controller has not
+            # heard of (R7) must not be hidden by a mark of this life, which never was one.
+            self._close(mark=all(each.clean or each.was_unused for each in broker.directories.online))
             if self._member is not None:
                 await self._member.close()
                 self._member = None
@@ -254,14 +255,14 @@ class Node:
             self.say(f"{problem}. The next start reads again what it cannot be sure of")
         return not problems
 
-    def _close(self) -> list[str]:
-        """Stop serving and close the logs."""
+    def _close(self, *, mark: bool = True) -> list[str]:
+        """Stop serving and close the logs, with the mark that tells the next start so; why not, if that cannot be."""
         if self._shell is None:
             return []
         self._shell.stop()
         self._shell = None
         try:
-            return self._broker.stop()
+            return self._broker.stop() if mark else []
         finally:
             if self._store is not None:
                 self._store.close()

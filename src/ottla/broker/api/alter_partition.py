@@ -4,7 +4,8 @@ The answer has each partition as it is once the change is committed. Version 3 n
 one that restarted meanwhile is not counted in. Errors of the whole: NOT_CONTROLLER, STALE_BROKER_EPOCH. Of a partition:
 UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, INVALID_REQUEST,
 NOT_CONTROLLER (the request knows more than this controller), and NEW_LEADER_ELECTED if the change was made and another one
-leads now, because it completed a reassignment or the leader is about to stop.
+leads now, because it completed a reassignment, or the leader is about to stop.
+A member that leaves just itself out is let go, whether it leads or not: it has lost its records.
 """
 
 from __future__ import annotations

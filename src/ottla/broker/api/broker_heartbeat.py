@@ -3,9 +3,8 @@
 That a broker lives is told by its registration in the cluster store, not by this; a broker asks when it wants to stop, or to be
 fenced. With want_shut_down others lead what it led and it leaves the ISRs that have another member; once that is committed
 should_shut_down is answered. It may be asked again and does what is left. A broker on its own has nothing to hand over and may
-stop at once. is_fenced is what the committed image says of it. is_caught_up compares the number of records the broker has
-seen with that of the controller; a broker that began with a shortened log has counted fewer of them and is told no.
-Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
+stop at once. is_fenced is what the committed image says of it, and is_caught_up whether it has seen all records that the
+controller has. Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
 """
 
 from __future__ import annotations

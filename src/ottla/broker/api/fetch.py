@@ -4,14 +4,19 @@ Waits until `min_bytes` are there or `max_wait` is over. A consumer sees records
 isolation level 1 (read committed) below the last stable offset, and with them the list of those that were aborted. The answer
 holds whole batches as they lie in the log, beginning with the one that holds the offset asked for; the last may be cut.
 
-Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH,
-UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
+From version 11 on a consumer that tells its rack is sent to a replica there, if `replica.selector.class` is rack-aware (KIP-392), and
+followers serve consumers below their own high watermark (R9). Whoever asks the wrong broker hears who leads (KIP-951).
+
+Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE (at a follower that
+has not come so far), NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
 
 This is the one answer that is not made by a compiled encoder, because its records are slices of files:
 
     throttle i32 | error i16 | session i32 (7+) | topics: name (-12) or id (13+), partitions:
         number i32 | error i16 | high watermark i64 | last stable offset i64 | log start i64 (5+) |
-        aborted transactions (null unless read committed): producer id i64, first offset i64 | preferred replica i32 (11+) | records | tags: 0 diverging epoch
+        aborted transactions (null unless read committed): producer id i64, first offset i64 | preferred replica i32 (11+) | records | tags: 0 diverging epoch,
+        1 current leader (12+)
+    tags: 0 endpoints of leaders (16+)
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.fetching import Fetching, Interest, Row, find
+from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
 from ottla.wire.encode import uvarint
@@ -45,8 +51,13 @@ _ROW_12 = struct.Struct(">ihqqqBi")
 #: The same in pieces, where the list is not empty.
 _FIRST = struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
-_NO_REPLICA: Final = b"\xff" * 4
+_DIVERGING = struct.Struct(">iqB")
+_LEADER = struct.Struct(">iiB")
 _READ_COMMITTED: Final = 1
+#: Errors of somebody who should ask another broker, or has old news of this one.
+_ASKS_WRONG: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+#: From this version on a consumer can be sent to a follower, and read from one.
+_ANY_REPLICA: Final = 11
 
 
 @serves(1)
@@ -58,9 +69,11 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         if request.session_id and (old := sessions.by_id.get(request.session_id)) is not None:
             sessions.remove(old)
         fetching = Fetching(sessions)
-        state = request.replica_state
-        fetching.follower = state.replica_id if state.replica_id >= 0 else request.replica_id
-        fetching.follower_epoch = state.replica_epoch
+        fetching.follower = max(request.replica_state.replica_id, request.replica_id)
+        fetching.follower_epoch = request.replica_state.replica_epoch
+        fetching.leader_only = call.entry.version < _ANY_REPLICA
+        if fetching.follower >= 0:
+            fetching.is_prompt = broker.config.replica_selector_class in RACK_AWARE
         _add(broker, fetching, request.topics, by_id)
         if epoch == 0 and call.entry.version >= 7:
             fetching.used_ms = now_ms
@@ -73,7 +86,7 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         if epoch != known.epoch:
             return _refuse(broker, call, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         fetching = known
-        # R5: a follower that had to register anew goes on with its session, in another life.
+        # A broker that registered anew keeps its session (R5).
         fetching.follower_epoch = request.replica_state.replica_epoch
         sessions.touch(fetching, now_ms)
         _belongs(call, fetching)
@@ -93,13 +106,15 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         fetching.committed = committed
         # What a session has nothing more to say about at one level it may at the other.
         fetching.dirty.update(dict.fromkeys(fetching.interests.values()))
+    if request.rack_id and fetching.follower < 0:
+        fetching.rack = request.rack_id if broker.config.replica_selector_class in RACK_AWARE else ""
     fetching.bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes)
     # More than it may get nobody can wait for.
     fetching.bytes_min = min(request.min_bytes, fetching.bytes_max)
     rows, total, failed = fetching.collect()
     wait_ms = int(request.max_wait.total_seconds() * _MS)
     enough = total >= fetching.bytes_min or failed or wait_ms <= 0 or not fetching.interests
-    if enough or any(row.diverging for row in rows):
+    if enough:
         reply(broker, call, fetching, rows)
     else:
         sessions.wait(fetching, call, now_ms + wait_ms)
@@ -165,7 +180,12 @@ def reply(broker: Broker, call: Call, fetching: Fetching, rows: list[Row]) -> No
 
 
 def _with_aborted(
-    version: int, first: tuple[int, int, int, int], start: int, aborted: list[Ended], length: int
+    version: int,
+    first: tuple[int, int, int, int],
+    start: int,
+    aborted: list[Ended],
+    preferred: int,
+    length: int,
 ) -> bytearray:
     """A partition up to its records, with aborted transactions."""
     text = bytearray(_FIRST.pack(*first))
@@ -178,9 +198,40 @@ def _with_aborted(
         if flexible:
             text += b"\x00"
     if version >= 11:
-        text += _NO_REPLICA
+        text += preferred.to_bytes(4, "big", signed=True)
     text += uvarint(length + 1) if flexible else length.to_bytes(4, "big")
     return text
+
+
+def _tags(
+    interest: Interest, code: int, diverging: tuple[int, int] | None, endpoints: dict[int, bytes]
+) -> bytes:
+    """What else is said of a partition: where the histories part (R1); or who leads it, whose address goes into `endpoints`."""
+    if diverging is not None:
+        return b"\x01\x00\x0d" + _DIVERGING.pack(*diverging, 0)
+    sessions = interest.fetching.sessions
+    known = sessions.leader_of(interest.topic_id, interest.number) if code in _ASKS_WRONG else None
+    if known is None:
+        return b"\x00"
+    node, epoch = known
+    if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and node.node_id == sessions.node_id:
+        # It is about to lead, and does not yet.
+        return b"\x00"
+    if node.node_id not in endpoints:
+        endpoints[node.node_id] = _endpoint(node.node_id, node.host, node.port, node.rack)
+    return b"\x01\x01\x09" + _LEADER.pack(node.node_id, epoch, 0)
+
+
+def _endpoint(node_id: int, host: str, port: int, rack: str | None) -> bytes:
+    name, where = host.encode(), (rack or "").encode()
+    text = node_id.to_bytes(4, "big") + uvarint(len(name) + 1) + name + port.to_bytes(4, "big")
+    return text + (b"\x00" if rack is None else uvarint(len(where) + 1) + where) + b"\x00"
+
+
+def _endpoints(known: dict[int, bytes]) -> bytes:
+    """The tags of the whole answer."""
+    array = uvarint(len(known) + 1) + b"".join(known.values())
+    return b"\x01\x00" + uvarint(len(array)) + array
 
 
 def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int = 0) -> list[Any]:
@@ -199,6 +250,7 @@ def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int =
     text += _TOP_7.pack(0, error, session) if version >= 7 else _TOP_4.pack(0)
     text += uvarint(len(topics) + 1) if flexible else len(topics).to_bytes(4, "big")
     size = 0
+    endpoints: dict[int, bytes] = {}
     for topic, of_topic in topics.items():
         if version >= 13:
             text += topic
@@ -206,18 +258,21 @@ def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int =
             name = topic.encode()
             text += (uvarint(len(name) + 1) if flexible else len(name).to_bytes(2, "big")) + name
         text += uvarint(len(of_topic) + 1) if flexible else len(of_topic).to_bytes(4, "big")
-        for interest, code, watermark, start, data, diverging, stable, aborted in of_topic:
+        for interest, code, watermark, start, data, diverging, stable, aborted, preferred in of_topic:
             length = data.size if data is not None else 0
             number = interest.number
             if aborted:
-                text += _with_aborted(version, (number, code, watermark, stable), start, aborted, length)
+                text += _with_aborted(
+                    version, (number, code, watermark, stable), start, aborted, preferred, length
+                )
             elif flexible:
-                text += _ROW_12.pack(number, code, watermark, stable, start, 0 if aborted is None else 1, -1)
+                none = 0 if aborted is None else 1
+                text += _ROW_12.pack(number, code, watermark, stable, start, none, preferred)
                 text += uvarint(length + 1)
             else:
                 none = -1 if aborted is None else 0
                 if version >= 11:
-                    text += _ROW_11.pack(number, code, watermark, stable, start, none, -1, length)
+                    text += _ROW_11.pack(number, code, watermark, stable, start, none, preferred, length)
                 elif version >= 5:
                     text += _ROW_5.pack(number, code, watermark, stable, start, none, length)
                 else:
@@ -228,11 +283,12 @@ def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int =
                 parts.append(data)
                 text = bytearray()
             if flexible:
-                text += b"\x00" if diverging is None else b"\x01\x00\x0d" + struct.pack(">iqB", *diverging, 0)
+                plain = diverging is None and not code
+                text += b"\x00" if plain else _tags(interest, code, diverging, endpoints)
         if flexible:
             text += b"\x00"
     if flexible:
-        text += b"\x00"
+        text += _endpoints(endpoints) if endpoints and version >= 16 else b"\x00"
         head: bytes = _FLEXIBLE_HEAD.pack(size + len(text) + 5, call.correlation_id, 0)
     else:
         head = _HEAD.pack(size + len(text) + 4, call.correlation_id)

@@ -3,8 +3,9 @@
 Special timestamps: -1 latest, -2 earliest, -3 newest timestamp (version 7+), -4 earliest local (8+), -5 latest tiered
 (9+), -6 earliest pending upload (11+). Nothing is tiered here, so -4 is the start and -5 and -6 are unknown (-1).
 With isolation level 1 (read committed, version 2+) the end is the last stable offset, and nothing at or after it is found.
-A time that no record reaches answers offset -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH,
-UNKNOWN_LEADER_EPOCH, UNSUPPORTED_VERSION, INVALID_REQUEST (the same partition twice), KAFKA_STORAGE_ERROR.
+A time that no record reaches answers offset -1. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER,
+FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, OFFSET_NOT_AVAILABLE (by a leader that does not know yet how far records count),
+UNSUPPORTED_VERSION, INVALID_REQUEST (the same partition twice), KAFKA_STORAGE_ERROR.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ def _row(
         return {"error_code": ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH}
     if replica.leading is None:
         return {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    if replica.opened and replica.high_watermark < replica.leading.epoch_start:
+        # KIP-207: a new leader learns from its followers how far records count. Until then an end could go back.
+        return {
+            "error_code": ErrorCode.OFFSET_NOT_AVAILABLE if version >= 5 else ErrorCode.LEADER_NOT_AVAILABLE
+        }
     timestamp = partition.timestamp
     if timestamp < 0 and (timestamp not in _SINCE or version < _SINCE[timestamp]):
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic
+    from ottla.replication.replica import Replica
 
 #: Where the magic and the low byte of the attributes stand in a batch.
 _MAGIC_AT: Final = 16
@@ -49,16 +50,28 @@ class WaitingProduce:
         if open_rows.pop(id(row), None) is not None and not open_rows:
             self._answer()
 
-    def failed(self, row: dict[str, Any], code: ErrorCode) -> None:
-        """The record of this row will not count, or this broker will not know. The client asks who leads now."""
+    def failed(self, replica: Replica, row: dict[str, Any], code: ErrorCode) -> bool:
+        """The record of this row will not count, or this broker will not know; False: it waits no longer.
+
+        The client hears who leads now, if that is known already, or asks.
+        """
         if id(row) in self.open_rows:
             row.update(error_code=code, base_offset=-1)
             self.frame = None
+            hosted = self.broker.hosting.by_name.get(replica.topic)
+            if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
+                hint_leader(self.broker, hosted, row, self.response)
             self.reached(row)
+        return False
 
     def expire(self, now_ms: int) -> None:
+        code = ErrorCode.REQUEST_TIMED_OUT
+        if self.broker.membership.suspended:
+            # Others may lead meanwhile and nobody can tell this broker. A client that hears of a time-out asks the same broker
+            # again and again; with this it asks who leads.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         for row in self.open_rows.values():
-            row.update(error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
+            row.update(error_code=code, base_offset=-1)
         self.open_rows.clear()
         self.frame = None
         self._answer()

@@ -222,6 +222,12 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "count": _of(3, 4, 5, 1),
     "metrics": lambda maker: maker.random.randbytes(maker.random.choice((0, 10, 1000))),
     "config_operation": _of(0, 1, 2, 3, 4),
+    "broker_id": _of(1, 1, 1, 2),
+    "broker_epoch": _of(1, 1, 1, 0),
+    "partition_epoch": _of(0, 0, 0, 1),
+    "new_isr": _of(1, 1, 2),
+    "replicas": _of(1, 1, 2),
+    "election_type": _of(0, 0, 1, 2),
 }
 
 _STRANGE: Final = (

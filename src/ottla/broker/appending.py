@@ -1,0 +1,65 @@
+"""Records of the broker's own: what a coordinator writes into a partition that this broker leads, and hearing that they count.
+
+`append_as_leader` is a produce with acks=-1 without a client. A coordinator owns the partitions of its topic
+(`Replicating.owners`): it hears `lead` when a role begins and `rest` when it ends, in between appends, and reads what is there.
+What it has appended in a role is told of before that role's `rest`, so afterwards nothing is left under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
+
+
+class Pending:
+    """Records that wait for the high watermark, in the same line as clients' produces."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[ErrorCode], None]) -> None:
+        self._done = done
+
+    def reached(self, _row: dict[str, Any]) -> None:
+        self._done(ErrorCode.NONE)
+
+    def failed(self, _replica: Replica, _row: dict[str, Any], code: ErrorCode) -> bool:
+        if code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+            # A client is told that nobody knows. But they are in this log, and whoever owns it waits until somebody does.
+            return True
+        self._done(code)
+        return False
+
+
+def append_as_leader(
+    broker: Broker, replica: Replica, batch: bytes, done: Callable[[ErrorCode], None]
+) -> int:
+    """Append a batch to a partition that this broker leads; returns its first offset.
+
+    `done(NONE)` once, when the high watermark has passed it, which may be before this returns; or with an error when this broker
+    leads no more: then whether it counts the next leader knows. Raises Refusal if nothing was written.
+    """
+    leading = replica.leading
+    if leading is None:
+        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.number} is led elsewhere")
+    if not leading.has_enough:
+        raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{replica.topic}-{replica.number} has too small an ISR")
+    try:
+        log = replica.log
+        base_offset, last_offset, _append_time, _duplicate = log.append(
+            batch, replica.leader_epoch, broker.wall_ms
+        )
+    except DiskError as error:
+        raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    broker.appended(replica, log, broker.now_ms)
+    if last_offset < replica.high_watermark:
+        done(ErrorCode.NONE)
+    else:
+        replica.waiting.append((last_offset + 1, Pending(done), {}))
+    return int(base_offset)

@@ -1,0 +1,34 @@
+"""What a new leader tells before it has heard of its followers."""
+
+from ottla.model.errors import ErrorCode
+from ottla.testing.sim.quiet import Quiet
+
+LIST_OFFSETS = 2
+
+
+def latest(quiet: Quiet, node_id: int, version: int = 7) -> tuple[int, int]:
+    rows = [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}]
+    body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": rows}]}
+    row = quiet.call(node_id, LIST_OFFSETS, version, body).topics[0].partitions[0]
+    return int(row.error_code), row.offset
+
+
+def test_the_end_of_a_log_does_not_go_back_with_a_new_leader() -> None:
+    """KIP-207: it may have records that count and not know it, because followers hear of the watermark last."""
+    quiet = Quiet(3)
+    quiet.create("t", (1, 2, 3), min_insync_replicas="1")
+    quiet.write("t", b"one", b"two")
+    quiet.until(lambda: quiet.all_in_sync("t"))
+    quiet.write("t", b"three")
+    assert latest(quiet, 1) == (0, 3)
+    new_leader = quiet.replica(2, "t")
+    new_leader.high_watermark = 2
+    # The third cannot reach it: nothing says how far the records count.
+    quiet.cut(2, 3)
+    quiet.kill(1)
+    quiet.until(lambda: quiet.leader("t") == 2 and new_leader.leading is not None)
+    assert latest(quiet, 2) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert latest(quiet, 2, version=4) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    quiet.mend()
+    quiet.until(lambda: latest(quiet, 2)[0] == 0)
+    assert latest(quiet, 2) == (0, 3)
