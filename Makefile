@@ -34,8 +34,9 @@ interop: $(STAMP) ## Run the tests against other implementations
 chaos: $(STAMP) ## Run the long tests with faults
 	@$(PY) tools/run_tests.py $(RERUN) chaos $(if $(ARGS),-- $(ARGS))
 
-sim: $(STAMP) ## Run the simulator (SEEDS='...' is handed to it)
-	@$(PY) -m ottla.testing.sim $(SEEDS)
+sim: $(STAMP) ## Run the simulator: a node, then a cluster (SEEDS='1-200' for both; NODE='...' and CLUSTER='...' for more options)
+	@$(PY) -m ottla.testing.sim $(SEEDS) $(NODE)
+	@$(PY) -m ottla.testing.sim --cluster $(SEEDS) $(CLUSTER)
 
 fuzz: $(STAMP) ## A million mutated requests, ten thousand damaged directories (N=... requests, SEED=... to repeat)
 	@$(PY) -m ottla.testing.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED))
