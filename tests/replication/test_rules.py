@@ -100,19 +100,33 @@ def test_r3_who_joins_has_what_counts_and_the_leaders_own_epoch() -> None:
     assert not leader.may_join(follower, 5)
 
 
-def test_r3_nothing_more_counts_while_the_isr_is_too_small() -> None:
-    quiet = three()
+@pytest.mark.parametrize("policy", ["durable", "page-cache"])
+def test_r3_nothing_more_counts_while_the_isr_is_too_small(policy: str) -> None:
+    quiet = three(flush_policy=policy, min_insync_replicas="3")
+    quiet.kill(3)
+    replica = quiet.replica(1, "t")
+    quiet.until(lambda: replica.leading is not None and len(replica.leading.isr) == 2)
+    quiet.write("t", b"two", acks=1)
+    quiet.until(lambda: quiet.replica(2, "t").log.next_offset == 2)
+    quiet.run(1000)
+    assert replica.high_watermark == 1
+    assert quiet.values(quiet.fetch(1, "t", 0)) == [b"one"]
+    quiet.start(3)
+    quiet.until(lambda: replica.high_watermark == 2)
+
+
+@pytest.mark.parametrize("policy", ["durable", "page-cache"])
+def test_r3_nor_for_a_leader_alone(policy: str) -> None:
+    quiet = three(flush_policy=policy)
     for node in (2, 3):
         quiet.kill(node)
-    quiet.until(
-        lambda: quiet.replica(1, "t").leading is not None and quiet.replica(1, "t").leading.isr == (1,)
-    )
+    replica = quiet.replica(1, "t")
+    quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
     quiet.write("t", b"two", acks=1)
     quiet.run(1000)
-    assert quiet.replica(1, "t").high_watermark == 1
-    assert quiet.values(quiet.fetch(1, "t", 0)) == [b"one"]
+    assert replica.high_watermark == 1
     quiet.start(2)
-    quiet.until(lambda: quiet.replica(1, "t").high_watermark == 2)
+    quiet.until(lambda: replica.high_watermark == 2)
 
 
 # --- R5: lives of brokers ---------------------------------------------------------------------------------------------

@@ -154,16 +154,21 @@ def test_r12_damage_that_shows_when_a_log_is_first_needed() -> None:
     """After a clean stop logs are opened late: the broker serves already, and may lead."""
     quiet = with_directories()
     directory = quiet.replica(1, "t").log.directory
-    quiet.stop(1)
+    for node in (3, 2, 1):
+        quiet.stop(node)
+    assert (quiet.partition("t").isr, quiet.partition("t").eligible) == ((1,), (2,))
     disk = quiet.disks[1]
     file = disk.open(f"{directory}/{'0' * 20}.log")
     disk.truncate(file, 0)
     disk.sync(file)
+    quiet.start(2)
+    quiet.until(lambda: quiet.members[2].joined)
     quiet.start(1)
     quiet.until(lambda: quiet.members[1].joined)
-    quiet.until(lambda: all(quiet.all_in_sync("t", number) for number in range(4)))
-    quiet.run(1000)
-    assert quiet.values(quiet.fetch(1, "t", 0)) == [b"0"]
+    quiet.until(lambda: quiet.leader("t") == 2)
+    quiet.until(lambda: quiet.replica(1, "t").high_watermark == 1)
+    for node in (1, 2):
+        assert quiet.values(quiet.fetch(node, "t", 0)) == [b"0"]
     assert any("DAMAGED" in line for line in quiet.world.trace)
 
 
