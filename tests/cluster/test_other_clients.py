@@ -160,7 +160,9 @@ WRITERS = (Confluent, KafkaPython, AioKafka)
 
 
 def test_all_brokers_are_restarted_one_after_the_other(shared: RunningCluster) -> None:
-    topics = [new_topic(shared, replicas, min_insync_replicas="2") for replicas in ((1, 2, 3), (2, 3, 1), (3, 1, 2))]
+    topics = [
+        new_topic(shared, replicas, min_insync_replicas="2") for replicas in ((1, 2, 3), (2, 3, 1), (3, 1, 2))
+    ]
     writers = [made(shared.bootstrap, topic) for made, topic in zip(WRITERS, topics, strict=True)]
     with writers[0], writers[1], writers[2]:
         for node in ALL:
