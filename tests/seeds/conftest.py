@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ottla.runtime.local_zookeeper import LocalZookeeper, find_program, free_ports
 from ottla.server.embedded import Broker
+from tests.cluster.running_cluster import RunningCluster
 from tests.crash.broker_process import BrokerProcess, Wire
 
 
@@ -39,3 +41,41 @@ def embed() -> Iterator[Callable[..., Broker]]:
     for each in running:
         each.close()
     shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalZookeeper]:
+    server = LocalZookeeper(
+        find_program(), tmp_path_factory.mktemp("zookeeper"), free_ports(1)[0], durable=False
+    )
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def three_brokers(
+    zookeeper: LocalZookeeper, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningCluster]:
+    """A session lasts longer than any test: whatever happens here does not wait for its end."""
+    settings = {
+        "zookeeper.session.timeout.ms": "60000",
+        "replica.lag.time.max.ms": "1500",
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    }
+    with RunningCluster(
+        tmp_path_factory.mktemp("cluster"), f"{zookeeper.address}/seeds", settings
+    ) as cluster:
+        for number, rack in ((1, "a"), (2, "a"), (3, "b")):
+            cluster.add(number, broker_rack=rack)
+        for node in cluster.nodes.values():
+            node.wait_for(" listens on ")
+        yield cluster
+
+
+@pytest.fixture
+def cluster(three_brokers: RunningCluster) -> Iterator[RunningCluster]:
+    """Three brokers in two racks, all of which live when a test begins."""
+    three_brokers.heal()
+    yield three_brokers
+    three_brokers.heal()

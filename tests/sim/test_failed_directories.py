@@ -1,5 +1,8 @@
 """A broker of a cluster loses one of its log directories, or finds a log damaged: others lead, nothing that counts is lost (R12)."""
 
+import pytest
+
+from ottla.broker.hosting import Hosting
 from ottla.model.errors import ErrorCode
 from ottla.testing.sim.node import DATA_DIR, OTHER_DIR
 from ottla.testing.sim.quiet import Quiet
@@ -81,21 +84,23 @@ def test_after_a_restart_with_a_new_disk_everything_is_fetched_anew() -> None:
         assert quiet.values(quiet.fetch(1, "t", 0, number=number)) == [b"%d" % number]
 
 
-def test_a_disk_that_was_replaced_while_the_broker_was_down_does_not_lead() -> None:
+@pytest.mark.parametrize("policy", ["durable", "page-cache"])
+def test_a_disk_that_was_replaced_while_the_broker_was_down_does_not_lead(policy: str) -> None:
     """Nobody noticed it fail: without a look at the directories an empty log would lead, and others cut theirs to it."""
-    for policy in ("durable", "page-cache"):
-        quiet = with_directories(flush_policy=policy)
-        failed = home(quiet, 0)
-        quiet.stop(1)
-        quiet.disks[1].remove_dir(failed)
-        quiet.start(1)
-        quiet.until(lambda: quiet.members[1].joined)
-        quiet.until(lambda: all(quiet.all_in_sync("t", number) for number in range(4)))
-        for number in range(4):
-            assert quiet.values(quiet.fetch(quiet.leader("t", number), "t", 0, number=number)) == [
-                b"%d" % number
-            ]
-            assert quiet.values(quiet.fetch(1, "t", 0, number=number)) == [b"%d" % number]
+    quiet = with_directories(flush_policy=policy)
+    failed = home(quiet, 0)
+    # It is gone and back before anybody has taken it out of the ISR.
+    quiet.kill(1)
+    quiet.disks[1].remove_dir(failed)
+    quiet.start(1)
+    quiet.until(lambda: quiet.members[1].joined)
+    assert 1 not in quiet.partition("t").isr
+    quiet.until(lambda: all(quiet.all_in_sync("t", number) for number in range(4)))
+    quiet.run(1000)
+    for number in range(4):
+        leader = quiet.leader("t", number)
+        assert quiet.values(quiet.fetch(leader, "t", 0, number=number)) == [b"%d" % number]
+        assert quiet.values(quiet.fetch(1, "t", 0, number=number)) == [b"%d" % number]
 
 
 def test_the_last_one_in_sync_waits_for_who_is_eligible() -> None:
@@ -146,21 +151,40 @@ def test_r12_a_log_that_is_cut_below_its_recovery_point_does_not_lead() -> None:
         assert quiet.values(quiet.fetch(node, "t", 0)) == [b"0"]
 
 
-def test_r12_damage_that_shows_when_a_log_is_first_needed() -> None:
-    """After a clean stop logs are opened late: the broker serves already, and may lead."""
+@pytest.mark.parametrize("when", ["before it registers", "after that"])
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_r12_damage_that_shows_when_a_log_is_first_needed(
+    damage: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a clean stop logs are opened late: perhaps the broker serves already, and leads."""
     quiet = with_directories()
-    directory = quiet.replica(1, "t").log.directory
-    quiet.stop(1)
+    log = quiet.replica(1, "t").log
+    for node in (3, 2, 1):
+        quiet.stop(node)
+    assert (quiet.partition("t").isr, quiet.partition("t").eligible) == ((1,), (2,))
     disk = quiet.disks[1]
-    file = disk.open(f"{directory}/{'0' * 20}.log")
-    disk.truncate(file, 0)
-    disk.sync(file)
+    if damage == "cut":
+        file = disk.open(f"{log.directory}/{'0' * 20}.log")
+        disk.truncate(file, 0)
+        disk.sync(file)
+    else:
+        disk.remove(f"{log.directory}/{'0' * 20}.log")
+    if when == "after that":
+        # As with ten thousand partitions: nothing is opened that nobody has asked for yet.
+        monkeypatch.setattr(Hosting, "create_logs", lambda _self: False)
+    # The one that led is back first, and leads no more: broker 2 has everything.
     quiet.start(1)
     quiet.until(lambda: quiet.members[1].joined)
-    quiet.until(lambda: all(quiet.all_in_sync("t", number) for number in range(4)))
+    rows = quiet.produce(1, "t", b"never", acks=1)
+    quiet.until(lambda: bool(rows))
+    assert rows[0].error_code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     quiet.run(1000)
-    assert quiet.values(quiet.fetch(1, "t", 0)) == [b"0"]
-    assert any("DAMAGED" in line for line in quiet.world.trace)
+    assert quiet.replica(1, "t").leading is None
+    quiet.start(2)
+    quiet.until(lambda: quiet.leader("t") == 2)
+    quiet.until(lambda: quiet.replica(1, "t").high_watermark == 1)
+    for node in (1, 2):
+        assert quiet.values(quiet.fetch(node, "t", 0)) == [b"0"]
 
 
 def test_r12_where_nobody_has_more_what_is_left_is_led() -> None:

@@ -34,6 +34,7 @@ from ottla.broker.membership import Membership
 from ottla.broker.moving import Moving
 from ottla.broker.replicating import Replicating
 from ottla.broker.room import Room
+from ottla.broker.throttling import Throttling
 from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
 from ottla.broker.wall_clock import WallClock
@@ -91,6 +92,7 @@ class Broker:
         self.controlling = Controlling(self)
         self.forwarding = Forwarding(self)
         self.hosting = Hosting(self)
+        self.throttling = Throttling(self)
         self.replicating = Replicating(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)

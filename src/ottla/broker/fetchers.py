@@ -97,6 +97,8 @@ class Fetcher:
             # The leader forgets a session that nobody uses.
             return self._forget_session()
         broker = self._broker
+        if broker.throttling.limits_followers:
+            self._hold_slow()
         node = broker.image.brokers.get(self._leader)
         if node is None:
             return self._rest()
@@ -184,7 +186,16 @@ class Fetcher:
         self._resting = False
         self.ask()
 
-    def _hold(self, following: Following) -> None:
+    def _hold_slow(self) -> None:
+        """KIP-73: leave out what would be copied faster than it may."""
+        throttling = self._broker.throttling
+        wait_ms = throttling.follower_wait_ms()
+        if wait_ms:
+            for key, following in self._followed.items():
+                if not following.is_busy and throttling.is_slow_follower(following.replica, key[0]):
+                    self._hold(following, wait_ms)
+
+    def _hold(self, following: Following, delay_ms: int = -1) -> None:
         """Leave one partition out for a moment."""
         if following.is_busy:
             return
@@ -196,7 +207,9 @@ class Fetcher:
             following.is_busy = False
             self.ask()
 
-        broker.timers.add(Later(again), broker.now_ms + broker.config.replica_fetch_backoff_ms)
+        if delay_ms < 0:
+            delay_ms = broker.config.replica_fetch_backoff_ms
+        broker.timers.add(Later(again), broker.now_ms + delay_ms)
 
     def _leave_out(self, following: Following) -> None:
         """The session must not send more of it meanwhile; when it is asked for again it is told anew."""
@@ -250,6 +263,8 @@ class Fetcher:
                 return self._diverged(following, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
             log = replica.log
             if row.records:
+                if broker.throttling.is_slow_follower(replica, following.key[0]):
+                    broker.throttling.fetched.take(len(row.records))
                 end = log.next_offset
                 try:
                     append_fetched(log, row.records, broker.wall_ms)

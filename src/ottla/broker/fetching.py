@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic, Hosting
     from ottla.controller.records import Broker as NodeRecord
+    from ottla.log.partition_log import PartitionLog
     from ottla.replication.replica import Replica
 
 #: Interests a session may hold; beyond it a client is served without a session.
@@ -246,6 +247,7 @@ class FetchSessions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.hosting = broker.hosting
+        self.throttling = broker.throttling
         self.node_id = broker.config.node_id
         self.by_id: dict[int, Fetching] = {}
         #: Fetches whose partitions moved, in order; one that was abandoned since stays until its turn, unmarked.
@@ -427,6 +429,8 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
                 return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
             watermark = replica.high_watermark
         limit = log.next_offset
+        if replica.config.leader_replication_throttled_replicas:
+            return _throttled(interest, replica, bytes_left, whole_first, stable)
     data = None
     aborted: list[Ended] | None = None
     if bytes_left > 0 or whole_first:
@@ -440,9 +444,31 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
             if committed:
                 aborted = log.aborted(offset, stable, data) if data is not None else []
         except DiskError as error:
-            # Of this partition alone: others in the same answer, and others' answers, are not to suffer.
-            fetching.sessions.read_failed(log.directory, error)
-            damaged = isinstance(error, DamagedFile)
-            code = ErrorCode.CORRUPT_MESSAGE if damaged else ErrorCode.KAFKA_STORAGE_ERROR
-            return Row(interest, code, -1, -1, None)
+            return _unreadable(interest, log, error)
     return Row(interest, 0, watermark, log.log_start_offset, data, None, stable, aborted)
+
+
+def _throttled(interest: Interest, replica: Replica, bytes_left: int, whole_first: bool, stable: int) -> Row:
+    """A follower's look at a partition whose topic has a limit for copies."""
+    throttling = interest.fetching.sessions.throttling
+    log, data = replica.log, None
+    slow = throttling.is_slow_leader(replica, interest.fetching.follower)
+    if (bytes_left > 0 or whole_first) and not (slow and throttling.leader_wait_ms()):
+        try:
+            data = log.slice(
+                interest.offset, log.next_offset, min(interest.bytes_max, bytes_left), whole_first=whole_first
+            )
+        except DiskError as error:
+            return _unreadable(interest, log, error)
+    if slow and data is not None:
+        throttling.handed_out.take(data.size)
+    return Row(interest, 0, replica.high_watermark, log.log_start_offset, data, None, stable)
+
+
+def _unreadable(interest: Interest, log: PartitionLog, error: DiskError) -> Row:
+    """Of this partition alone: others in the same answer, and others' answers, are not to suffer."""
+    interest.fetching.sessions.read_failed(log.directory, error)
+    damaged = isinstance(error, DamagedFile)
+    return Row(
+        interest, ErrorCode.CORRUPT_MESSAGE if damaged else ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None
+    )

@@ -262,12 +262,8 @@ class Hosting:
             self._begins_anew(replica)
             return None
         self._tell(recovered)
+        self.is_damaged = recovered.damaged
         self.take(replica, home, recovered.log)
-        if recovered.damaged and broker.clustered:
-            # Whoever asked for it thinks that it leads, or follows: not before others know.
-            replica.adopt(recovered.log)
-            broker.replicating.damaged(replica)
-            raise DiskError(f"{recovered.log.directory} is damaged: this replica leaves the ISR first")
         return recovered.log
 
     # --- following the image ----------------------------------------------------------------------------------
@@ -374,8 +370,20 @@ class Hosting:
     def _open(self, replica: Replica) -> PartitionLog:
         """The log of a partition that nobody has needed yet."""
         home = self.asleep.pop(replica, None)
-        log = self._wake(replica, home) if home is not None else None
-        return log if log is not None else self._create(replica)
+        before, self.is_damaged = self.is_damaged, False
+        try:
+            log = self._wake(replica, home) if home is not None else None
+            if log is None:
+                log = self._create(replica)
+        finally:
+            is_damaged = self.is_damaged
+            self.is_damaged = before or is_damaged
+        if is_damaged and self._broker.clustered:
+            # R12: whoever asked for it thinks that it leads, or follows: not before others know.
+            replica.adopt(log)
+            self._broker.replicating.damaged(replica)
+            raise DiskError(f"{log.directory} is damaged: this replica leaves the ISR first")
+        return log
 
     def _create(self, replica: Replica) -> PartitionLog:
         broker = self._broker
