@@ -5,7 +5,8 @@ from typing import Any
 
 from ottla.controller import records as r
 from ottla.ports.store import Registration
-from ottla.testing.sim.store import FENCED, SESSION_LOST, Ensemble, SimStore
+from ottla.testing.sim.ensemble import FENCED, Ensemble
+from ottla.testing.sim.store import SESSION_LOST, SimStore
 from ottla.testing.sim.world import World
 
 TIMEOUT_MS = 3000

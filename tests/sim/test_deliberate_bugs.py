@@ -16,8 +16,8 @@ from ottla.log.partition_log import PartitionLog
 from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica
 from ottla.testing.sim.cluster import ClusterOptions, run_cluster
+from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.scenario import Failure
-from ottla.testing.sim.store import Ensemble
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

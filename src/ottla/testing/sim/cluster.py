@@ -19,13 +19,13 @@ from ottla.testing.sim.cluster_admin import ClusterAdmin, ClusterKind
 from ottla.testing.sim.cluster_producer import ClusterProducer
 from ottla.testing.sim.cluster_reader import ClusterReader, FreshReader
 from ottla.testing.sim.disk import PowerCut, SimDisk
+from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.faults import Faults
 from ottla.testing.sim.invariants import Invariants
 from ottla.testing.sim.member import Member
 from ottla.testing.sim.network import Network
 from ottla.testing.sim.node import DATA_DIR, Delays
 from ottla.testing.sim.scenario import Failure
-from ottla.testing.sim.store import Ensemble
 from ottla.testing.sim.world import START_MS, World
 
 _SESSION_TIMEOUT_MS: Final = 4000

@@ -23,8 +23,8 @@ from ottla.records.batch import HEADER
 from ottla.records.record import whole_batches
 from ottla.replication.replica import Replica
 from ottla.testing.checkers.partition import Anomaly
+from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.member import Member
-from ottla.testing.sim.store import Ensemble
 
 Key = tuple[bytes, int]
 

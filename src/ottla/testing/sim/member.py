@@ -18,9 +18,10 @@ from ottla.ports.effects import ASK, CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, 
 from ottla.ports.store import Registration
 from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.disk import SimDisk
+from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.network import Lane, Network, Watch, Wire
 from ottla.testing.sim.node import Delays, SimNode
-from ottla.testing.sim.store import Ensemble, SimStore
+from ottla.testing.sim.store import SimStore
 from ottla.testing.sim.world import SeededEntropy, World
 
 

@@ -15,10 +15,10 @@ from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.replication.replica import Replica
 from ottla.testing.sim.clients import CREATE_TOPICS, FETCH, PRODUCE
 from ottla.testing.sim.disk import SimDisk
+from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.member import Member
 from ottla.testing.sim.network import Lane, Network, Place
 from ottla.testing.sim.node import DATA_DIR, Delays
-from ottla.testing.sim.store import Ensemble
 from ottla.testing.sim.world import World
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
