@@ -32,6 +32,7 @@ from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
 from ottla.broker.membership import Membership
 from ottla.broker.moving import Moving
+from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replicating import Replicating
 from ottla.broker.room import Room
 from ottla.broker.throttling import Throttling
@@ -46,7 +47,7 @@ from ottla.log.names import id_text
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import PRODUCER_ID_BLOCK, REQUESTS_WAITING_PER_CONNECTION_MAX
+from ottla.model.limits import REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.ports.disk import DamagedFile, Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
@@ -101,9 +102,7 @@ class Broker:
         self.room = Room(self)
         self.wall_clock = WallClock()
         self.compacting = Compacting(self)
-        self.next_producer_id = 0
-        self.producer_ids_end = 0
-        self._producer_ids_waiting: list[Callable[[str | None], None]] = []
+        self.producer_ids = ProducerIds(self)
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Replica] = deque()
         self._told: set[str] = set()
@@ -611,35 +610,6 @@ class Broker:
                 f"the settings made at run time do not go with this broker's own, and are not used: {error}"
             )
             return self.config
-
-    # --- producer ids -----------------------------------------------------------------------------------------
-
-    def take_producer_id(self) -> int | None:
-        """A fresh producer id, or None while a new block must be had first (`more_producer_ids`)."""
-        if self.next_producer_id >= self.producer_ids_end:
-            return None
-        self.next_producer_id += 1
-        return self.next_producer_id - 1
-
-    def more_producer_ids(self, done: Callable[[str | None], None]) -> None:
-        self._producer_ids_waiting.append(done)
-        if len(self._producer_ids_waiting) > 1:
-            return
-
-        def had(start: int, count: int, error: str | None) -> None:
-            if error is None:
-                self.next_producer_id, self.producer_ids_end = start, start + count
-            waiting, self._producer_ids_waiting = self._producer_ids_waiting, []
-            for each in waiting:
-                each(error)
-
-        if self.controlling.is_active:
-            start = self.proposed.next_producer_id
-            self.propose(
-                [r.ProducerIds(start + PRODUCER_ID_BLOCK)], lambda error: had(start, PRODUCER_ID_BLOCK, error)
-            )
-        else:
-            self.forwarding.ask_producer_ids(had)
 
 
 def _answer(line: deque[tuple[int, Any, dict[str, Any]]], reached: int) -> None:

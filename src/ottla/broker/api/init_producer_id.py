@@ -21,19 +21,19 @@ def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> R
         return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    producer_id = broker.take_producer_id()
+    producer_id = broker.producer_ids.take()
     if producer_id is not None:
         return _given(producer_id)
 
     def ready(error: str | None) -> None:
-        fresh = broker.take_producer_id() if error is None else None
+        fresh = broker.producer_ids.take() if error is None else None
         if fresh is None and error is None:
             # A block can be used up by those who waited before us.
-            broker.more_producer_ids(ready)
+            broker.producer_ids.more(ready)
         else:
             broker.answer(call, _refused(ErrorCode.KAFKA_STORAGE_ERROR) if fresh is None else _given(fresh))
 
-    broker.more_producer_ids(ready)
+    broker.producer_ids.more(ready)
     return WAIT
 
 

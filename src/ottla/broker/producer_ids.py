@@ -1,0 +1,52 @@
+"""Producer ids: this broker hands out those of a block that the metadata log gave it, and asks for the next when it is used up.
+
+No id is given twice, in no broker and in no life of one: what is left of a block when a broker ends is never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.controller import records as r
+from ottla.model.limits import PRODUCER_ID_BLOCK
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+
+
+class ProducerIds:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._next = 0
+        self._end = 0
+        self._waiting: list[Callable[[str | None], None]] = []
+
+    def take(self) -> int | None:
+        """A fresh id, or None while a new block must be had first (`more`)."""
+        if self._next >= self._end:
+            return None
+        self._next += 1
+        return self._next - 1
+
+    def more(self, done: Callable[[str | None], None]) -> None:
+        """Get another block; `done(error)` for everybody who asked meanwhile."""
+        self._waiting.append(done)
+        if len(self._waiting) > 1:
+            return
+
+        def had(start: int, count: int, error: str | None) -> None:
+            if error is None:
+                self._next, self._end = start, start + count
+            waiting, self._waiting = self._waiting, []
+            for each in waiting:
+                each(error)
+
+        broker = self._broker
+        if broker.controlling.is_active:
+            start = broker.proposed.next_producer_id
+            broker.propose(
+                [r.ProducerIds(start + PRODUCER_ID_BLOCK)], lambda error: had(start, PRODUCER_ID_BLOCK, error)
+            )
+        else:
+            broker.forwarding.ask_producer_ids(had)
