@@ -228,3 +228,23 @@ def test_r10_a_late_deletion_does_not_reach_a_topic_of_the_same_name() -> None:
         assert quiet.replica(node, "t") is replica and not replica.gone
     quiet.run(2000)
     assert quiet.values(quiet.fetch(3, "t", 0)) == [b"new"]
+
+
+# --- and nobody stays outside -----------------------------------------------------------------------------------------
+
+
+def test_a_leader_alone_asks_again_for_who_was_refused_once() -> None:
+    """A follower says no more where it stands until there is something new: the leader remembers, and looks from time to time."""
+    quiet = Quiet(2)
+    quiet.create("t", (1, 2))
+    quiet.write("t", b"one")
+    quiet.stop(2)
+    quiet.until(lambda: quiet.members[1].broker.controlling.is_active)
+    quiet.cut(1, 2)
+    quiet.start(2)
+    quiet.until(lambda: quiet.members[2].joined and quiet.members[1].broker.image.is_live(2))
+    leading = quiet.replica(1, "t").leading
+    assert leading is not None and leading.isr == (1,)
+    epoch = quiet.ensemble.image.brokers[2].epoch
+    leading.followers[2].fetched(1, 1, epoch, quiet.world.now_ms)
+    quiet.until(lambda: 2 in quiet.partition("t").isr, 5000)

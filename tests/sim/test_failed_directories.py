@@ -204,3 +204,22 @@ def test_r12_where_nobody_has_more_what_is_left_is_led() -> None:
     quiet.until(lambda: quiet.members[1].joined and quiet.replica(1, "t").leading is not None)
     assert quiet.values(quiet.fetch(1, "t", 0)) == [b"a"]
     assert any("DAMAGED" in line for line in quiet.world.trace)
+
+
+def test_a_topic_that_was_made_anew_meanwhile_is_no_damage() -> None:
+    """The checkpoints know partitions by name: the log that is missing is of another topic."""
+    quiet = with_directories()
+    quiet.create("other", (3, 1), (1, 3))
+    for member in quiet.members.values():
+        for replica in member.broker.hosting.replicas():
+            member.broker.upkeep.flush(replica)
+        member._turn()
+    quiet.run(1000)
+    quiet.stop(1)
+    quiet.call(2, 20, 6, {"topics": [{"name": "t", "topic_id": None}], "timeout": 1000})
+    quiet.until(lambda: "t" not in quiet.ensemble.image.topics)
+    quiet.create("t", (2, 1, 3))
+    quiet.start(1)
+    quiet.until(lambda: quiet.members[1].joined)
+    assert not quiet.members[1].broker.hosting.is_damaged
+    assert not any("is gone" in line for line in quiet.world.trace)

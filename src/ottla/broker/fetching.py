@@ -221,7 +221,8 @@ class Fetching:
             ):
                 clean.append(interest)
                 continue
-            elif self.is_prompt:
+            elif self.is_prompt and self.id:
+                # Without a session everything is news all the time.
                 failed = True
             rows.append(row)
         for interest in clean:

@@ -154,12 +154,21 @@ class Hosting:
     def _begins_anew(self, replica: Replica) -> None:
         """There is no log. If there was one, nobody shall think that it was empty."""
         point = self._broker.directories.recovery_point(replica.topic, replica.number)
-        if point:
+        if point and self._is_relied_on(replica):
             self.is_damaged = True
             self._broker.say(
                 f"the log of {replica.topic}-{replica.number} is gone: it reached at least offset {point}, and begins anew "
                 "at 0. Stop the broker and restore it from a copy if you have one"
             )
+
+    def _is_relied_on(self, replica: Replica) -> bool:
+        """Whether the metadata takes this replica for whole. Any other gets from its leader what it lacks."""
+        broker = self._broker
+        if not broker.clustered:
+            return True
+        partition = broker.image.topics[replica.topic].partitions[replica.number]
+        node_id = broker.config.node_id
+        return node_id in partition.isr or node_id in partition.eligible or node_id == partition.last_leader
 
     def _lose_unfound(self) -> None:
         """What was not found may be in a directory that cannot be looked at: it must not begin anew elsewhere."""
@@ -185,7 +194,7 @@ class Hosting:
         self.take(replica, home, log)
         replica.adopt(log)
         self._tell(recovered)
-        self.is_damaged = self.is_damaged or recovered.damaged
+        self.is_damaged = self.is_damaged or (recovered.damaged and self._is_relied_on(replica))
         if not log.unsynced:
             return
         broker.upkeep.written(replica, broker.now_ms)
@@ -262,7 +271,7 @@ class Hosting:
             self._begins_anew(replica)
             return None
         self._tell(recovered)
-        self.is_damaged = recovered.damaged
+        self.is_damaged = recovered.damaged and self._is_relied_on(replica)
         self.take(replica, home, recovered.log)
         return recovered.log
 

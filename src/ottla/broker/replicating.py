@@ -232,7 +232,8 @@ class Replicating:
     def _check_lags(self, now_ms: int) -> None:
         if self._broker.membership.is_serving:
             self._lag_walk.begin(
-                [each for each in self._broker.hosting.replicas() if each.leading and each.leading.counted],
+                # Those too that are alone in their ISR: whoever was refused once must not stay outside for good.
+                [each for each in self._broker.hosting.replicas() if each.leading and each.leading.followers],
                 now_ms,
             )
 
