@@ -13,7 +13,7 @@ from kafka.admin import KafkaAdminClient
 
 from tests.cluster.load import Load
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
-from tests.cluster.topics import new_topic, state_of, wait_alike
+from tests.cluster.topics import controller_first, new_topic, state_of, wait_alike
 from tests.crash.broker_process import Wire
 
 ALTER_REASSIGNMENTS, LIST_REASSIGNMENTS = 45, 46
@@ -112,16 +112,8 @@ class Moves:
         ]
 
 
-def roles(cluster: RunningCluster) -> tuple[int, int, int]:
-    """The controller, another one, and one that may stand still without anybody's missing it."""
-    cluster.wait_until(lambda: cluster.controller(1) > 0, "somebody controls")
-    controller = cluster.controller(1)
-    other, idle = (node for node in cluster.nodes if node != controller)
-    return controller, other, idle
-
-
 def test_a_move_is_watched_and_taken_back_under_load(shared: RunningCluster) -> None:
-    controller, other, idle = roles(shared)
+    controller, other, idle = controller_first(shared)
     topic = new_topic(shared, (controller, other))
     moves = Moves(shared, controller)
     with Load(shared, topic) as load:
@@ -145,7 +137,7 @@ def test_a_move_is_watched_and_taken_back_under_load(shared: RunningCluster) -> 
 
 
 def test_a_move_completes_when_the_one_it_waits_for_is_back(shared: RunningCluster) -> None:
-    controller, other, idle = roles(shared)
+    controller, other, idle = controller_first(shared)
     topic = new_topic(shared, (controller, other))
     moves = Moves(shared, controller)
     with Load(shared, topic) as load:

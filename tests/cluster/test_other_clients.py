@@ -175,7 +175,12 @@ def test_all_brokers_are_restarted_one_after_the_other(shared: RunningCluster) -
             shared.restart(node)
             for topic in topics:
                 shared.wait_in_sync(topic, node, ALL)
-            print(node, *(f"{type(each).__name__} {stall_of(each.times, begun_s):.3f} s" for each in writers))
+            stalls = [stall_of(writer.times, begun_s) for writer in writers]
+            print(
+                node, *(f"{type(each).__name__} {s:.3f} s" for each, s in zip(writers, stalls, strict=True))
+            )
+            # With their own pauses between two attempts.
+            assert max(stalls) < 3.0
         for writer in writers:
             writer.wait_for_more(shared)
     for writer in writers:

@@ -6,15 +6,10 @@ from ottla.runtime.local_zookeeper import LocalZookeeper
 from tests.cluster.load import Load
 from tests.cluster.running_cluster import RunningCluster
 from tests.cluster.sessions import Line, expire_session
-from tests.cluster.topics import new_topic, state_of, wait_alike
+from tests.cluster.topics import controller_of, new_topic, state_of, wait_alike
 from tests.crash.broker_process import PRODUCE, Wire, batch_of, producing
 
 ALL = (1, 2, 3)
-
-
-def controller_of(cluster: RunningCluster) -> int:
-    cluster.wait_until(lambda: cluster.controller(cluster.running()[0]) > 0, "somebody controls")
-    return cluster.controller(cluster.running()[0])
 
 
 def led_by(leader: int) -> tuple[int, ...]:

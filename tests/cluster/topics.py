@@ -39,6 +39,19 @@ def new_topic(
     return topic
 
 
+def controller_of(cluster: RunningCluster) -> int:
+    via = cluster.running()[0]
+    cluster.wait_until(lambda: cluster.controller(via) > 0, "somebody controls")
+    return cluster.controller(via)
+
+
+def controller_first(cluster: RunningCluster) -> tuple[int, int, int]:
+    """The controller, and two that may stand still without anybody's missing what only it can do."""
+    controller = controller_of(cluster)
+    one, other = (node for node in cluster.nodes if node != controller)
+    return controller, one, other
+
+
 def state_of(cluster: RunningCluster, topic: str, via: int = 0, number: int = 0) -> PartitionState:
     state = cluster.partition(topic, via or cluster.running()[0], number)
     assert state is not None, f"{topic}-{number} is not known"

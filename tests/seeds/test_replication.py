@@ -25,23 +25,21 @@ from ottla.runtime.local_zookeeper import LocalZookeeper
 from tests.cluster.load import Load, read_all
 from tests.cluster.running_cluster import PATIENCE_S, PartitionState, RunningCluster
 from tests.cluster.sessions import looking
-from tests.cluster.topics import QUIET, admin_of, new_topic, state_of, wait_alike, wait_led_by, write
+from tests.cluster.topics import (
+    QUIET,
+    admin_of,
+    controller_first,
+    controller_of,
+    new_topic,
+    state_of,
+    wait_alike,
+    wait_led_by,
+    write,
+)
 from tests.crash.broker_process import FETCH, PRODUCE, Wire, batch_of, fetching, producing
 
 ALL = (1, 2, 3)
 OTTLA = Path(sys.executable).parent / "ottla"
-
-
-def controller_of(cluster: RunningCluster) -> int:
-    cluster.wait_until(lambda: cluster.controller(cluster.running()[0]) > 0, "somebody controls")
-    return cluster.controller(cluster.running()[0])
-
-
-def controller_first(cluster: RunningCluster) -> tuple[int, int, int]:
-    """The controller and two that may stand still."""
-    controller = controller_of(cluster)
-    one, other = (node for node in ALL if node != controller)
-    return controller, one, other
 
 
 def ask_to_append(wire: Wire, topic: str, *values: bytes, acks: int = -1) -> str:
