@@ -1,4 +1,4 @@
-"""What a new leader tells before it has heard of its followers."""
+"""New leaders: what they tell before they have heard of their followers, and how soon those come."""
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.sim.quiet import Quiet
@@ -32,3 +32,20 @@ def test_the_end_of_a_log_does_not_go_back_with_a_new_leader() -> None:
     quiet.mend()
     quiet.until(lambda: latest(quiet, 2)[0] == 0)
     assert latest(quiet, 2) == (0, 3)
+
+
+def test_followers_of_a_new_partition_do_not_wait_for_the_polls_of_others_to_end() -> None:
+    quiet = Quiet(3)
+    quiet.create("t", (1, 2, 3))
+    quiet.write("t", b"one")
+    # Nothing is new: the followers' fetches wait at the leader for half a second.
+    quiet.run(2000)
+    for number in range(5):
+        name = f"u{number}"
+        quiet.create(name, (1, 2, 3))
+        answers = quiet.produce(1, name, b"first")
+        assert quiet.until(lambda answers=answers: bool(answers)) < 100
+        quiet.run(1100)
+    for name in ("t", "u0", "u4"):
+        quiet.write(name, b"more")
+        quiet.until(lambda name=name: quiet.all_in_sync(name))
