@@ -245,6 +245,7 @@ class Fetcher:
         if generation != self._generation:
             return self.ask()
         if answer is None:
+            self._broker.membership.doubt(self._leader)
             self._forget_session()
             return self._rest()
         try:
