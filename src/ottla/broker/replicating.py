@@ -29,6 +29,9 @@ _AGAIN_MS: Final = 200
 _REFUSED_MS: Final = 1000
 #: Changes that one request asks for.
 _CHANGES_MAX: Final = 1000
+#: Errors with which nothing was changed, by this request or by one before it whose answer was lost. After any other the
+#: controller's partition is not the one that the request spoke of: what was asked for may have been granted, and the image will tell.
+_REFUSALS: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
 
 
 class Owner(Protocol):
@@ -319,7 +322,9 @@ class Replicating:
                     if known is not None:
                         self._decided(*known, row)
             if self._wanting:
-                self._ask_soon(0)
+                # What was asked for and is still wanted went to who controls no more.
+                again = any(known[0] in self._wanting for known in asked.values())
+                self._ask_soon(_AGAIN_MS if again else 0)
             return None
 
         broker.forwarding.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
@@ -347,12 +352,14 @@ class Replicating:
     def _decided(self, replica: Replica, leading: Leading, partition_epoch: int, row: Any) -> None:
         if replica.leading is not leading or leading.partition_epoch != partition_epoch:
             return
-        if not row.error_code:
-            # Granted: it counts as soon as the image has it, which may be any moment.
-            self._wanting.pop(replica, None)
+        if row.error_code == ErrorCode.NOT_CONTROLLER:
+            # Whoever was asked knows less than this broker: the same is asked again.
             return
-        # Refused: nothing was changed, and the image tells why or will.
         self._wanting.pop(replica, None)
+        if row.error_code not in _REFUSALS:
+            # Granted, or overtaken: both ISRs are waited for until the image has what became of it, which may be any moment. A
+            # leader that counted on the old one alone could acknowledge what no member of the new one has.
+            return
         leading.refused()
         broker = self._broker
         broker.advance(replica)
