@@ -16,7 +16,7 @@ from ottla.broker.timers import Later, Periodic
 from ottla.broker.walking import Walk
 from ottla.controller.records import Partition
 from ottla.model.errors import ErrorCode
-from ottla.replication.leading import Leading
+from ottla.replication.leading import Follower, Leading
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -197,10 +197,10 @@ class Replicating:
     # --- followers of this broker's partitions ------------------------------------------------------------------
 
     def fetched(self, replica: Replica, node_id: int, broker_epoch: int, offset: int) -> bool:
-        """A follower has everything before this offset; False if it is none of this partition's."""
+        """A follower has everything before this offset; False if it is none of this partition's, or in no life that it has."""
         leading = replica.leading
         follower = leading.followers.get(node_id) if leading is not None else None
-        if leading is None or follower is None:
+        if leading is None or follower is None or not self._is_alive(follower, broker_epoch):
             return False
         broker, end = self._broker, replica.log.next_offset
         follower.fetched(offset, end, broker_epoch, broker.now_ms)
@@ -211,6 +211,17 @@ class Replicating:
         elif leading.may_join(follower, replica.high_watermark):
             self._want(replica, (*leading.isr, node_id))
         return True
+
+    def _is_alive(self, follower: Follower, epoch: int) -> bool:
+        """R5: whether a fetch is of a broker's present life. What an earlier one had this one may have lost, and a client that
+        calls itself a broker has nothing at all. (Kafka takes a fetch without an epoch for an old broker's; here are none.)"""
+        membership, node = self._broker.membership, self._broker.image.brokers.get(follower.node_id)
+        known = node.epoch if node is not None else -1
+        if epoch < max(known, follower.epoch, 0):
+            return False
+        # A life that the image here does not have yet is registered, unless that cannot be seen either.
+        live = membership.live.get(follower.node_id)
+        return epoch == known or membership.suspended or (live is not None and live.epoch == epoch)
 
     def nearer(self, replica: Replica, rack: str, offset: int) -> int:
         """KIP-392: the follower in this rack that is in sync and has come furthest, at least to this offset; -1 if there is none.
