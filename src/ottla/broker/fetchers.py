@@ -337,14 +337,18 @@ class Fetcher:
         self._cut(following, dropped)
 
     def _cut(self, following: Following, dropped: list[Any]) -> None:
-        """The log was cut: the recovery point is written down before anything new is written."""
+        """The log was cut: the recovery point is written down before anything new is written, in this role or another."""
         following.is_busy = True
         self._leave_out(following)
         replica = following.replica
+        replica.is_being_cut = True
         replica.high_watermark = min(replica.high_watermark, replica.log.next_offset)
 
         def done() -> None:
-            following.is_busy = False
-            self.ask()
+            replica.is_being_cut = following.is_busy = False
+            if replica.following is following:
+                self.ask()
+            else:
+                self._broker.replicating.may_have_role(replica)
 
         self._broker.upkeep.was_cut(replica, dropped, done)

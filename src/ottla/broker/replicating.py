@@ -95,10 +95,21 @@ class Replicating:
             self.rest(replica, epoch)
             if me in partition.isr or me in partition.eligible:
                 self.leaving.leave(replica)
+        elif replica.is_being_cut and not (replica.following and replica.following.epoch == epoch):
+            # Another role, which could write to it at once.
+            self.rest(replica, epoch)
         elif partition.leader == me:
             self._lead(replica, partition)
         else:
             self._follow(replica, topic_id, partition)
+
+    def may_have_role(self, replica: Replica) -> None:
+        """What kept it from its role is over."""
+        hosted = self._broker.hosting.by_name.get(replica.topic)
+        partition = self._broker.image.partition(hosted.topic_id, replica.number) if hosted else None
+        if hosted is not None and partition is not None and not replica.gone:
+            self.assign(replica, hosted.topic_id, partition)
+            self.settle()
 
     def settle(self) -> None:
         """The turn's records were looked at: now ask the leaders."""
