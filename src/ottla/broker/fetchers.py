@@ -17,7 +17,7 @@ from ottla.log.fetched import append_fetched
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
-from ottla.wire.decode import decode_response, response_reader
+from ottla.wire.decode import MalformedMessage, decode_response, response_reader
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class Fetcher:
         self._followed: dict[tuple[bytes, int], Following] = {}
         #: Those whose position the leader's session does not know, or knows no more.
         self._changed: dict[Following, None] = {}
-        #: Keys that the session knows, and those of them that it should forget.
-        self._told: dict[tuple[bytes, int], None] = {}
+        #: What the session knows, by key, and the keys that it should forget.
+        self._told: dict[tuple[bytes, int], Following] = {}
         self._unwanted: dict[tuple[bytes, int], None] = {}
         self._session = 0
         self._epoch = 0
@@ -64,10 +64,6 @@ class Fetcher:
         self._resting = False
         #: Replicas whose last records are not durable yet: the next request waits for them.
         self._unsynced: dict[Replica, None] = {}
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._followed
 
     def add(self, following: Following) -> None:
         self._followed[following.key] = following
@@ -108,7 +104,7 @@ class Fetcher:
             return None
         forgotten: dict[bytes, list[int]] = {}
         for key in self._unwanted:
-            if self._told.pop(key, self) is None:
+            if self._told.pop(key, None) is not None:
                 forgotten.setdefault(key[0], []).append(key[1])
         self._unwanted.clear()
         config = broker.config
@@ -157,7 +153,7 @@ class Fetcher:
                 self._begin_anew(following)
                 continue
             del self._changed[following]
-            self._told[following.key] = None
+            self._told[following.key] = following
             self._unwanted.pop(following.key, None)
             topics.setdefault(following.key[0], []).append({
                 "partition": replica.number,
@@ -170,7 +166,9 @@ class Fetcher:
         return topics
 
     def _forget_session(self) -> None:
-        self._session = self._epoch = 0
+        # Its number is told with the first request of the next one, so that the leader gives it up: the connection may stay, and
+        # with it everything that the session watches.
+        self._epoch = 0
         self._told.clear()
         self._unwanted.clear()
         self._changed = dict.fromkeys(self._followed.values())
@@ -225,9 +223,22 @@ class Fetcher:
             self._forget_session()
             return self._rest()
         try:
-            response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
-        except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
-            response = decode_response(_FETCH, _VERSION, answer, 0)
+            try:
+                response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
+            except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
+                response = decode_response(_FETCH, _VERSION, answer, 0)
+            return self._take_all(response)
+        except MalformedMessage as error:
+            self._broker.say_once(f"broker {self._leader} answered a fetch with what cannot be read: {error}")
+        except Exception:
+            # A mistake with one partition must not stop the others for good.
+            self._forget_session()
+            self._rest()
+            raise
+        self._forget_session()
+        return self._rest()
+
+    def _take_all(self, response: Any) -> None:
         if response.error_code:
             self._forget_session()
             if response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
@@ -241,7 +252,8 @@ class Fetcher:
         for topic in response.responses:
             topic_id = topic.topic_id.bytes
             for row in topic.partitions:
-                following = self._followed.get((topic_id, row.partition_index))
+                # Not one that has followed another, in a newer epoch, since this was asked for.
+                following = self._told.get((topic_id, row.partition_index))
                 if (
                     following is not None
                     and following.replica.following is following
