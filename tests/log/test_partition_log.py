@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import pytest
 
+from ottla.log import names
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
@@ -550,6 +551,22 @@ def test_truncation_cuts_records_segments_epochs_and_producers(bench: Bench, off
     bench.stop(log)
     again = bench.recover(clean=True).log
     assert [record.offset for record in records(again)] == list(range(offset + 1))
+
+
+def test_a_truncation_that_finds_no_room_for_the_epochs_is_one_all_the_same(bench: Bench) -> None:
+    """Whoever asked for it must take the files away, and write down where the log stands."""
+    log = bench.create(segment_bytes=300)
+    for epoch in range(6):
+        log.append(batch(b"x" * 100), epoch, NOW)
+    bench.disk.before_write = full(names.EPOCHS)
+    dropped = log.truncate(2, NOW)
+    assert dropped and log.next_offset == 2 and log.epochs.latest == 1
+    with pytest.raises(Refusal, match="no space"):
+        log.append(batch(b"y"), 1, NOW)
+    bench.disk.before_write = None
+    bench.remove(dropped)
+    log.append(batch(b"y"), 1, NOW)
+    assert bench.file(names.EPOCHS).read_bytes() == log.epochs.render()
 
 
 def test_truncation_below_the_first_segment_begins_anew(bench: Bench) -> None:

@@ -132,16 +132,15 @@ def test_r3_nor_for_a_leader_alone(policy: str) -> None:
 # --- R5: lives of brokers ---------------------------------------------------------------------------------------------
 
 
-def as_follower(quiet: Quiet, epoch: int, offset: int) -> None:
-    """What a broker 3 of this life would fetch."""
+def as_follower(quiet: Quiet, epoch: int, offset: int) -> int:
+    """What a broker 3 of this life would fetch; the error."""
     body = quiet.fetch_body(
         "t",
         offset,
         epoch=quiet.partition("t").leader_epoch,
         replica_state={"replica_id": 3, "replica_epoch": epoch},
     )
-    row = quiet.call(1, FETCH, 16, body).responses[0].partitions[0]
-    assert row.error_code == 0
+    return int(quiet.call(1, FETCH, 16, body).responses[0].partitions[0].error_code)
 
 
 def test_r5_an_earlier_life_joins_no_isr() -> None:
@@ -156,11 +155,11 @@ def test_r5_an_earlier_life_joins_no_isr() -> None:
     quiet.until(lambda: quiet.members[3].joined)
     quiet.until(lambda: quiet.members[1].broker.image.is_live(3))
     for _ in range(3):
-        as_follower(quiet, old, 1)
+        assert as_follower(quiet, old, 1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
         quiet.run(1500)
         assert 3 not in quiet.partition("t").isr
     # The same from the present one counts.
-    as_follower(quiet, quiet.ensemble.image.brokers[3].epoch, 1)
+    assert as_follower(quiet, quiet.ensemble.image.brokers[3].epoch, 1) == 0
     quiet.until(lambda: 3 in quiet.partition("t").isr, 2500)
 
 
@@ -171,7 +170,7 @@ def test_r5_a_broker_that_is_fenced_or_stops_joins_no_isr() -> None:
     quiet.until(lambda: not quiet.members[1].broker.image.is_live(3))
     quiet.until(lambda: quiet.replica(1, "t").leader_epoch == quiet.partition("t").leader_epoch)
     for _ in range(3):
-        as_follower(quiet, epoch, 1)
+        assert as_follower(quiet, epoch, 1) == 0
         quiet.run(1500)
         assert 3 not in quiet.partition("t").isr
 

@@ -18,7 +18,7 @@ from ottla.log.fetched import append_fetched
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
-from ottla.wire.decode import decode_response, response_reader
+from ottla.wire.decode import MalformedMessage, decode_response, response_reader
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class Fetcher:
         self._followed: dict[tuple[bytes, int], Following] = {}
         #: Those whose position the leader's session does not know, or knows no more.
         self._changed: dict[Following, None] = {}
-        #: Keys that the session knows, and those of them that it should forget.
-        self._told: dict[tuple[bytes, int], None] = {}
+        #: What the session knows, by key, and the keys that it should forget.
+        self._told: dict[tuple[bytes, int], Following] = {}
         self._unwanted: dict[tuple[bytes, int], None] = {}
         self._session = 0
         self._epoch = 0
@@ -72,10 +72,6 @@ class Fetcher:
         self._resting = False
         #: Replicas whose last records are not durable yet: the next request waits for them.
         self._unsynced: dict[Replica, None] = {}
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._followed
 
     def add(self, following: Following) -> None:
         self._followed[following.key] = following
@@ -104,7 +100,7 @@ class Fetcher:
         """
         if self._resting or self._unsynced:
             return None
-        if self._in_flight and not (at_once and self._in_flight == 1 and self._session and self._changed):
+        if self._in_flight and not (at_once and self._in_flight == 1 and self._epoch and self._changed):
             return None
         if not self._followed:
             # The leader forgets a session that nobody uses.
@@ -121,7 +117,7 @@ class Fetcher:
             return None
         forgotten: dict[bytes, list[int]] = {}
         for key in self._unwanted:
-            if self._told.pop(key, self) is None:
+            if self._told.pop(key, None) is not None:
                 forgotten.setdefault(key[0], []).append(key[1])
         self._unwanted.clear()
         config = broker.config
@@ -142,7 +138,7 @@ class Fetcher:
                 {"topic_id": topic, "partitions": numbers} for topic, numbers in forgotten.items()
             ],
         })  # fmt: skip
-        if self._session:
+        if self._epoch:
             self._epoch = self._epoch % 0x7FFFFFFF + 1
         self._in_flight += 1
         generation = self._generation
@@ -177,7 +173,7 @@ class Fetcher:
                 self._begin_anew(following)
                 continue
             del self._changed[following]
-            self._told[following.key] = None
+            self._told[following.key] = following
             self._unwanted.pop(following.key, None)
             topics.setdefault(following.key[0], []).append({
                 "partition": replica.number,
@@ -190,7 +186,9 @@ class Fetcher:
         return topics
 
     def _forget_session(self) -> None:
-        self._session = self._epoch = 0
+        # Its number is told with the first request of the next one, so that the leader gives it up: the connection may stay, and
+        # with it everything that the session watches.
+        self._epoch = 0
         self._generation += 1
         self._told.clear()
         self._unwanted.clear()
@@ -249,9 +247,24 @@ class Fetcher:
             self._forget_session()
             return self._rest()
         try:
-            response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
-        except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
-            response = decode_response(_FETCH, _VERSION, answer, 0)
+            try:
+                response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
+            except (
+                Exception
+            ):  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
+                response = decode_response(_FETCH, _VERSION, answer, 0)
+            return self._take_all(response)
+        except MalformedMessage as error:
+            self._broker.say_once(f"broker {self._leader} answered a fetch with what cannot be read: {error}")
+        except Exception:
+            # A mistake with one partition must not stop the others for good.
+            self._forget_session()
+            self._rest()
+            raise
+        self._forget_session()
+        return self._rest()
+
+    def _take_all(self, response: Any) -> None:
         if response.error_code:
             self._forget_session()
             if response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
@@ -263,7 +276,8 @@ class Fetcher:
         for topic in response.responses:
             topic_id = topic.topic_id.bytes
             for row in topic.partitions:
-                following = self._followed.get((topic_id, row.partition_index))
+                # Not one that has followed another, in a newer epoch, since this was asked for.
+                following = self._told.get((topic_id, row.partition_index))
                 if (
                     following is not None
                     and following.replica.following is following
@@ -362,14 +376,18 @@ class Fetcher:
         self._cut(following, dropped)
 
     def _cut(self, following: Following, dropped: list[Any]) -> None:
-        """The log was cut: the recovery point is written down before anything new is written."""
+        """The log was cut: the recovery point is written down before anything new is written, in this role or another."""
         following.is_busy = True
         self._leave_out(following)
         replica = following.replica
+        replica.is_being_cut = True
         replica.high_watermark = min(replica.high_watermark, replica.log.next_offset)
 
         def done() -> None:
-            following.is_busy = False
-            self.ask(at_once=True)
+            replica.is_being_cut = following.is_busy = False
+            if replica.following is following:
+                self.ask(at_once=True)
+            else:
+                self._broker.replicating.may_have_role(replica)
 
         self._broker.upkeep.was_cut(replica, dropped, done)

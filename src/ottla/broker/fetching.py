@@ -323,7 +323,7 @@ class FetchSessions:
         return self._broker.not_here(topic_id, None, number) is not None
 
     def follower_at(self, interest: Interest, replica: Replica) -> bool:
-        """A follower has come so far; False if this partition has no such follower."""
+        """A follower has come so far; False if this partition has no such follower, or not in this life."""
         fetching = interest.fetching
         return self._broker.replicating.fetched(
             replica, fetching.follower, fetching.follower_epoch, interest.offset
@@ -425,9 +425,9 @@ def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
     if follower:
         if not interest.is_told:
             # Only now: of a history that has parted from this one nothing counts.
-            interest.is_told = True
             if not fetching.sessions.follower_at(interest, replica):
                 return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
+            interest.is_told = True
             watermark = replica.high_watermark
         limit = log.next_offset
         if replica.config.leader_replication_throttled_replicas:

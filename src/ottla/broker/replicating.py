@@ -16,7 +16,7 @@ from ottla.broker.timers import Later, Periodic
 from ottla.broker.walking import Walk
 from ottla.controller.records import Partition
 from ottla.model.errors import ErrorCode
-from ottla.replication.leading import Leading
+from ottla.replication.leading import Follower, Leading
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -29,6 +29,9 @@ _AGAIN_MS: Final = 200
 _REFUSED_MS: Final = 1000
 #: Changes that one request asks for.
 _CHANGES_MAX: Final = 1000
+#: Errors with which nothing was changed, by this request or by one before it whose answer was lost. After any other the
+#: controller's partition is not the one that the request spoke of: what was asked for may have been granted, and the image will tell.
+_REFUSALS: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
 
 
 class Owner(Protocol):
@@ -92,10 +95,21 @@ class Replicating:
             self.rest(replica, epoch)
             if me in partition.isr or me in partition.eligible:
                 self.leaving.leave(replica)
+        elif replica.is_being_cut and not (replica.following and replica.following.epoch == epoch):
+            # Another role, which could write to it at once.
+            self.rest(replica, epoch)
         elif partition.leader == me:
             self._lead(replica, partition)
         else:
             self._follow(replica, topic_id, partition)
+
+    def may_have_role(self, replica: Replica) -> None:
+        """What kept it from its role is over."""
+        hosted = self._broker.hosting.by_name.get(replica.topic)
+        partition = self._broker.image.partition(hosted.topic_id, replica.number) if hosted else None
+        if hosted is not None and partition is not None and not replica.gone:
+            self.assign(replica, hosted.topic_id, partition)
+            self.settle()
 
     def settle(self) -> None:
         """The turn's records were looked at: now ask the leaders."""
@@ -194,10 +208,10 @@ class Replicating:
     # --- followers of this broker's partitions ------------------------------------------------------------------
 
     def fetched(self, replica: Replica, node_id: int, broker_epoch: int, offset: int) -> bool:
-        """A follower has everything before this offset; False if it is none of this partition's."""
+        """A follower has everything before this offset; False if it is none of this partition's, or in no life that it has."""
         leading = replica.leading
         follower = leading.followers.get(node_id) if leading is not None else None
-        if leading is None or follower is None:
+        if leading is None or follower is None or not self._is_alive(follower, broker_epoch):
             return False
         broker, end = self._broker, replica.log.next_offset
         follower.fetched(offset, end, broker_epoch, broker.now_ms)
@@ -208,6 +222,17 @@ class Replicating:
         elif leading.may_join(follower, replica.high_watermark):
             self._want(replica, (*leading.isr, node_id))
         return True
+
+    def _is_alive(self, follower: Follower, epoch: int) -> bool:
+        """R5: whether a fetch is of a broker's present life. What an earlier one had this one may have lost, and a client that
+        calls itself a broker has nothing at all. (Kafka takes a fetch without an epoch for an old broker's; here are none.)"""
+        membership, node = self._broker.membership, self._broker.image.brokers.get(follower.node_id)
+        known = node.epoch if node is not None else -1
+        if epoch < max(known, follower.epoch, 0):
+            return False
+        # A life that the image here does not have yet is registered, unless that cannot be seen either.
+        live = membership.live.get(follower.node_id)
+        return epoch == known or membership.suspended or (live is not None and live.epoch == epoch)
 
     def nearer(self, replica: Replica, rack: str, offset: int) -> int:
         """KIP-392: the follower in this rack that is in sync and has come furthest, at least to this offset; -1 if there is none.
@@ -319,7 +344,9 @@ class Replicating:
                     if known is not None:
                         self._decided(*known, row)
             if self._wanting:
-                self._ask_soon(0)
+                # What was asked for and is still wanted went to who controls no more.
+                again = any(known[0] in self._wanting for known in asked.values())
+                self._ask_soon(_AGAIN_MS if again else 0)
             return None
 
         broker.forwarding.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
@@ -347,12 +374,14 @@ class Replicating:
     def _decided(self, replica: Replica, leading: Leading, partition_epoch: int, row: Any) -> None:
         if replica.leading is not leading or leading.partition_epoch != partition_epoch:
             return
-        if not row.error_code:
-            # Granted: it counts as soon as the image has it, which may be any moment.
-            self._wanting.pop(replica, None)
+        if row.error_code == ErrorCode.NOT_CONTROLLER:
+            # Whoever was asked knows less than this broker: the same is asked again.
             return
-        # Refused: nothing was changed, and the image tells why or will.
         self._wanting.pop(replica, None)
+        if row.error_code not in _REFUSALS:
+            # Granted, or overtaken: both ISRs are waited for until the image has what became of it, which may be any moment. A
+            # leader that counted on the old one alone could acknowledge what no member of the new one has.
+            return
         leading.refused()
         broker = self._broker
         broker.advance(replica)

@@ -602,7 +602,12 @@ class PartitionLog:
         self.recovery_point = min(self.recovery_point, offset)
         self.cleaned_offset = min(self.cleaned_offset, offset)
         if self.epochs.truncate_end(offset):
-            self.write_epochs()
+            self.epochs_written = False
+            try:
+                self.save_epochs()
+            except DiskError as error:
+                # The records are cut all the same. If only room was missing, the file is written before the next record.
+                self.disk_failed(error)
         load_producers(self, now_ms)
 
     def close(self) -> None:

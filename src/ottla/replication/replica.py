@@ -29,8 +29,8 @@ class Watcher(Protocol):
 
 class Replica:
     __slots__ = (
-        "_log", "config", "durable", "following", "gone", "high_watermark", "leader_epoch", "leading", "moved", "number",
-        "offline", "opener", "since_flush_ms", "tail", "topic", "waiting", "waiting_here", "watchers",
+        "_log", "config", "durable", "following", "gone", "high_watermark", "is_being_cut", "leader_epoch", "leading", "moved",
+        "number", "offline", "opener", "since_flush_ms", "tail", "topic", "waiting", "waiting_here", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +55,8 @@ class Replica:
         #: What it does as a follower (`broker/fetchers.py`); None while it is none.
         self.following: Any = None
         self.high_watermark = 0
+        #: Whether its log was cut and that is not durable yet: nothing is written to it meanwhile, in whatever role.
+        self.is_being_cut = False
         self._log: PartitionLog | None = None
         self.opener = opener
         #: Produces that wait for the high watermark: (offset it must reach, waiting, row of the answer), by offset.
