@@ -123,6 +123,13 @@ class Membership:
             broker.say("this broker was taken for dead, and registers anew")
             self._cease()
             self._register()
+        elif me is not None and me.epoch > self.broker_epoch:
+            # Its own next life would be asked for here first. Two that answer to one number must not both lead.
+            broker.say(
+                f"another process has registered as broker {self.node_id}: this one serves no more. Stop it, and look whether "
+                "its data directory was copied"
+            )
+            self._cease()
         elif known and not self.is_serving:
             self.is_serving = True
             # Only now has the controller seen how this process began (R7). If it must register anew, nothing is lost.
