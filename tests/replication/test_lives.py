@@ -43,3 +43,26 @@ def test_what_is_said_once_is_not_remembered_for_ever() -> None:
     for at in range(5000):
         broker.say_once(f"something at offset {at}")
     assert len(broker._told) <= 1000
+
+
+def test_r7_what_a_broker_may_have_lost_is_for_its_own_file_to_say() -> None:
+    """The controller flushes before it reports, and 1 does not: it must not be taken for whole after a power cut."""
+    quiet = Quiet(3, settings={"min.insync.replicas": "2"}, own={2: {"log.flush.policy": "durable"}})
+    assert quiet.ensemble.holder == 2
+    quiet.create("t", (1, 3))
+    quiet.write("t", b"one")
+    quiet.until(lambda: quiet.all_in_sync("t"))
+    member = quiet.members.pop(1)
+    member.lose_power()
+    member.power_returns()
+    quiet.until(lambda: quiet.partition("t").isr == (3,))
+    quiet.kill(3)
+    quiet.until(lambda: quiet.leader("t") == -1)
+    quiet.start(1)
+    quiet.until(lambda: quiet.members[1].joined)
+    quiet.run(1000)
+    assert quiet.leader("t") == -1
+    quiet.start(3)
+    quiet.until(lambda: quiet.leader("t") == 3)
+    quiet.until(lambda: quiet.replica(3, "t").high_watermark == 1)
+    assert quiet.values(quiet.fetch(3, "t", 0)) == [b"one"]

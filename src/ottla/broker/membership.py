@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.timers import Later
+from ottla.config.topic import TopicConfig
 from ottla.log.names import id_text
 from ottla.ports.effects import CLAIM, REGISTER, USURP, WATCH
 from ottla.ports.store import Registration
@@ -88,6 +89,7 @@ class Membership:
             id_text(broker.entropy.id_bytes()),
             self._is_clean,
             damaged=self._is_damaged,
+            durable=TopicConfig.resolve({}, broker.config).durable,
         )
         broker.outbox.append((REGISTER, registration, self._registered))
 
