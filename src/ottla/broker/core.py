@@ -60,6 +60,8 @@ _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")
 _FLEXIBLE_RESPONSE_HEAD: Final = struct.Struct(">iib")
 _API_VERSIONS: Final = 18
+#: Of what was said once so much is remembered: some of it names offsets, and never ends.
+_TOLD_MAX: Final = 1000
 #: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
 _WAKE_MAX: Final = 128
 
@@ -422,6 +424,8 @@ class Broker:
 
     def say_once(self, text: str) -> None:
         if text not in self._told:
+            if len(self._told) >= _TOLD_MAX:
+                self._told.clear()
             self._told.add(text)
             self.say(text)
 

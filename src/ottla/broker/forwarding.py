@@ -117,6 +117,24 @@ class Attempts:
         done(answer, error)
 
 
+class Asked:
+    """A request on its way to the controller; answered once, whatever comes first."""
+
+    __slots__ = ("_done", "_under_way")
+
+    def __init__(
+        self, under_way: dict[Asked, None], done: Callable[[memoryview | None, str | None], None]
+    ) -> None:
+        self._under_way = under_way
+        self._done = done
+        under_way[self] = None
+
+    def answered(self, answer: memoryview | None, error: str | None) -> None:
+        # A late answer to what was given up says nothing that the next one does not.
+        if self._under_way.pop(self, self) is None:
+            self._done(answer, error)
+
+
 class Held:
     """Something that waits for the image to have caught up, but not for ever."""
 
@@ -140,6 +158,8 @@ class Forwarding:
         self._broker = broker
         self.attempts: dict[Attempts, None] = {}
         self.held: dict[Held, None] = {}
+        #: What a controller was asked and has not answered: who hears of it.
+        self._under_way: dict[Asked, None] = {}
 
     # --- clients' requests ------------------------------------------------------------------------------------
 
@@ -294,7 +314,8 @@ class Forwarding:
             done(None, "there is no controller")
             return False
         peer = (controller, known.host, known.port)
-        self._broker.outbox.append((ASK, peer, lane, key, version, body, done))
+        asked = Asked(self._under_way, done)
+        self._broker.outbox.append((ASK, peer, lane, key, version, body, asked.answered))
         return True
 
     # --- on the controller ------------------------------------------------------------------------------------
@@ -308,7 +329,9 @@ class Forwarding:
     # --- what happens meanwhile -------------------------------------------------------------------------------
 
     def controller_changed(self) -> None:
-        """What was asked of the controller before is asked of this one."""
+        """What was asked of the controller before is asked of this one: that one may stand still for long."""
+        for asked in list(self._under_way):
+            asked.answered(None, "another broker controls now")
         for attempts in list(self.attempts):
             attempts.again()
 

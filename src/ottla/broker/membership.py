@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.timers import Later
+from ottla.config.topic import TopicConfig
 from ottla.log.names import id_text
 from ottla.ports.effects import CLAIM, REGISTER, USURP, WATCH
 from ottla.ports.store import Registration
@@ -92,6 +93,7 @@ class Membership:
             id_text(broker.entropy.id_bytes()),
             self._is_clean,
             damaged=self._is_damaged,
+            durable=TopicConfig.resolve({}, broker.config).durable,
         )
         broker.outbox.append((REGISTER, registration, self._registered))
 
@@ -127,6 +129,13 @@ class Membership:
             broker.say("this broker was taken for dead, and registers anew")
             self._cease()
             self._register()
+        elif me is not None and me.epoch > self.broker_epoch:
+            # Its own next life would be asked for here first. Two that answer to one number must not both lead.
+            broker.say(
+                f"another process has registered as broker {self.node_id}: this one serves no more. Stop it, and look whether "
+                "its data directory was copied"
+            )
+            self._cease()
         elif known and not self.is_serving:
             self.is_serving = True
             # Only now has the controller seen how this process began (R7). If it must register anew, nothing is lost.

@@ -39,11 +39,19 @@ class Rules(NamedTuple):
     unclean: bool
     #: Whether everything that a replica reported was flushed before: then no crash takes it back.
     durable: bool
+    #: Whether the topic itself says so, and not the file of each broker, which may say something else.
+    durable_everywhere: bool = True
 
 
 def rules_of(image: Image, config: BrokerConfig, topic: str) -> Rules:
-    resolved = TopicConfig.resolve(image.topic_config(topic), config)
-    return Rules(resolved.min_insync_replicas, resolved.unclean_leader_election_enable, resolved.durable)
+    own = image.topic_config(topic)
+    resolved = TopicConfig.resolve(own, config)
+    return Rules(
+        resolved.min_insync_replicas,
+        resolved.unclean_leader_election_enable,
+        resolved.durable,
+        own.get("flush.policy") == "durable" or own.get("flush.messages") == "1",
+    )
 
 
 def min_isr_of(rules: Rules, replicas: Sequence[int]) -> int:

@@ -107,10 +107,16 @@ def _change(
     absent = {broker.node_id for broker in gone}
     fresh = {registration.node_id for registration in came}
     unclean = frozenset(registration.node_id for registration in came if not registration.clean)
+    careless = frozenset(registration.node_id for registration in came if not registration.durable) & unclean
     # Records that were flushed are gone: no policy helps against that (R12).
     damaged = frozenset(registration.node_id for registration in came if registration.damaged)
     alive = fresh.union(node for node in image.brokers if image.is_live(node)) - absent
     changed = absent | fresh
+
+    def lost(rules: Rules) -> frozenset[int]:
+        if not rules.durable:
+            return unclean | damaged
+        return damaged if rules.durable_everywhere else careless | damaged
 
     def concerned(old: r.Partition) -> bool:
         return old.leader == NO_LEADER or not changed.isdisjoint(old.replicas)
@@ -119,7 +125,7 @@ def _change(
         return settle(
             old, rules, alive.__contains__,
             isr=[node for node in old.isr if node not in absent],
-            lost=damaged if rules.durable else unclean | damaged,
+            lost=lost(rules),
             anew=old.leader in fresh,
         )  # fmt: skip
 

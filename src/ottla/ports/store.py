@@ -48,6 +48,8 @@ class Registration(NamedTuple):
     epoch: int = 0
     #: Whether something is missing that was flushed: a directory, a log, or the end of one (R12).
     damaged: bool = False
+    #: Whether it flushes before it reports, where a topic does not say: each broker has a file of its own.
+    durable: bool = True
 
 
 class StoreEvents(Protocol):

@@ -119,6 +119,7 @@ def decode_registration(node_id: int, data: bytes, czxid: int) -> Registration:
         incarnation=fields["incarnation"],
         clean=fields["clean"],
         damaged=fields.get("damaged", False),
+        durable=fields.get("durable", True),
         epoch=czxid,
     )
 
