@@ -93,15 +93,15 @@ GROUPS = (
         workers=2,
     ),
     # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
-    Group(name="zookeeper", folders=("zookeeper",)),
+    Group(name="zookeeper", folders=("zookeeper",), workers=2),
     # Three brokers and a ZooKeeper as processes, some of which are killed, paused and started again.
-    Group(name="cluster", folders=("cluster",)),
+    Group(name="cluster", folders=("cluster",), workers=2),
     # Third-party clients, unmodified, against a running broker.
-    Group(name="clients", folders=("clients",)),
+    Group(name="clients", folders=("clients",), workers=2),
     # One test a claim of the mission.
     Group(name="seeds", folders=("seeds",)),
     # Processes killed at random points.
-    Group(name="crash", folders=("crash",)),
+    Group(name="crash", folders=("crash",), workers=2),
     # Mutated requests and damaged files; a tenth of what `make fuzz` does.
     Group(name="fuzz", folders=("fuzz",)),
     # Disks, files and clocks that fail a running broker.
