@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.cut_off import CutOff
 from ottla.broker.timers import Later
 from ottla.config.topic import TopicConfig
 from ottla.log.names import id_text
@@ -55,6 +56,7 @@ class Membership:
         self._is_damaged = False
         self._registering = False
         self._claiming = False
+        self.cut_off = CutOff(broker)
         #: Brokers whose connections broke a moment ago: the life in which they did, and until when that is remembered.
         self._doubted: dict[int, tuple[int, int]] = {}
         self._watched: dict[int, tuple[str, int]] = {}
@@ -127,7 +129,7 @@ class Membership:
         known = me is not None and me.epoch == self.broker_epoch
         if known and me is not None and me.fenced:
             broker.say("this broker was taken for dead, and registers anew")
-            self._cease()
+            self.cease()
             self._register()
         elif me is not None and me.epoch > self.broker_epoch:
             # Its own next life would be asked for here first. Two that answer to one number must not both lead.
@@ -135,7 +137,7 @@ class Membership:
                 f"another process has registered as broker {self.node_id}: this one serves no more. Stop it, and look whether "
                 "its data directory was copied"
             )
-            self._cease()
+            self.cease()
         elif known and not self.is_serving:
             self.is_serving = True
             # Only now has the controller seen how this process began (R7). If it must register anew, nothing is lost.
@@ -145,7 +147,7 @@ class Membership:
                 joining, self._joining = self._joining, None
                 joining(None)
 
-    def _cease(self) -> None:
+    def cease(self) -> None:
         """This life of the broker is over."""
         self.broker_epoch = -1
         if self.is_serving:
@@ -172,9 +174,11 @@ class Membership:
 
     def store_suspended(self, now_ms: int) -> None:
         self.suspended = True
+        self.cut_off.suspended(now_ms)
 
     def store_back(self, now_ms: int) -> None:
         self.suspended = False
+        self.cut_off.back()
         broker = self._broker
         if self.broker_epoch < 0:
             self._register()
@@ -191,7 +195,7 @@ class Membership:
         if broker.controlling.is_active:
             broker.controlling.resign()
             broker.proposed = broker.image
-        self._cease()
+        self.cease()
 
     # --- control ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import WAIT, Response, serves
+from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.membership import DOUBT_MS
 from ottla.controller.image import TopicImage
 from ottla.controller.topics import Drafts
@@ -36,6 +36,10 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 
 @serves(3, request_bytes_max=1 << 20)
 def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    if broker.membership.cut_off.is_given_up:
+        # What this broker knows is old, and it cannot learn more: others can answer.
+        broker.close(call.connection, "this broker is cut off from its cluster")
+        return SILENT
     missing = _to_create(broker, request) if request.topics and request.allow_auto_topic_creation else []
     if not missing:
         if _names_doubted(broker, request):
