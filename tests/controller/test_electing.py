@@ -118,7 +118,9 @@ def test_no_more_are_needed_in_sync_than_there_are_replicas() -> None:
 def test_the_rules_are_the_topics_settings_over_the_brokers() -> None:
     image = cluster(settings={"unclean.leader.election.enable": "true", "flush.policy": "durable"})
     assert rules_of(image, CONFIG, "t") == Rules(2, unclean=True, durable=True)
-    assert rules_of(image, CONFIG, "other") == Rules(1, unclean=False, durable=False, durable_everywhere=False)
+    assert rules_of(image, CONFIG, "other") == Rules(
+        1, unclean=False, durable=False, durable_everywhere=False
+    )
 
 
 def test_steps_of_one_record_are_one_change() -> None:

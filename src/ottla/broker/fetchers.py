@@ -225,7 +225,9 @@ class Fetcher:
         try:
             try:
                 response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
-            except Exception:  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
+            except (
+                Exception
+            ):  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
                 response = decode_response(_FETCH, _VERSION, answer, 0)
             return self._take_all(response)
         except MalformedMessage as error:
