@@ -148,7 +148,18 @@ def describe(bench: Bench, plan: Plan, where: dict[str, object], file_system_kin
         f"{volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, 2 × {volumes.requests:,} one-message requests "
         f"(100 B), {volumes.round_trips:,} round trips, acks=all, replication 1; warmed by such "
         f"rounds, not counted, until CPU figures stopped falling ({warm or 'durable only'} rounds); other "
-        f"processes took {bench.others_share:.0%} of the CPUs meanwhile."
+        f"processes took {bench.others_share:.0%} of the CPUs meanwhile." + _describe_cluster(bench, plan)
+    )
+
+
+def _describe_cluster(bench: Bench, plan: Plan) -> str:
+    if table.CLUSTER not in bench.results:
+        return ""
+    volumes = plan.cluster_volumes
+    return (
+        f" The clusters: {volumes.bulk_messages * 1024 / 1e6:.0f} MB, 2 × {volumes.requests:,} requests and "
+        f"{volumes.round_trips:,} round trips a round, replication {cluster.BROKERS}; a leader killed among "
+        f"{plan.failover_partitions:,} partitions."
     )
 
 

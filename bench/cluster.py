@@ -7,6 +7,7 @@ a broker; its memory is a row of its own. Kafka's three are brokers and controll
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench import measure
+from bench.limits import Limited
 from bench.process import BrokerFailed, Process, free_port
 from bench.workloads import Figures, WorkloadFailed
 from ottla.runtime.local_zookeeper import LocalZookeeper, find_program
 
 BROKERS = 3
+BROKER_SHARE = 0.2
 FAILOVER_TOPIC = "bench-failover"
 FAILOVER_S_MAX = 120.0
 
@@ -165,6 +168,69 @@ def failover(cluster: Cluster, partitions: int) -> Figures:
     watch.flush(30)
     stall = max(later - earlier for earlier, later in pairwise(acknowledged))
     return {"failover_s": recovered - killed, "failover_stall_s": stall}
+
+
+#: One client: waits for a line on its standard input, then produces.
+_CLIENT = """
+import sys
+from bench.raw import RawProducer
+port, topic, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+with RawProducer(port, topic, 100) as producer:
+    producer.pipeline(200, 20)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    producer.pipeline(count, 20)
+"""
+
+
+def scaling(cluster: Cluster, requests: int) -> Figures:
+    """H3: the same three clients on three partitions of one broker, and on three brokers with one each; replication 1.
+
+    Each broker gets a fifth of a core: on one machine all share the cores, and nothing would be gained by more brokers.
+    """
+    with Limited(cluster.pids, BROKER_SHARE) as limited:
+        if limited.reason is not None:
+            print(f"bench: scaling is left out: {limited.reason}", file=sys.stderr, flush=True)
+            return {}
+        return _scaling(cluster, requests)
+
+
+def _scaling(cluster: Cluster, requests: int) -> Figures:
+    admin = AdminClient({"bootstrap.servers": cluster.address})
+    nodes = sorted(admin.list_topics(timeout=30).brokers)
+    figures: Figures = {}
+    for figure, places in (("one_broker_requests_s", [nodes[0]] * 3), ("three_brokers_requests_s", nodes)):
+        names = [f"{figure}-{number}".replace("_", "-") for number in range(3)]
+        topics = [
+            NewTopic(name, num_partitions=1, replica_assignment=[[node]])
+            for name, node in zip(names, places, strict=True)
+        ]
+        for made in admin.create_topics(topics).values():
+            made.result(30)
+        for name in names:
+            while not admin.list_topics(name, timeout=30).topics[name].partitions:
+                time.sleep(0.05)
+        clients = [
+            subprocess.Popen(
+                [sys.executable, "-c", _CLIENT, str(cluster.leader_port(name)), name, str(requests)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in names
+        ]
+        for client in clients:
+            assert client.stdout is not None and client.stdin is not None
+            client.stdout.readline()
+        begin = time.perf_counter()
+        for client in clients:
+            assert client.stdin is not None
+            client.stdin.write("go\n")
+            client.stdin.flush()
+        if any(client.wait() for client in clients):
+            raise WorkloadFailed(f"{cluster.name}: a client of {figure} failed")
+        figures[figure] = 3 * requests / (time.perf_counter() - begin)
+    return figures
 
 
 def memory(cluster: Cluster) -> Figures:

@@ -162,6 +162,7 @@ class Bench:
             running = contender.running
             assert isinstance(running, cluster.Cluster)
             found = cluster.memory(running)
+            found |= cluster.scaling(running, self._plan.cluster_volumes.requests)
             found |= cluster.failover(running, self._plan.failover_partitions)
             self._add(table.CLUSTER, contender, found)
             text = ", ".join(f"{key} {value:.4g}" for key, value in found.items())

@@ -79,6 +79,10 @@ CLUSTER_ROWS = [
         Row(row.figure, row.label.replace("broker CPU", "CPU of all brokers,"), row.digits, row.goal)
         for row in LOAD_ROWS
     ),
+    Row("one_broker_requests_s", "a fifth of a core a broker: requests/s, 3 partitions on one broker", 0),
+    Row(
+        "three_brokers_requests_s", "a fifth of a core a broker: requests/s, 3 partitions on three brokers", 0
+    ),
     Row("cluster_rss_mb", "resident memory of all brokers, peak, MB", 0, Goal(kafka_share=0.125)),
     Row("zookeeper_rss_mb", "resident memory of ZooKeeper, peak, MB", 0),
     Row("failover_stall_s", "kill -9 of a leader: longest wait of a producer, s", 2, Goal(bound=2)),

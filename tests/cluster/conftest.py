@@ -72,7 +72,11 @@ def running(
 
 @pytest.fixture
 def shared(running: RunningCluster) -> Iterator[RunningCluster]:
-    """The module's cluster. A test may do to its brokers what it likes: all live again for the next one."""
+    """The module's cluster. A test may do to its brokers what it likes: all live again for the next one, and no others."""
     running.heal()
+    first = list(running.nodes)
     yield running
+    for node in [node for node in running.nodes if node not in first]:
+        running.kill(node)
+        del running.nodes[node]
     running.heal()

@@ -22,6 +22,7 @@ PATIENCE_S = 60.0
 SESSION_MS = 4000
 
 _METADATA_VERSION = 12
+_UNREGISTER_BROKER = 64
 
 
 class PartitionState(NamedTuple):
@@ -95,6 +96,19 @@ class RunningCluster:
         """As an operator does: SIGTERM, and a clean end."""
         code = self.nodes[node_id].stop()
         assert code == 0, f"broker {node_id} ended with {code}:\n{self.nodes[node_id].words}"
+
+    def remove(self, node_id: int) -> None:
+        """Stop a broker that holds nothing, and have the cluster forget it."""
+        self.stop(node_id)
+        del self.nodes[node_id]
+        via = self.nodes[self.running()[0]]
+
+        def is_forgotten() -> bool:
+            # The controller may not know yet that it is gone.
+            with Wire(via.address, timeout_s=10) as wire:
+                return not wire.ask(_UNREGISTER_BROKER, 0, broker_id=node_id).error_code.value
+
+        self.wait_until(is_forgotten, f"broker {node_id} is forgotten")
 
     def pause(self, node_id: int) -> None:
         self.nodes[node_id].signal(signal.SIGSTOP)

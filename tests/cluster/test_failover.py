@@ -31,7 +31,9 @@ def test_a_leader_is_killed(shared: RunningCluster, is_controller: bool) -> None
         load.wait_for_more(50)
     wait_alike(shared, topic)
     print(f"the longest stall was {stall_s:.3f} s")
-    assert stall_s < 2.0
+    # Another is elected within a tenth of a second; librdkafka, told of the dead leader once more before that, asks again after
+    # a second. Whoever waits for the session needs longer than this.
+    assert stall_s < SESSION_MS * 0.75 / 1000
 
 
 def test_a_leader_stands_still(shared: RunningCluster) -> None:

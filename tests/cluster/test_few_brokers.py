@@ -72,7 +72,7 @@ def test_one_that_left_when_nothing_could_be_committed_any_more_may_lead(shared:
         shared.wait_in_sync(topic, 1, (1,))
         shared.kill(1)
         shared.restart(3)
-        assert state_of(shared, topic, 3).leader == -1
+        shared.wait_until(lambda: state_of(shared, topic, 3).leader == -1, "1 is known to be dead")
         shared.restart(2)
         wait_led_by(shared, topic, 2, via=3)
         load.wait_for_more(100)

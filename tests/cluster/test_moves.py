@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,17 +50,6 @@ def ottla(cluster: RunningCluster, *arguments: str) -> str:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr + cluster.said()
     return done.stdout + done.stderr
-
-
-@contextmanager
-def fourth_broker(cluster: RunningCluster) -> Iterator[int]:
-    try:
-        cluster.add(4, broker_rack="d")
-        cluster.nodes[4].wait_for(" listens on ")
-        yield 4
-    finally:
-        cluster.kill(4)
-        del cluster.nodes[4]
 
 
 def test_a_partition_moves_under_load(shared: RunningCluster, admin: KafkaAdminClient) -> None:
@@ -167,8 +155,10 @@ def test_a_cluster_grows_and_shrinks_under_load(shared: RunningCluster, admin: K
     def replicas() -> dict[int, tuple[int, ...]]:
         return {number: state.replicas for number, state in shared.partitions(topic, 1).items()}
 
-    with fourth_broker(shared) as fourth, Load(shared, topic) as load:
+    with Load(shared, topic) as load:
         load.wait_for_more(100)
+        fourth = 4
+        shared.add(fourth, broker_rack="d").wait_for(" listens on ")
         assert all(fourth not in each for each in replicas().values()), "a new broker gets nothing by itself"
         ottla(shared, "partition", "reassign", "--balance")
         after = replicas()
@@ -182,7 +172,7 @@ def test_a_cluster_grows_and_shrinks_under_load(shared: RunningCluster, admin: K
         ottla(shared, "partition", "drain", str(fourth))
         assert all(fourth not in each for each in replicas().values())
         load.wait_for_more(100)
-        shared.stop(fourth)
+        shared.remove(fourth)
         load.wait_for_more(50)
         for number, state in shared.partitions(topic, 1).items():
             assert len(state.isr) == 2, f"{topic}-{number}: {state}"

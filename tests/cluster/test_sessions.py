@@ -4,9 +4,9 @@ import time
 
 from ottla.runtime.local_zookeeper import LocalZookeeper
 from tests.cluster.load import Load
-from tests.cluster.running_cluster import RunningCluster
+from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.sessions import Line, expire_session
-from tests.cluster.topics import controller_of, new_topic, state_of, wait_alike
+from tests.cluster.topics import admin_of, controller_of, new_topic, state_of, wait_alike
 from tests.crash.broker_process import PRODUCE, Wire, batch_of, producing
 
 ALL = (1, 2, 3)
@@ -108,5 +108,6 @@ def test_a_leader_is_cut_off_from_zookeeper_alone(
             shared.wait_in_sync(topic, 1, members)
             load.wait_for_more(50)
         wait_alike(shared, topic, members)
-        shared.stop(fourth)
-        del shared.nodes[fourth]
+        admin = admin_of(shared)
+        admin.delete_topics([topic])[topic].result(PATIENCE_S)
+        shared.remove(fourth)

@@ -73,9 +73,7 @@ def test_replicas_are_in_as_many_racks_as_there_are(shared: RunningCluster) -> N
         admin.delete_topics(["racks"])["racks"].result(PATIENCE_S)
     finally:
         for node in (4, 5):
-            if shared.nodes[node].is_running:
-                shared.stop(node)
-            del shared.nodes[node]
+            shared.remove(node)
 
 
 def test_a_topic_that_is_deleted_while_a_broker_is_dead_is_gone_there_too(shared: RunningCluster) -> None:

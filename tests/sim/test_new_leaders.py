@@ -1,9 +1,9 @@
-"""What a new leader tells before it has heard of its followers."""
+"""New leaders: what they tell before they have heard of their followers, and how soon those come."""
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.sim.quiet import Quiet
 
-LIST_OFFSETS = 2
+LIST_OFFSETS, METADATA = 2, 3
 
 
 def latest(quiet: Quiet, node_id: int, version: int = 7) -> tuple[int, int]:
@@ -32,3 +32,50 @@ def test_the_end_of_a_log_does_not_go_back_with_a_new_leader() -> None:
     quiet.mend()
     quiet.until(lambda: latest(quiet, 2)[0] == 0)
     assert latest(quiet, 2) == (0, 3)
+
+
+def test_followers_of_a_new_partition_do_not_wait_for_the_polls_of_others_to_end() -> None:
+    quiet = Quiet(3)
+    quiet.create("t", (1, 2, 3))
+    quiet.write("t", b"one")
+    # Nothing is new: the followers' fetches wait at the leader for half a second.
+    quiet.run(2000)
+    for number in range(5):
+        name = f"u{number}"
+        quiet.create(name, (1, 2, 3))
+        answers = quiet.produce(1, name, b"first")
+        assert quiet.until(lambda answers=answers: bool(answers)) < 100
+        quiet.run(1100)
+    for name in ("t", "u0", "u4"):
+        quiet.write(name, b"more")
+        quiet.until(lambda name=name: quiet.all_in_sync(name))
+
+
+def test_a_client_that_asks_for_the_leader_as_it_dies_hears_of_the_next_one() -> None:
+    quiet = Quiet(3)
+    quiet.create("t", (1, 2, 3))
+    quiet.create("other", (2, 3, 1))
+    quiet.write("t", b"one")
+    quiet.kill(1)
+    quiet.until(lambda: 1 in quiet.members[2].broker.membership.doubted())
+    # Nothing is decided yet, and who asks for something else need not wait for it.
+    assert quiet.members[2].broker.image.topics["t"].partitions[0].leader == 1
+    bodies = [{"topics": [{"name": name}], "allow_auto_topic_creation": False} for name in ("t", "other")]
+    slow, quick = (quiet.ask(2, METADATA, 9, body) for body in bodies)
+    quiet.until(lambda: bool(quick))
+    quiet.until(lambda: bool(slow))
+    assert slow[0].topics[0].partitions[0].leader_id in (2, 3)
+    assert quick[0].topics[0].partitions[0].leader_id == 2
+
+
+def test_nobody_waits_long_for_an_election_that_does_not_come() -> None:
+    quiet = Quiet(3)
+    quiet.create("t", (1, 2, 3))
+    quiet.write("t", b"one")
+    membership = quiet.members[2].broker.membership
+    # A connection that broke for another reason.
+    membership.doubt(1)
+    answers = quiet.ask(2, METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
+    assert quiet.until(lambda: bool(answers)) > 100
+    assert answers[0].topics[0].partitions[0].leader_id == 1
+    assert membership.doubted() == set()

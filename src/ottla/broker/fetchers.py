@@ -1,7 +1,8 @@
 """Followers at work: what this broker follows is fetched from the leaders, over the same API that consumers use (R1, R11).
 
-There is one `Fetcher` for each other broker and each of `num.replica.fetchers`; it has one incremental fetch session there and at
-most one request under way, which the leader holds until it has something. A fetch says for each partition how far this
+There is one `Fetcher` for each other broker and each of `num.replica.fetchers`; it has one incremental fetch session there and
+one request under way, which the leader holds until it has something, or until another one follows because there are new
+partitions to be fetched. A fetch says for each partition how far this
 replica has come; that is what the leader counts, so under the durable policy the next one waits until what the last one brought
 is synced. Where the histories of the two have parted, the answer says so and this replica cuts its own back (R1).
 
@@ -29,6 +30,9 @@ _FETCH: Final = 1
 _VERSION: Final = 16
 #: Logs that are opened for one request: opening thousands at once would hold up everybody.
 _OPEN_MAX: Final = 64
+#: The pause after the first refusal by the leader of a partition; it doubles with each.
+_REFUSED_MS: Final = 10
+_REFUSALS_MAX: Final = 16
 
 _encode: Any = None
 
@@ -36,7 +40,7 @@ _encode: Any = None
 class Following:
     """One partition as this broker follows it, in one epoch of its leader."""
 
-    __slots__ = ("epoch", "fetcher", "is_busy", "key", "replica")
+    __slots__ = ("epoch", "fetcher", "is_busy", "key", "refusals", "replica")
 
     def __init__(self, fetcher: Fetcher, replica: Replica, key: tuple[bytes, int], epoch: int) -> None:
         self.fetcher = fetcher
@@ -45,6 +49,8 @@ class Following:
         self.epoch = epoch
         #: While it is left out of requests: its log is being cut, or it failed a moment ago.
         self.is_busy = False
+        #: How often in a row the leader has refused it.
+        self.refusals = 0
 
 
 class Fetcher:
@@ -60,7 +66,9 @@ class Fetcher:
         self._unwanted: dict[tuple[bytes, int], None] = {}
         self._session = 0
         self._epoch = 0
-        self._in_flight = False
+        self._in_flight = 0
+        #: Counts the sessions: what was asked in an earlier one is answered in vain.
+        self._generation = 0
         self._resting = False
         #: Replicas whose last records are not durable yet: the next request waits for them.
         self._unsynced: dict[Replica, None] = {}
@@ -85,9 +93,14 @@ class Fetcher:
 
     # --- asking -----------------------------------------------------------------------------------------------
 
-    def ask(self) -> None:
-        """Send the next request, unless one is under way or something must come first."""
-        if self._in_flight or self._resting or self._unsynced:
+    def ask(self, *, at_once: bool = False) -> None:
+        """Send the next request, unless one is under way or something must come first.
+
+        With `at_once` it does not wait for the one that is under way: the leader answers that one when it gets this.
+        """
+        if self._resting or self._unsynced:
+            return None
+        if self._in_flight and not (at_once and self._in_flight == 1 and self._epoch and self._changed):
             return None
         if not self._followed:
             # The leader forgets a session that nobody uses.
@@ -125,9 +138,16 @@ class Fetcher:
                 {"topic_id": topic, "partitions": numbers} for topic, numbers in forgotten.items()
             ],
         })  # fmt: skip
-        self._in_flight = True
+        if self._epoch:
+            self._epoch = self._epoch % 0x7FFFFFFF + 1
+        self._in_flight += 1
+        generation = self._generation
         peer = (node.node_id, node.host, node.port)
-        broker.outbox.append((ASK, peer, self._lane, _FETCH, _VERSION, body, self._answered))
+
+        def done(answer: memoryview | None, error: str | None) -> None:
+            self._answered(generation, answer, error)
+
+        broker.outbox.append((ASK, peer, self._lane, _FETCH, _VERSION, body, done))
         return None
 
     def _positions(self) -> dict[bytes, list[dict[str, Any]]]:
@@ -169,6 +189,7 @@ class Fetcher:
         # Its number is told with the first request of the next one, so that the leader gives it up: the connection may stay, and
         # with it everything that the session watches.
         self._epoch = 0
+        self._generation += 1
         self._told.clear()
         self._unwanted.clear()
         self._changed = dict.fromkeys(self._followed.values())
@@ -203,7 +224,7 @@ class Fetcher:
 
         def again() -> None:
             following.is_busy = False
-            self.ask()
+            self.ask(at_once=True)
 
         if delay_ms < 0:
             delay_ms = broker.config.replica_fetch_backoff_ms
@@ -217,9 +238,12 @@ class Fetcher:
 
     # --- answers ----------------------------------------------------------------------------------------------
 
-    def _answered(self, answer: memoryview | None, error: str | None) -> None:
-        self._in_flight = False
+    def _answered(self, generation: int, answer: memoryview | None, error: str | None) -> None:
+        self._in_flight -= 1
+        if generation != self._generation:
+            return self.ask()
         if answer is None:
+            self._broker.membership.doubt(self._leader)
             self._forget_session()
             return self._rest()
         try:
@@ -246,11 +270,9 @@ class Fetcher:
             if response.error_code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 return self._rest()
             return self.ask()
-        if response.session_id != self._session or not response.session_id:
-            # A session that the leader has no room for is none: everything is told with each request.
-            self._session = response.session_id
-            self._epoch = 0
-        self._epoch = self._epoch % 0x7FFFFFFF + 1 if self._session else 0
+        if response.session_id != self._session:
+            # A new one. One that the leader has no room for is none: everything is told with each request.
+            self._session, self._epoch = response.session_id, 1 if response.session_id else 0
         for topic in response.responses:
             topic_id = topic.topic_id.bytes
             for row in topic.partitions:
@@ -273,6 +295,7 @@ class Fetcher:
         try:
             if row.error_code:
                 return self._refused(following, row)
+            following.refusals = 0
             if row.diverging_epoch.end_offset >= 0:
                 return self._diverged(following, row.diverging_epoch.epoch, row.diverging_epoch.end_offset)
             log = replica.log
@@ -308,8 +331,10 @@ class Fetcher:
     def _refused(self, following: Following, row: Any) -> None:
         replica, broker = following.replica, self._broker
         if row.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            # Whoever knows the newer epoch will hear of it: the other one, or this one by the next news of the metadata.
-            return self._hold(following)
+            # One of the two has not heard of the newest metadata, which is a matter of milliseconds; or the leader is ill.
+            delay_ms = min(_REFUSED_MS << following.refusals, broker.config.replica_fetch_backoff_ms)
+            following.refusals = min(following.refusals + 1, _REFUSALS_MAX)
+            return self._hold(following, delay_ms)
         log, start = replica.log, row.log_start_offset
         if start < 0 or (log.next_offset >= start and log.next_offset > log.log_start_offset):
             # Where the two histories part the leader tells in another way (R1): nothing is cut by guess.
@@ -361,7 +386,7 @@ class Fetcher:
         def done() -> None:
             replica.is_being_cut = following.is_busy = False
             if replica.following is following:
-                self.ask()
+                self.ask(at_once=True)
             else:
                 self._broker.replicating.may_have_role(replica)
 

@@ -31,6 +31,8 @@ _AGAIN_MS: Final = 300
 #: How long a broker that wants to stop waits for others to take over what it leads.
 _LEAVE_MS: Final = 10_000
 _NOBODY: Final = -1
+#: How long a broker whose connection broke is not named as a leader, if nothing is decided about it meanwhile.
+DOUBT_MS: Final = 500
 #: The epoch of a broker on its own.
 _ALONE: Final = 1
 
@@ -53,6 +55,8 @@ class Membership:
         self._is_damaged = False
         self._registering = False
         self._claiming = False
+        #: Brokers whose connections broke a moment ago: the life in which they did, and until when that is remembered.
+        self._doubted: dict[int, tuple[int, int]] = {}
         self._watched: dict[int, tuple[str, int]] = {}
         #: Who waits for this broker to serve.
         self._joining: Callable[[str | None], None] | None = None
@@ -222,8 +226,31 @@ class Membership:
             # Somebody was quicker, whose name follows; or it failed.
             self._later(self._claim_if_free)
 
+    def doubt(self, node_id: int) -> None:
+        """A connection to this broker broke: if it is dead, that will be in the image in a moment."""
+        broker = self._broker
+        node = broker.image.brokers.get(node_id)
+        if node is not None and not node.fenced:
+            self._doubted[node_id] = node.epoch, broker.now_ms + DOUBT_MS
+
+    def doubted(self) -> set[int]:
+        """Those of whom it is not known whether they live: whoever asks for leaders now is better told a little later."""
+        if not self._doubted:
+            return set()
+        broker = self._broker
+        self._doubted = {
+            node_id: (epoch, until_ms)
+            for node_id, (epoch, until_ms) in self._doubted.items()
+            if broker.now_ms < until_ms
+            and (node := broker.image.brokers.get(node_id)) is not None
+            and node.epoch == epoch
+            and not node.fenced
+        }
+        return set(self._doubted)
+
     def refused(self, node_id: int, now_ms: int) -> None:
         """Nobody listens where this broker did: its process is gone."""
+        self.doubt(node_id)
         if self.suspended or node_id == self.node_id:
             return
         controlling = self._broker.controlling

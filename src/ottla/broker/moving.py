@@ -257,6 +257,8 @@ class Moving:
         try:
             if segment is log.active and segment.size - have <= _TAIL_BYTES:
                 self._prepare(move, log)
+            elif wait_ms := broker.throttling.move_wait_ms():
+                broker.timers.add(Later(lambda: self._step(move)), broker.now_ms + wait_ms)
             else:
                 self._copy(move, log, segment, min(segment.size, have + _PIECE_BYTES))
         except DiskError as error:
@@ -264,6 +266,7 @@ class Moving:
 
     def _copy(self, move: Move, log: PartitionLog, segment: Segment, end: int) -> None:
         pieces = _pieces(move, log, segment, end)
+        self._broker.throttling.moved.take(end - move.copied.get(segment, {}).get(_log_name(segment), 0))
         is_closed = segment is not log.active and end == segment.size
         source = log.directory
 

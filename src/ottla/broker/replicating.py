@@ -114,7 +114,7 @@ class Replicating:
     def settle(self) -> None:
         """The turn's records were looked at: now ask the leaders."""
         while self._to_ask:
-            self._to_ask.popitem()[0].ask()
+            self._to_ask.popitem()[0].ask(at_once=True)
 
     def _lead(self, replica: Replica, partition: Partition) -> None:
         broker = self._broker

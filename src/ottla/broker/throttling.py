@@ -55,6 +55,8 @@ class Throttling:
         self._broker = broker
         self.handed_out = Bucket()
         self.fetched = Bucket()
+        #: Between this broker's own directories.
+        self.moved = Bucket()
         #: The lists of settings as sets, by identity: a reassignment may name thousands, and they are looked at often.
         self._sets: dict[int, tuple[tuple[str, ...], frozenset[str]]] = {}
 
@@ -88,6 +90,11 @@ class Throttling:
     def follower_wait_ms(self) -> int:
         rate = self._broker.config.follower_replication_throttled_rate
         return self.fetched.wait_ms(rate, self._broker.now_ms)
+
+    def move_wait_ms(self) -> int:
+        """How long a move between directories waits before its next piece."""
+        rate = self._broker.config.replica_alter_log_dirs_io_max_bytes_per_second
+        return self.moved.wait_ms(rate, self._broker.now_ms)
 
     def _names(self, listed: tuple[str, ...], number: int) -> bool:
         known = self._sets.get(id(listed))

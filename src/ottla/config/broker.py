@@ -120,6 +120,7 @@ class BrokerConfig(Settings):
 
     leader_replication_throttled_rate: int
     follower_replication_throttled_rate: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int
 
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int

@@ -33,4 +33,8 @@ THROTTLES = (
         "follower.replication.throttled.rate",
         "How fast this broker copies throttled replicas from their leaders, all together.",
     ),
+    _rate(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "How fast this broker copies replicas from one of its log directories to another, all together.",
+    ),
 )

@@ -239,3 +239,21 @@ def test_transactions_are_the_same_after_it(
     assert seen() == before
     abort(3)
     assert seen() == (filled + 6, [(1, filled), (2, filled + 2), (3, filled + 3)])
+
+
+def test_a_move_keeps_to_its_rate(
+    client: Any, driver: Any, held: Held, paths: list[str], filled: int
+) -> None:
+    """Seven closed segments of almost 1000 bytes, at 1000 bytes a second."""
+    name = "replica.alter.log.dirs.io.max.bytes.per.second"
+    row = {"name": name, "config_operation": 0, "value": "1000"}
+    client.ask(44, resources=[{"resource_type": 4, "resource_name": "1", "configs": [row]}])
+    source, target = paths
+    assert move(client, target) == 0
+    held.run_all()
+    seconds = 0
+    while ("t", 0) in rows(client, source) and seconds < 60:
+        driver.advance(1000)
+        held.run_all()
+        seconds += 1
+    assert 4 <= seconds <= 12

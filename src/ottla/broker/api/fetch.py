@@ -83,6 +83,13 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         known = sessions.by_id.get(request.session_id)
         if known is None:
             return _refuse(broker, call, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if (
+            epoch == known.epoch % 0x7FFFFFFF + 1
+            and known.call is not None
+            and known.connection is call.connection
+        ):
+            # The next request of one who does not wait for this answer: so it gets it now.
+            sessions.answer(known, now_ms)
         if epoch != known.epoch:
             return _refuse(broker, call, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         fetching = known

@@ -4,14 +4,17 @@ Version 0 asks for all topics with an empty list, later ones with null. A topic 
 request and `auto.create.topics.enable` allow it; the answer then waits until it is. Errors by topic:
 UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION and those of creating a topic (LEADER_NOT_AVAILABLE if it is
 being made and this broker has not heard of it in time); by partition: LEADER_NOT_AVAILABLE while nobody may lead it.
+
+An answer that would name a leader to whom the connection just broke waits for the election, half a second at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import WAIT, Response, serves
+from ottla.broker.membership import DOUBT_MS
 from ottla.controller.image import TopicImage
 from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
@@ -35,6 +38,14 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     missing = _to_create(broker, request) if request.topics and request.allow_auto_topic_creation else []
     if not missing:
+        if _names_doubted(broker, request):
+            # A client whose leader just died asks at once, and not again for a second if it is told of the dead one.
+            broker.forwarding.when(
+                lambda: not _names_doubted(broker, request),
+                lambda: broker.answer(call, _answer(broker, call, request, {})),
+                DOUBT_MS,
+            )
+            return WAIT
         return _answer(broker, call, request, {})
     if not broker.controlling.is_active:
         _ask_to_create(
@@ -53,6 +64,27 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     # With nothing of our own to propose this still waits for the proposals of others that are under way.
     broker.propose(records, lambda _error: broker.answer(call, _answer(broker, call, request, failed)))
     return WAIT
+
+
+def _names_doubted(broker: Broker, request: Any) -> bool:
+    """Whether the answer would name a leader that has probably just died."""
+    doubted = broker.membership.doubted()
+    if not doubted:
+        return False
+    image = broker.image
+    topics: Iterable[TopicImage | None]
+    if request.topics is None:
+        topics = image.topics.values()
+    else:
+        topics = (
+            image.topics_by_id.get(each.topic_id.bytes)
+            if each.topic_id is not None
+            else image.topics.get(each.name)
+            for each in request.topics
+        )
+    return any(
+        partition.leader in doubted for topic in topics if topic is not None for partition in topic.partitions
+    )
 
 
 def _ask_to_create(broker: Broker, names: list[str], done: Callable[[dict[str, int]], None]) -> None:
