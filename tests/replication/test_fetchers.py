@@ -77,3 +77,18 @@ def test_what_was_asked_for_in_an_epoch_before_does_not_hold_up_this_one() -> No
     rows = quiet.produce(leader, "t", b"two", timeout_ms=9000)
     assert quiet.until(lambda: bool(rows)) < 1000
     assert rows[0].error_code == 0
+
+
+def test_consumers_leave_no_follower_without_a_session() -> None:
+    quiet = Quiet(3, settings={"max.incremental.fetch.session.cache.slots": "3"})
+    quiet.create("t", (1, 3))
+    quiet.write("t", b"one")
+    quiet.kill(3)
+    quiet.until(lambda: sessions(quiet, 1, 3) == 0)
+    for _ in range(5):
+        quiet.fetch(1, "t", 0, session_epoch=0)
+    assert len(quiet.members[1].broker.fetch_sessions.by_id) == 3
+    quiet.start(3)
+    quiet.until(lambda: quiet.all_in_sync("t"))
+    assert sessions(quiet, 1, 3) == 1
+    assert len(quiet.members[1].broker.fetch_sessions.by_id) == 3

@@ -1,5 +1,8 @@
 """A broker's life: who has it, and whom it asks."""
 
+import pytest
+
+from ottla.model.errors import ErrorCode
 from ottla.testing.sim.quiet import Quiet
 
 
@@ -66,3 +69,13 @@ def test_r7_what_a_broker_may_have_lost_is_for_its_own_file_to_say() -> None:
     quiet.until(lambda: quiet.leader("t") == 3)
     quiet.until(lambda: quiet.replica(3, "t").high_watermark == 1)
     assert quiet.values(quiet.fetch(3, "t", 0)) == [b"one"]
+
+
+@pytest.mark.parametrize(("name", "is_taken"), [("1", False), ("", True)])
+def test_no_broker_has_a_min_isr_of_its_own(name: str, is_taken: bool) -> None:
+    """A leader that is content with less than the controller knows of makes those eligible who lack what was acknowledged."""
+    quiet = Quiet(2)
+    config = {"name": "min.insync.replicas", "config_operation": 0, "value": "2"}
+    resource = {"resource_type": 4, "resource_name": name, "configs": [config]}
+    code = quiet.call(2, 44, 1, {"resources": [resource]}).responses[0].error_code
+    assert code == (0 if is_taken else ErrorCode.INVALID_CONFIG)

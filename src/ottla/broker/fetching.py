@@ -255,10 +255,15 @@ class FetchSessions:
         self.woken: deque[Fetching] = deque()
 
     def create(self, fetching: Fetching, now_ms: int) -> bool:
-        """Give a full fetch a session, unless there are too many that are in use."""
+        """Give a full fetch a session, unless there are too many that are in use.
+
+        A follower takes that of a consumer: without one it would tell of all its partitions with each request.
+        """
         slots = self._broker.config.max_incremental_fetch_session_cache_slots
         if len(fetching.interests) > _SESSION_PARTITIONS_MAX or (
-            len(self.by_id) >= slots and not self._evict(now_ms)
+            len(self.by_id) >= slots
+            and not self._evict(now_ms)
+            and not (fetching.follower >= 0 and self._evict_consumer())
         ):
             return False
         # Random: an id that a client kept from before a restart must not be another one's session now.
@@ -274,6 +279,13 @@ class FetchSessions:
                 self.remove(fetching)
                 return True
             return False
+        return False
+
+    def _evict_consumer(self) -> bool:
+        for fetching in self.by_id.values():
+            if fetching.follower < 0:
+                self.remove(fetching)
+                return True
         return False
 
     def touch(self, fetching: Fetching, now_ms: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.config.alter import Op, apply_broker_ops, apply_ops
 from ottla.controller import records as r
@@ -12,6 +12,9 @@ from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
+
+#: A leader that counts with fewer than the controller thinks would acknowledge what those who may lead next do not have (KIP-966).
+_FOR_ALL: Final = "min.insync.replicas"
 
 
 def changed(
@@ -30,6 +33,11 @@ def changed(
                 ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker '{name}': the brokers are {known}"
             )
         after = apply_broker_ops(current, ops)
+        if name and broker.clustered and after.get(_FOR_ALL, current.get(_FOR_ALL)) != current.get(_FOR_ALL):
+            raise Refusal(
+                ErrorCode.INVALID_CONFIG,
+                f"{_FOR_ALL} cannot be a single broker's: leaders and controller must agree on it. Set it for a topic, or for all brokers",
+            )
         if name in ("", here):
             # Together with the broker's other settings it must make sense too. What another broker has in its own
             # file is known there alone: it keeps its old settings if these do not go with them, and says so.
