@@ -125,7 +125,8 @@ def test_the_first_controller_of_a_cluster_begins_with_its_id(controller: Any) -
     c.controlling.take_over(7, NOW)
     assert (c.controlling.is_active, c.controlling.epoch) == (True, 7)
     assert [record for records in c.perform() for record in records] == [
-        r.Cluster("the-cluster"), r.Broker(1, 1, "h", 9092), r.Broker(2, 2, "h", 9092),
+        r.Cluster("the-cluster"), r.Config(4, "", "min.insync.replicas", "1"),
+        r.Broker(1, 1, "h", 9092), r.Broker(2, 2, "h", 9092),
     ]  # fmt: skip
     c.commit()
     assert c.broker.image.cluster_id == "the-cluster" and c.broker.image.is_live(2)

@@ -79,3 +79,25 @@ def test_no_broker_has_a_min_isr_of_its_own(name: str, is_taken: bool) -> None:
     resource = {"resource_type": 4, "resource_name": name, "configs": [config]}
     code = quiet.call(2, 44, 1, {"resources": [resource]}).responses[0].error_code
     assert code == (0 if is_taken else ErrorCode.INVALID_CONFIG)
+
+
+def test_all_brokers_have_the_same_min_insync_replicas_whatever_their_files_say() -> None:
+    """R7: the controller would elect one from those that left an ISR which it takes for too small to commit anything."""
+    quiet = Quiet(
+        3,
+        settings={"log.flush.policy": "durable", "min.insync.replicas": "2"},
+        own={1: {"min.insync.replicas": "1"}},
+    )
+    values = {each.broker.config.min_insync_replicas for each in quiet.members.values()}
+    assert len(values) == 1
+    quiet.create("t", (1, 3))
+    assert quiet.replica(1, "t").config.min_insync_replicas == values.pop()
+    # Taken back, it is set again at once: nobody falls back to a file of their own.
+    quiet.configure(4, "", **{"min.insync.replicas": "2"})
+    operation = {"name": "min.insync.replicas", "config_operation": 1, "value": None}
+    resource = {"resource_type": 4, "resource_name": "", "configs": [operation]}
+    quiet.call(2, 44, 1, {"resources": [resource]})
+    quiet.run(500)
+    for each in quiet.members.values():
+        assert "min.insync.replicas" in each.broker.image.configs[4, ""]
+    assert len({each.broker.config.min_insync_replicas for each in quiet.members.values()}) == 1

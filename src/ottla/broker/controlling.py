@@ -18,7 +18,7 @@ from ottla.broker.timers import Later, Periodic
 from ottla.controller import records as r
 from ottla.controller.appends import in_appends
 from ottla.controller.balancing import balance
-from ottla.controller.image import TOPIC_RESOURCE
+from ottla.controller.image import BROKER_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.controller.membership import reconcile, void_eligible
 from ottla.model.errors import ErrorCode
 from ottla.ports.effects import SNAPSHOT
@@ -148,6 +148,7 @@ class Controlling:
         if not broker.clustered or not self.may_decide or not live:
             # A controller is registered: without anybody it has not been told yet.
             return
+        self._pin_settings()
         self._suspects = {
             node: epoch
             for node, epoch in self._suspects.items()
@@ -158,6 +159,14 @@ class Controlling:
             records = reconcile(broker.proposed, broker.config, live, self._suspects)
             if records:
                 self.propose(records, self._decided)
+
+    def _pin_settings(self) -> None:
+        """Who may lead after a failure, and what leaders count, rest on the same `min.insync.replicas`. Brokers' files may
+        differ, so what the first controller's says becomes everybody's, until somebody sets another."""
+        broker = self._broker
+        if _MIN_ISR not in broker.proposed.configs.get((BROKER_RESOURCE, ""), NO_CONFIG):
+            value = str(broker.config.min_insync_replicas)
+            self.propose([r.Config(BROKER_RESOURCE, "", _MIN_ISR, value)], self._decided)
 
     def _decided(self, error: str | None) -> None:
         broker = self._broker
