@@ -1,0 +1,339 @@
+"""The requests of a classic group's members: join, sync, heartbeat, leave. Errors are Kafka's, in Kafka's order.
+
+Whether a request is allowed is decided here; what it makes of the group is `rebalancing.py`'s. The answer to a join waits for all
+members to join, the answer to a sync for the leader's assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.groups.decision import Decision, Reply
+from ottla.groups.group import UNKNOWN_MEMBER, Group, Member, Protocols, State
+from ottla.groups.rebalancing import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
+from ottla.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.groups.shard import Shard
+
+#: Of a client's own id, that much begins the ids of its members.
+_PREFIX_MAX: Final = 256
+
+
+class Join(NamedTuple):
+    """A JoinGroup request, whatever its version."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    #: Whether a new member first gets its id, to join with it (KIP-394, version 4).
+    needs_known_id: bool
+    #: Whether a leader can be told that there is nothing to assign (KIP-814, version 9).
+    can_skip_assignment: bool
+
+
+class Classic:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._host = shard.host
+        self.rebalancing = Rebalancing(shard)
+
+    # --- joining ------------------------------------------------------------------------------------------------
+
+    def join(self, request: Join, reply: Reply, now_ms: int) -> None:
+        config = self._host.config
+        if (
+            not config.group_min_session_timeout_ms
+            <= request.session_timeout_ms
+            <= config.group_max_session_timeout_ms
+        ):
+            return _fail_join(reply, request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
+        is_unknown = request.member_id == UNKNOWN_MEMBER
+        group = self._shard.classic_group(request.group_id)
+        if group is None:
+            if request.group_id in self._shard.groups:
+                return _fail_join(reply, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            if not is_unknown:
+                return _fail_join(reply, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+            group = Group(request.group_id)
+        if not self._has_room(group, request.member_id):
+            member = group.members.get(request.member_id)
+            if member is not None:
+                self.rebalancing.let_go(group, member)
+            return _fail_join(reply, UNKNOWN_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        if not group.supports(request.protocol_type, request.protocols):
+            return _fail_join(reply, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        self._shard.groups.setdefault(group.group_id, group)
+        if is_unknown:
+            self._join_new(group, request, reply, now_ms)
+        else:
+            self._join_again(group, request, reply, now_ms)
+        return None
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        size_max = self._host.config.group_max_size
+        member = group.members.get(member_id)
+        if len(group.members) < size_max or group.state is State.EMPTY:
+            return True
+        if group.state is State.PREPARING_REBALANCE:
+            return (member is not None and member.join is not None) or group.joined < size_max
+        return member is not None
+
+    def _join_new(self, group: Group, request: Join, reply: Reply, now_ms: int) -> None:
+        prefix = request.client_id if request.instance_id is None else request.instance_id
+        member_id = f"{prefix[:_PREFIX_MAX]}-{self._host.unique()}"
+        if request.instance_id is not None:
+            old = group.members.get(group.static.get(request.instance_id, UNKNOWN_MEMBER))
+            if old is None:
+                self._add(group, member_id, request, reply, now_ms)
+            else:
+                self._replace(group, old, member_id, request, reply, now_ms)
+        elif request.needs_known_id:
+            expected = _member(member_id, request)
+            group.pending[member_id] = expected
+            self.rebalancing.begin_session(group, expected, now_ms)
+            _fail_join(reply, member_id, ErrorCode.MEMBER_ID_REQUIRED)
+        else:
+            self._add(group, member_id, request, reply, now_ms)
+
+    def _add(self, group: Group, member_id: str, request: Join, reply: Reply, now_ms: int) -> None:
+        expected = group.pending.get(member_id)
+        if expected is not None:
+            expected.end_session()
+        member = _member(member_id, request)
+        member.is_new = True
+        member.join = reply
+        if group.state is State.PREPARING_REBALANCE and group.previous is State.EMPTY:
+            group.has_grown = True
+        group.add(member, request.protocol_type)
+        self.rebalancing.begin_session(group, member, now_ms, NEW_MEMBER_JOIN_MS)
+        self.rebalancing.begin_or_go_on(group, now_ms)
+
+    def _join_again(self, group: Group, request: Join, reply: Reply, now_ms: int) -> None:
+        member_id = request.member_id
+        if member_id in group.pending and request.instance_id is None:
+            return self._add(group, member_id, request, reply, now_ms)
+        error = group.check(member_id, request.instance_id)
+        if error:
+            return _fail_join(reply, member_id, error)
+        member = group.members[member_id]
+        is_same = member.protocols == request.protocols
+        # Who lost the answer hears it again; but a leader that joins a stable group wants another assignment.
+        if is_same and (
+            group.state is State.COMPLETING_REBALANCE
+            or (group.state is State.STABLE and group.leader_id != member_id)
+        ):
+            member.alive(now_ms)
+            return self._host.decided(Decision(answers=[(reply, joined(group, member))], is_read=True))
+        _update(member, request)
+        if member.join is not None:
+            # Its client has asked again: the older request is nobody's any more.
+            member.join.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.join = reply
+        return self.rebalancing.begin_or_go_on(group, now_ms)
+
+    def _replace(
+        self, group: Group, old: Member, member_id: str, request: Join, reply: Reply, now_ms: int
+    ) -> None:
+        """A static member has come back under another id: what it had it keeps, and its old self is fenced (KIP-345)."""
+        led, old_id = group.leader_id == old.member_id, old.member_id
+        for waiting in (old.join, old.sync):
+            if waiting is not None:
+                waiting.refuse(ErrorCode.FENCED_INSTANCE_ID)
+        old.end_session()
+        member = _member(member_id, request)
+        member.assignment = old.assignment
+        # In its old place, so that the order of the members stays.
+        group.members = {
+            (member_id if name == old_id else name): (member if name == old_id else each)
+            for name, each in group.members.items()
+        }
+        assert request.instance_id is not None
+        group.static[request.instance_id] = member_id
+        if old_id in group.unsynced:
+            group.unsynced.discard(old_id)
+            group.unsynced.add(member_id)
+        if led:
+            group.leader_id = member_id
+        self.rebalancing.begin_session(group, member, now_ms)
+        if group.state is State.STABLE and group.choose_protocol() == group.protocol:
+            group.look_at_subscriptions()
+            record = group.record()
+            if self._host.fits(record):
+                answer = joined(group, member, skip_assignment=led and request.can_skip_assignment)
+                if led and not request.can_skip_assignment:
+                    # It would assign anew if it knew that it leads.
+                    answer |= {"leader": old_id, "members": []}
+                return self._host.decided(Decision([record], [(reply, answer)], is_replayed=True))
+        member.join = reply
+        return self.rebalancing.begin_or_go_on(group, now_ms)
+
+    # --- the assignment -----------------------------------------------------------------------------------------
+
+    def sync(
+        self,
+        group_id: str,
+        *,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        assignments: Mapping[str, bytes],
+        reply: Reply,
+        now_ms: int,
+    ) -> None:
+        group = self._shard.classic_group(group_id)
+        if group is None:
+            return reply.refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+        error = group.check(member_id, instance_id)
+        if not error and generation != group.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        if not error and (
+            (protocol_type is not None and protocol_type != group.protocol_type)
+            or (protocol_name is not None and protocol_name != group.protocol)
+        ):
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        if not error and group.state is State.PREPARING_REBALANCE:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+        if error:
+            return reply.refuse(error)
+        member = group.members[member_id]
+        member.alive(now_ms)
+        self.rebalancing.synced(group, member)
+        if group.state is State.STABLE:
+            return self._host.decided(Decision(answers=[(reply, synced(group, member))], is_read=True))
+        if member.sync is not None:
+            member.sync.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.sync = reply
+        if group.leader_id != member_id:
+            return None
+        if not self._host.fits(group.record(assignments)):
+            # It cannot be written, and would not be found after a restart.
+            self.rebalancing.fail_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
+            return self.rebalancing.prepare(group, now_ms)
+        return self.rebalancing.assign(group, assignments, now_ms)
+
+    # --- being there --------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, group: Group, generation: int, member_id: str, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        member = group.members.get(member_id)
+        if member is None or instance_id is not None:
+            error = group.check(member_id, instance_id)
+            if error:
+                return error
+        assert member is not None
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        member.deadline_ms = now_ms + member.session_timeout_ms
+        if group.state is State.PREPARING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]], now_ms: int) -> list[ErrorCode]:
+        """Members (id, instance) leave; an instance without an id is sent away by an administrator."""
+        group = self._shard.classic_group(group_id)
+        if group is None:
+            return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
+        errors: list[ErrorCode] = []
+        any_gone = False
+        for member_id, instance_id in leaving:
+            error, known = ErrorCode.NONE, member_id
+            if member_id == UNKNOWN_MEMBER:
+                known = group.static.get(instance_id or "", UNKNOWN_MEMBER)
+                error = ErrorCode.NONE if known in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+            elif member_id in group.pending:
+                group.pending.pop(member_id).end_session()
+                any_gone = True
+                errors.append(error)
+                continue
+            else:
+                error = group.check(member_id, instance_id)
+            if not error:
+                self.rebalancing.let_go(group, group.members[known])
+                any_gone = True
+            errors.append(error)
+        if any_gone:
+            self.rebalancing.after_removal(group, now_ms)
+            self._shard.forget_if_nothing(group)
+        return errors
+
+    def check_commit(
+        self, group: Group, generation: int, member_id: str, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        """Whether this caller may commit offsets for the group; if it is a member, it has been heard of."""
+        if generation < 0 and group.state is State.EMPTY:
+            return ErrorCode.NONE
+        if generation < 0 and not member_id and instance_id is None:
+            # The group has members, and this is none of them.
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.check(member_id, instance_id)
+        if error:
+            return error
+        if generation != group.generation:
+            return ErrorCode.ILLEGAL_GENERATION
+        if group.state is State.COMPLETING_REBALANCE:
+            # It has its generation, but not yet its assignment.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        group.members[member_id].alive(now_ms)
+        return ErrorCode.NONE
+
+    # --- after loading ------------------------------------------------------------------------------------------
+
+    def resume(self, group: Group, now_ms: int) -> None:
+        """A group has been loaded: its members have a session's time to be heard of."""
+        for member in group.members.values():
+            self.rebalancing.begin_session(group, member, now_ms)
+        if len(group.members) > self._host.config.group_max_size:
+            self.rebalancing.prepare(group, now_ms)
+
+    # --- telling ------------------------------------------------------------------------------------------------
+
+    def describe(self, group: Group) -> dict[str, Any]:
+        is_stable = group.state is State.STABLE
+        return {
+            "error_code": 0,
+            "group_id": group.group_id,
+            "group_state": group.state.value,
+            "protocol_type": group.protocol_type or "",
+            "protocol_data": (group.protocol or "") if is_stable else "",
+            "members": [
+                {
+                    "member_id": member.member_id, "group_instance_id": member.instance_id,
+                    "client_id": member.client_id, "client_host": member.client_host,
+                    "member_metadata": member.metadata(group.protocol) if is_stable else b"",
+                    "member_assignment": member.assignment if is_stable else b"",
+                }
+                for member in group.members.values()
+            ],
+        }  # fmt: skip
+
+
+def _member(member_id: str, request: Join) -> Member:
+    return Member(
+        member_id, request.instance_id, client_id=request.client_id, client_host=request.client_host,
+        session_timeout_ms=request.session_timeout_ms, rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+    )  # fmt: skip
+
+
+def _update(member: Member, request: Join) -> None:
+    member.protocols = request.protocols
+    member.session_timeout_ms = request.session_timeout_ms
+    member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    member.client_id, member.client_host = request.client_id, request.client_host
+
+
+def _fail_join(reply: Reply, member_id: str, code: ErrorCode) -> None:
+    reply.answer(
+        {"error_code": code, "member_id": member_id, "members": [], "leader": "", "protocol_name": ""}
+    )

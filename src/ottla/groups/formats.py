@@ -1,0 +1,252 @@
+"""The records of `__consumer_offsets`, in Kafka's own formats, so that Kafka's tools can read them.
+
+A key is an int16, its kind, and then its fields in the old encoding; a value is an int16, its version, and then its fields.
+
+    kind  key                        value (version written)                       what it tells
+    0, 1  group, topic, partition    offset, epoch, text, time, id (4; 1)          a committed offset; 0 is from old brokers
+    2     group                      generation, protocol, leader, members (3)     a classic group
+    3     group                      epoch, hash of the metadata (0)               a consumer group (KIP-848)
+    5     group, member              subscription, racks, client (0)               a member of one
+    6     group                      epoch, time (0)                               its target assignment as a whole
+    7     group, member              partitions by topic id (0)                    a member's part of it
+    8     group, member              epochs, state, partitions (0)                 what a member has now
+    16    group, pattern             topics, version, time (0)                     what a pattern matched
+
+No value is a tombstone. A record of another kind, or of a version from the future, is none of ours: `decode` says None, and
+whoever replays leaves it alone. A `Record` has its key as a tuple (kind, fields…) and its value as a dict by Kafka's names,
+except committed offsets, which are many: their value is a `Committed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct as Packed
+from struct import error as PackError
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ottla.groups.layout import Array, Field, Malformed, Struct, fields, read, write
+from ottla.wire.encode import uvarint
+
+LEGACY_OFFSET_COMMIT: Final = 0
+OFFSET_COMMIT: Final = 1
+GROUP_METADATA: Final = 2
+CONSUMER_GROUP_METADATA: Final = 3
+CONSUMER_GROUP_MEMBER: Final = 5
+TARGET_ASSIGNMENT: Final = 6
+TARGET_ASSIGNMENT_MEMBER: Final = 7
+CURRENT_ASSIGNMENT: Final = 8
+REGULAR_EXPRESSION: Final = 16
+
+#: (kind, fields of the key…)
+Key: TypeAlias = tuple[Any, ...]
+
+
+class Committed(NamedTuple):
+    """A committed offset. `expire_ms` is what old clients could say themselves; -1 if the broker decides."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = -1
+    topic_id: bytes = bytes(16)
+
+
+class Record(NamedTuple):
+    key: Key
+    value: Any
+
+
+_GROUP: Final = (("group", "string"),)
+_MEMBER: Final = (("group", "string"), ("member", "string"))
+_KEYS: Final[Mapping[int, Struct]] = {
+    kind: Struct(fields(*rows))
+    for kind, rows in {
+        LEGACY_OFFSET_COMMIT: (*_GROUP, ("topic", "string"), ("partition", "int32")),
+        OFFSET_COMMIT: (*_GROUP, ("topic", "string"), ("partition", "int32")),
+        GROUP_METADATA: _GROUP,
+        CONSUMER_GROUP_METADATA: _GROUP,
+        CONSUMER_GROUP_MEMBER: _MEMBER,
+        TARGET_ASSIGNMENT: _GROUP,
+        TARGET_ASSIGNMENT_MEMBER: _MEMBER,
+        CURRENT_ASSIGNMENT: _MEMBER,
+        REGULAR_EXPRESSION: (*_GROUP, ("regular_expression", "string")),
+    }.items()
+}
+
+_OFFSET: Final = Struct(
+    fields(
+        ("offset", "int64"),
+        Field("leader_epoch", "int32", since=3, default=-1),
+        ("metadata", "string"),
+        ("commit_timestamp", "int64"),
+        Field("expire_timestamp", "int64", since=1, until=1, default=-1),
+        Field("topic_id", "uuid", since=4, tag=0, default=bytes(16)),
+    ),
+    flexible=4,
+)
+_CLASSIC_MEMBER: Final = Struct(
+    fields(
+        ("member_id", "string"),
+        Field("group_instance_id", "?string", since=3),
+        ("client_id", "string"),
+        ("client_host", "string"),
+        Field("rebalance_timeout", "int32", since=1, default=-1),
+        ("session_timeout", "int32"),
+        ("subscription", "bytes"),
+        ("assignment", "bytes"),
+    )
+)
+_CLASSIC: Final = Struct(
+    fields(
+        ("protocol_type", "string"),
+        ("generation", "int32"),
+        ("protocol", "?string"),
+        ("leader", "?string"),
+        Field("current_state_timestamp", "int64", since=2, default=-1),
+        ("members", Array(_CLASSIC_MEMBER)),
+    ),
+    flexible=4,
+)
+_TOPIC: Final = Struct(fields(("topic_id", "uuid"), ("partitions", Array("int32"))), flexible=0)
+_TOPIC_WITH_EPOCHS: Final = Struct(
+    fields(
+        ("topic_id", "uuid"),
+        ("partitions", Array("int32")),
+        Field("assignment_epochs", Array("int32", nullable=True), tag=0),
+    ),
+    flexible=0,
+)
+_PROTOCOL: Final = Struct(fields(("name", "string"), ("metadata", "bytes")), flexible=0)
+_CLASSIC_MEMBER_METADATA: Final = Struct(
+    fields(("session_timeout_ms", "int32"), ("supported_protocols", Array(_PROTOCOL))), flexible=0
+)
+_VALUES: Final[Mapping[int, Struct]] = {
+    LEGACY_OFFSET_COMMIT: _OFFSET,
+    OFFSET_COMMIT: _OFFSET,
+    GROUP_METADATA: _CLASSIC,
+    CONSUMER_GROUP_METADATA: Struct(
+        fields(("epoch", "int32"), Field("metadata_hash", "int64", tag=0, default=0)), flexible=0
+    ),
+    CONSUMER_GROUP_MEMBER: Struct(
+        fields(
+            ("instance_id", "?string"),
+            ("rack_id", "?string"),
+            ("client_id", "string"),
+            ("client_host", "string"),
+            ("subscribed_topic_names", Array("string")),
+            ("subscribed_topic_regex", "?string"),
+            ("rebalance_timeout_ms", "int32"),
+            ("server_assignor", "?string"),
+            Field("classic_member_metadata", _CLASSIC_MEMBER_METADATA, tag=0, nullable=True),
+        ),
+        flexible=0,
+    ),
+    TARGET_ASSIGNMENT: Struct(
+        fields(("assignment_epoch", "int32"), Field("assignment_timestamp", "int64", tag=0, default=0)),
+        flexible=0,
+    ),
+    TARGET_ASSIGNMENT_MEMBER: Struct(fields(("topic_partitions", Array(_TOPIC))), flexible=0),
+    CURRENT_ASSIGNMENT: Struct(
+        fields(
+            ("member_epoch", "int32"),
+            ("previous_member_epoch", "int32"),
+            ("state", "int8"),
+            ("assigned_partitions", Array(_TOPIC_WITH_EPOCHS)),
+            ("partitions_pending_revocation", Array(_TOPIC_WITH_EPOCHS)),
+        ),
+        flexible=0,
+    ),
+    REGULAR_EXPRESSION: Struct(
+        fields(("topics", Array("string")), ("version", "int64"), ("timestamp", "int64")), flexible=0
+    ),
+}
+#: The newest version that is understood, and the one that is written: Kafka 4's. Those left out are 0.
+_NEWEST: Final = {LEGACY_OFFSET_COMMIT: 4, OFFSET_COMMIT: 4, GROUP_METADATA: 4}
+_WRITTEN: Final = {GROUP_METADATA: 3}
+
+_INT16: Final = Packed(">h")
+_KEY_HEAD: Final = Packed(">hh")
+_INT32: Final = Packed(">i")
+_OFFSET_HEAD: Final = Packed(">hqi")
+_INT64: Final = Packed(">q")
+_NO_ID: Final = bytes(16)
+#: One tagged field, number 0, of 16 bytes.
+_ID_FOLLOWS: Final = b"\1\0\x10"
+
+
+def encode(record: Record) -> tuple[bytes, bytes | None]:
+    """Key and value as they stand in the log. Raises Malformed if the record cannot be written, as text that is too long."""
+    key, value = record
+    kind = key[0]
+    if kind == OFFSET_COMMIT:
+        return _encode_offset(key, value)
+    layout = _KEYS[kind]
+    names = [field.name for field in layout.fields]
+    head = _INT16.pack(kind) + write(layout, 0, dict(zip(names, key[1:], strict=True)))
+    if value is None:
+        return head, None
+    version = _WRITTEN.get(kind, 0)
+    return head, _INT16.pack(version) + write(_VALUES[kind], version, value)
+
+
+def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | None]:
+    # The one record that is written thousands of times a second.
+    _kind, group_id, topic, partition = key
+    group, name = group_id.encode(), topic.encode()
+    try:
+        head = b"".join(
+            (_KEY_HEAD.pack(OFFSET_COMMIT, len(group)), group, _INT16.pack(len(name)), name, _INT32.pack(partition))
+        )  # fmt: skip
+        if value is None:
+            return head, None
+        offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id = value
+        if expire_ms >= 0:
+            # The only version that can tell; it has no place for the epoch, as on Kafka.
+            row = {
+                "offset": offset,
+                "metadata": metadata,
+                "commit_timestamp": commit_ms,
+                "expire_timestamp": expire_ms,
+            }
+            return head, _INT16.pack(1) + write(_OFFSET, 1, row)
+        text = metadata.encode()
+        return head, b"".join(
+            (
+                _OFFSET_HEAD.pack(4, offset, leader_epoch), uvarint(len(text) + 1), text, _INT64.pack(commit_ms),
+                b"\0" if topic_id == _NO_ID else _ID_FOLLOWS + topic_id,
+            )
+        )  # fmt: skip
+    except PackError as error:
+        raise Malformed(f"cannot be written: {error!r}") from error
+
+
+def decode(key: bytes | None, value: bytes | None) -> Record | None:
+    """The record, or None if it is of a kind or version that is not known here. Raises Malformed if it is damaged."""
+    if key is None or len(key) < 2:
+        raise Malformed("a record without a key")
+    kind = _INT16.unpack_from(key)[0]
+    layout = _KEYS.get(kind)
+    if layout is None:
+        return None
+    known: Key = (
+        OFFSET_COMMIT if kind == LEGACY_OFFSET_COMMIT else kind,
+        *read(layout, 0, key, 2).values(),
+    )
+    if value is None:
+        return Record(known, None)
+    if len(value) < 2:
+        raise Malformed("a value without its version")
+    version = _INT16.unpack_from(value)[0]
+    if not 0 <= version <= _NEWEST.get(kind, 0):
+        return None
+    row = read(_VALUES[kind], version, value, 2)
+    if known[0] == OFFSET_COMMIT:
+        return Record(
+            known,
+            Committed(
+                row["offset"], row["leader_epoch"], row["metadata"], row["commit_timestamp"], row["expire_timestamp"],
+                row["topic_id"],
+            ),
+        )  # fmt: skip
+    return Record(known, row)

@@ -1,0 +1,222 @@
+"""Tables of fields to bytes and back, for the records in `__consumer_offsets`, which kio does not have.
+
+A struct is a row of fields in the order in which they are written; a version may lack some, and may be flexible: then lengths
+are unsigned varints of one more, and the struct ends with its tagged fields (KIP-482). Values are plain dicts by field name. A
+field that a version lacks reads as its default. Whatever does not fit raises Malformed and nothing else.
+
+    int8 int16 int32 int64      big-endian            string  int16 length | UTF-8      (flexible: varint length + 1)
+    uuid                        16 bytes              bytes   int32 length | bytes      (flexible: varint length + 1)
+    ?string, ?bytes             length -1 is null     [kind]  int32 count | items       (flexible: varint count + 1)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ottla.wire.encode import uvarint
+
+NEVER: Final = 1 << 15
+
+
+class Malformed(ValueError):
+    """Bytes that are no record of the layout they claim."""
+
+
+class Struct(NamedTuple):
+    fields: tuple[Field, ...]
+    #: The first flexible version.
+    flexible: int = NEVER
+
+
+class Array(NamedTuple):
+    item: Kind
+    nullable: bool = False
+
+
+Kind: TypeAlias = str | Struct | Array
+
+
+class Field(NamedTuple):
+    name: str
+    kind: Kind
+    #: The versions that have it.
+    since: int = 0
+    until: int = NEVER
+    default: Any = None
+    #: The number of a tagged field; it is written if it is not the default.
+    tag: int = -1
+    #: Of a struct: may be null, told by a byte in front of it.
+    nullable: bool = False
+
+
+_NUMBERS: Final = {name: struct.Struct(f">{code}") for name, code in zip(
+    ("int8", "int16", "int32", "int64"), "bhiq", strict=True
+)}  # fmt: skip
+_VARINT_BYTES_MAX: Final = 5
+
+
+def write(kind: Struct, version: int, value: Mapping[str, Any]) -> bytes:
+    """The bytes of a struct in one version."""
+    out: list[bytes] = []
+    try:
+        _write_struct(out, kind, version, version >= kind.flexible, value)
+    except (struct.error, UnicodeError, TypeError, KeyError) as error:
+        raise Malformed(f"cannot be written: {error!r}") from error
+    return b"".join(out)
+
+
+def read(kind: Struct, version: int, data: bytes, at: int = 0) -> dict[str, Any]:
+    """The struct that `data` holds from a position on to its end."""
+    reader = _Reader(data, at)
+    try:
+        value = _read_struct(reader, kind, version, version >= kind.flexible)
+    except (struct.error, UnicodeError, IndexError) as error:
+        raise Malformed(f"cannot be read: {error!r}") from error
+    if reader.at != len(data):
+        raise Malformed(f"{len(data) - reader.at} bytes are left over")
+    return value
+
+
+def _write_struct(
+    out: list[bytes], kind: Struct, version: int, flexible: bool, value: Mapping[str, Any]
+) -> None:
+    tagged: list[bytes] = []
+    for field in kind.fields:
+        if not field.since <= version <= field.until:
+            continue
+        present = value.get(field.name, field.default)
+        if field.tag < 0:
+            _write(out, field.kind, version, flexible, present)
+        elif present != field.default:
+            inner: list[bytes] = [b"\1"] if field.nullable else []
+            _write(inner, field.kind, version, flexible, present)
+            body = b"".join(inner)
+            tagged.append(uvarint(field.tag) + uvarint(len(body)) + body)
+    if flexible:
+        out.append(uvarint(len(tagged)))
+        out += tagged
+
+
+def _write(out: list[bytes], kind: Kind, version: int, flexible: bool, value: Any) -> None:
+    if isinstance(kind, Struct):
+        _write_struct(out, kind, version, flexible, value)
+    elif isinstance(kind, Array):
+        out.append(_length(None if value is None else len(value), flexible, "int32", kind.nullable))
+        for item in value or ():
+            _write(out, kind.item, version, flexible, item)
+    elif kind in _NUMBERS:
+        out.append(_NUMBERS[kind].pack(value))
+    elif kind == "uuid":
+        if len(value) != 16:
+            raise Malformed(f"an id of {len(value)} bytes")
+        out.append(value)
+    else:
+        nullable = kind[0] == "?"
+        body = value.encode() if isinstance(value, str) else value
+        prefix = "int16" if kind.endswith("string") else "int32"
+        out.append(_length(None if body is None else len(body), flexible, prefix, nullable))
+        if body:
+            out.append(body)
+
+
+def _length(count: int | None, flexible: bool, prefix: str, nullable: bool) -> bytes:
+    if count is None and not nullable:
+        raise Malformed("null where null is not allowed")
+    if flexible:
+        return uvarint(0 if count is None else count + 1)
+    return _NUMBERS[prefix].pack(-1 if count is None else count)
+
+
+class _Reader:
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self.data = data
+        self.at = at
+
+    def take(self, size: int) -> bytes:
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise Malformed(f"{size} bytes at {self.at} of {len(self.data)}")
+        taken = self.data[self.at : end]
+        self.at = end
+        return bytes(taken)
+
+    def number(self, kind: str) -> int:
+        packed = _NUMBERS[kind]
+        value: int = packed.unpack_from(self.data, self.at)[0]
+        self.at += packed.size
+        return value
+
+    def varint(self) -> int:
+        value = 0
+        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise Malformed("a varint does not end")
+
+    def length(self, flexible: bool, prefix: str, nullable: bool) -> int:
+        """-1 for null."""
+        count = self.varint() - 1 if flexible else self.number(prefix)
+        if count < -1 or (count == -1 and not nullable) or count > len(self.data) - self.at:
+            raise Malformed(f"a length of {count}")
+        return count
+
+
+def _read_struct(reader: _Reader, kind: Struct, version: int, flexible: bool) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    tagged: dict[int, Field] = {}
+    for field in kind.fields:
+        there = field.since <= version <= field.until
+        if there and field.tag < 0:
+            value[field.name] = _read(reader, field.kind, version, flexible)
+        else:
+            value[field.name] = field.default
+            if there:
+                tagged[field.tag] = field
+    if flexible:
+        for _ in range(reader.varint()):
+            number, size = reader.varint(), reader.varint()
+            end = reader.at + size
+            known = tagged.get(number)
+            if known is None:
+                reader.take(size)
+                continue
+            if not known.nullable or reader.number("int8") >= 0:
+                value[known.name] = _read(reader, known.kind, version, flexible)
+            if reader.at != end:
+                raise Malformed(f"tagged field {number} has another size than it says")
+    return value
+
+
+def _read(reader: _Reader, kind: Kind, version: int, flexible: bool) -> Any:
+    if isinstance(kind, Struct):
+        return _read_struct(reader, kind, version, flexible)
+    if isinstance(kind, Array):
+        count = reader.length(flexible, "int32", kind.nullable)
+        if count < 0:
+            return None
+        return [_read(reader, kind.item, version, flexible) for _ in range(count)]
+    if kind in _NUMBERS:
+        return reader.number(kind)
+    if kind == "uuid":
+        return reader.take(16)
+    is_text = kind.endswith("string")
+    count = reader.length(flexible, "int16" if is_text else "int32", kind[0] == "?")
+    if count < 0:
+        return None
+    body = reader.take(count)
+    return body.decode() if is_text else body
+
+
+def fields(*rows: Field | tuple[str, Kind]) -> tuple[Field, ...]:
+    """Fields that all versions have may be given by name and kind alone."""
+    return tuple(row if isinstance(row, Field) else Field(*row) for row in rows)
+
+
+__all__ = ["NEVER", "Array", "Field", "Kind", "Malformed", "Struct", "fields", "read", "write"]

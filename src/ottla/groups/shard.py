@@ -1,0 +1,234 @@
+"""The groups of one partition of `__consumer_offsets`: who they are, what they committed, and what its records make of them.
+
+`replay` is the only way in which the log comes in: a coordinator that loads a partition calls it for each record, and so does one
+that has just decided. Requests are routed here to the group they are about, whatever its kind: `groups` has classic groups
+(`group.py`) and those of KIP-848. Soft things (sessions, joins under way) live in the groups and begin anew after a load.
+
+The host calls: `replay`… and `loaded` once; then requests in any order; `forget` when the partition is led elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from ottla.groups.classic import Classic
+from ottla.groups.decision import Decision, Host, Reply
+from ottla.groups.formats import GROUP_METADATA, OFFSET_COMMIT, Committed, Record
+from ottla.groups.group import Event, Group, State
+from ottla.groups.offsets import Offsets
+from ottla.model.errors import ErrorCode, Refusal
+
+NO_OFFSET: Final = -1
+_MINUTE_MS: Final = 60_000
+
+
+@lru_cache(maxsize=20_000)
+def partition_of(group_id: str, count: int) -> int:
+    """The partition that a group belongs to: Java's hash of its id."""
+    number = 0
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    if number == 0x80000000:
+        return 0
+    return (number if number < 0x80000000 else 0x100000000 - number) % count
+
+
+class Commit(NamedTuple):
+    """One offset of a commit."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    topic_id: bytes
+
+
+class Shard:
+    def __init__(self, number: int, host: Host) -> None:
+        self.number = number
+        self.host = host
+        self.groups: dict[str, Any] = {}
+        self.offsets = Offsets()
+        self.classic = Classic(self)
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def replay(self, record: Record) -> None:
+        """Make the state what this record says."""
+        key, value = record
+        if key[0] == OFFSET_COMMIT:
+            self.offsets.replay(key[1], key[2], key[3], value)
+        elif key[0] == GROUP_METADATA:
+            if value is not None:
+                self.groups[key[1]] = Group.replayed(key[1], value)
+            elif self.classic_group(key[1]) is not None:
+                del self.groups[key[1]]
+
+    def loaded(self, now_ms: int) -> None:
+        """The log has been replayed: from now on time counts."""
+        for group_id in self.offsets.by_group:
+            if group_id not in self.groups:
+                # Somebody commits by hand.
+                self.groups[group_id] = Group(group_id)
+        for group in list(self.groups.values()):
+            if isinstance(group, Group):
+                self.classic.resume(group, now_ms)
+
+    def forget(self) -> list[Reply]:
+        """The groups are coordinated elsewhere; returns those who still wait here."""
+        return self.classic.rebalancing.forget(
+            each for each in self.groups.values() if isinstance(each, Group)
+        )
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    def classic_group(self, group_id: str) -> Group | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, Group) else None
+
+    def heartbeat(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        group = self.groups.get(group_id)
+        if group is None or not isinstance(group, Group):
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return self.classic.heartbeat(group, generation, member_id, instance_id, now_ms)
+
+    def forget_if_nothing(self, group: Group) -> None:
+        """A group that nobody joined in the end leaves nothing behind."""
+        if (
+            group.state is State.EMPTY
+            and not group.generation
+            and not group.pending
+            and group.group_id not in self.offsets.by_group
+        ):
+            self.groups.pop(group.group_id, None)
+
+    # --- offsets ------------------------------------------------------------------------------------------------
+
+    def check_commit(
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        now_ms: int,
+        *,
+        version: int = 0,
+    ) -> ErrorCode:
+        """Whether somebody may commit offsets for a group."""
+        group = self.groups.get(group_id)
+        if group is None:
+            if generation < 0:
+                return ErrorCode.NONE
+            return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        if isinstance(group, Group):
+            return self.classic.check_commit(group, generation, member_id, instance_id, now_ms)
+        return ErrorCode.UNKNOWN_MEMBER_ID
+
+    def commit(
+        self, group_id: str, commits: Iterable[Commit], expire_ms: int, answer: tuple[Reply, Any]
+    ) -> None:
+        """Write offsets that the group may commit; `expire_ms` is -1 unless the client says itself."""
+        if group_id not in self.groups:
+            self.groups[group_id] = Group(group_id)
+        wall_ms = self.host.wall_ms
+        records = [
+            Record(
+                (OFFSET_COMMIT, group_id, topic, partition),
+                Committed(offset, leader_epoch, metadata, wall_ms, expire_ms, topic_id),
+            )
+            for topic, partition, offset, leader_epoch, metadata, topic_id in commits
+        ]
+        self.host.decided(Decision(records, [answer]))
+
+    def delete_offsets(
+        self, group_id: str, places: Sequence[tuple[str, int]], reply: Reply
+    ) -> list[ErrorCode] | None:
+        """Forget some offsets of a group: the outcome of each place, or None if the reply has an error already."""
+        group = self.groups.get(group_id)
+        if group is None:
+            reply.refuse(ErrorCode.GROUP_ID_NOT_FOUND)
+            return None
+        if isinstance(group, Group) and group.state is not State.EMPTY and group.protocol_type != "consumer":
+            reply.refuse(ErrorCode.NON_EMPTY_GROUP)
+            return None
+        has_members = bool(group.members)
+        return [
+            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            if has_members and group.is_subscribed(topic)
+            else ErrorCode.NONE
+            for topic, _partition in places
+        ]
+
+    def topics_deleted(self, topics: Collection[str]) -> None:
+        records = self.offsets.of_topics(topics)
+        if records:
+            self.host.decided(Decision(records))
+
+    # --- the end of groups --------------------------------------------------------------------------------------
+
+    def delete(self, group_id: str, reply: Reply) -> None:
+        """Delete a group that has no members, with its offsets."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return reply.refuse(ErrorCode.GROUP_ID_NOT_FOUND)
+        try:
+            records = self.tombstones(group)
+        except Refusal as refusal:
+            return reply.refuse(refusal.code)
+        return self._remove(group, records, [(reply, {"group_id": group_id, "error_code": 0})])
+
+    def tombstones(self, group: Any) -> list[Record]:
+        """The records that forget a group and its offsets. Raises Refusal if it has members."""
+        if group.state is not State.EMPTY or group.pending:
+            raise Refusal(ErrorCode.NON_EMPTY_GROUP)
+        return [*self.offsets.tombstones(group.group_id), Record((GROUP_METADATA, group.group_id), None)]
+
+    def _remove(self, group: Group, records: list[Record], answers: Sequence[tuple[Reply, Any]]) -> None:
+        group.happens(Event.REMOVED, self.host.wall_ms)
+        self.host.decided(Decision(records, answers))
+
+    def expire_offsets(self, wall_ms: int) -> None:
+        """Forget what nobody came back for in time, and groups that are nothing without it (KIP-211)."""
+        retention_ms = self.host.config.offsets_retention_minutes * _MINUTE_MS
+        for group in list(self.groups.values()):
+            if not isinstance(group, Group):
+                continue
+            is_empty = group.state is State.EMPTY
+            if is_empty or (group.state is State.STABLE and group.subscribed is not None):
+                since_ms = (
+                    group.since_ms if is_empty and group.protocol_type and group.since_ms >= 0 else None
+                )
+                records = self.offsets.expired(
+                    group.group_id, since_ms=since_ms, subscribed=None if is_empty else group.subscribed,
+                    retention_ms=retention_ms, wall_ms=wall_ms,
+                )  # fmt: skip
+            else:
+                continue
+            is_over = is_empty and not group.pending and len(records) == len(self.offsets.of(group.group_id))
+            if is_over and group.group_id not in self.offsets.pending:
+                self._remove(group, [*records, Record((GROUP_METADATA, group.group_id), None)], ())
+            elif records:
+                self.host.decided(Decision(records))
+
+    # --- telling ------------------------------------------------------------------------------------------------
+
+    def describe(self, group_id: str) -> dict[str, Any] | None:
+        """A row of DescribeGroups; None if there is no such classic group."""
+        group = self.classic_group(group_id)
+        return None if group is None else self.classic.describe(group)
+
+    def listed(self) -> list[dict[str, str]]:
+        """The rows of ListGroups."""
+        return [
+            {
+                "group_id": group.group_id, "protocol_type": group.protocol_type or "",
+                "group_state": group.state.value, "group_type": group.type,
+            }
+            for group in self.groups.values()
+        ]  # fmt: skip
