@@ -38,13 +38,15 @@ class Connection:
 class Call:
     """One request: where its answer goes and how it is encoded. `parts` is set once the answer is there."""
 
-    __slots__ = ("abandon", "connection", "correlation_id", "entry", "parts", "queued")
+    __slots__ = ("abandon", "client_id", "connection", "correlation_id", "entry", "parts", "queued")
 
     def __init__(self, connection: Connection, entry: Entry, correlation_id: int) -> None:
         self.connection = connection
         self.entry = entry
         self.correlation_id = correlation_id
         self.parts: list[Any] | None = None
+        #: What the client calls itself; only there for APIs that ask for it.
+        self.client_id: str
         #: Whether it stands in the connection's line.
         self.queued = False
         #: Called if the connection goes before the answer: whoever waits stops waiting.

@@ -25,6 +25,7 @@ from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_fo
 from ottla.broker.compacting import Compacting
 from ottla.broker.connection import Call, Connection, Enclosed
 from ottla.broker.controlling import Controlling
+from ottla.broker.coordinating import Coordinating
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.hosting import Hosting
@@ -97,6 +98,7 @@ class Broker:
         self.hosting = Hosting(self)
         self.throttling = Throttling(self)
         self.replicating = Replicating(self)
+        self.coordinating = Coordinating(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
@@ -147,6 +149,7 @@ class Broker:
         self.hosting.load(self.image, removed, now_ms)
         self.replicating.loaded()
         self.upkeep.start(now_ms)
+        self.coordinating.start(now_ms)
         if self.clustered:
             self.replicating.start(now_ms)
             return []
@@ -477,11 +480,17 @@ class Broker:
 
     # --- turns and time ---------------------------------------------------------------------------------------
 
-    def settle(self, now_ms: int) -> bool:
-        """Wake what this turn's appends and syncs were waited for; True if some is left for the next turn."""
+    def settle(self, now_ms: int, *, is_last: bool = True) -> bool:
+        """Wake what this turn's appends and syncs were waited for; True if some is left for the next turn.
+
+        A caller for whom others have their turns before that says so (`is_last`): what coordinators write then shares a batch.
+        """
         moved = self._moved
+        unwritten = self.coordinating.unwritten
+        if unwritten and is_last:
+            self.coordinating.write()
         if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
-            return False
+            return bool(unwritten)
         while moved:
             replica = moved.popleft()
             replica.moved = False
@@ -490,7 +499,7 @@ class Broker:
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
         if self.hosting.to_create:
             more = self.hosting.create_logs() or more
-        return more
+        return more or bool(unwritten)
 
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -525,13 +534,15 @@ class Broker:
     def committed(self, records: list[r.Record], now_ms: int) -> None:
         """These records are in the metadata log: the image moves, and what this broker hosts follows it."""
         self.now_ms = now_ms
-        self.image = self.image.apply(records)
+        before = self.image
+        self.image = before.apply(records)
         if not self.controlling.is_active:
             self.proposed = self.image
         self.membership.look()
         self.hosting.follow(self.image, records)
         self.replicating.settle()
         self.controlling.follow(records, now_ms)
+        self.coordinating.follow(before, records)
         if self.forwarding.held:
             self.forwarding.committed()
 
@@ -549,6 +560,7 @@ class Broker:
         self.membership.look()
         self.hosting.follow(self.image, [*gone, *self.image.records()])
         self.replicating.settle()
+        self.coordinating.follow(before, gone)
         self.forwarding.committed()
 
     def rejected(self) -> None:

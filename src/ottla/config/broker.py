@@ -134,8 +134,10 @@ class BrokerConfig(Settings):
     group_max_size: int
     offset_metadata_max_bytes: int
     offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
 
     # Not settings: the defaults of topics in the order of the topic table, the texts by source, strongest
     # first, and the configuration text's settings as they were given.

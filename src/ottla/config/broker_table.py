@@ -520,6 +520,15 @@ BROKER: dict[str, Definition] = table(
         ),
         _number(
             GROUPS,
+            "offsets.retention.check.interval.ms",
+            "long",
+            600_000,
+            1,
+            "How often committed offsets are looked at to find those that nobody wants any more.",
+            unit="ms",
+        ),
+        _number(
+            GROUPS,
             "offsets.topic.num.partitions",
             "int",
             50,
@@ -532,7 +541,17 @@ BROKER: dict[str, Definition] = table(
             "short",
             3,
             1,
-            "Replicas of the topic that holds committed offsets.",
+            "Replicas of the topic that holds committed offsets: it is created once so many brokers live. One on a "
+            "single node, whatever this says.",
+        ),
+        _number(
+            GROUPS,
+            "offsets.topic.segment.bytes",
+            "int",
+            100 * MIB,
+            1 * MIB,
+            "The size of a segment of the topic that holds committed offsets: the smaller, the sooner it is compacted.",
+            unit="bytes",
         ),
     ]
 )

@@ -55,7 +55,8 @@ class Timers(Protocol):
 class Host(Protocol):
     """What a shard is handed: time, chance, settings, and somebody who carries out its decisions."""
 
-    timers: Timers
+    @property
+    def timers(self) -> Timers: ...
 
     @property
     def config(self) -> BrokerConfig: ...

@@ -19,9 +19,8 @@ except committed offsets, which are many: their value is a `Committed`.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
-from struct import Struct as Packed
-from struct import error as PackError
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.groups.layout import Array, Field, Malformed, Struct, fields, read, write
@@ -165,11 +164,11 @@ _VALUES: Final[Mapping[int, Struct]] = {
 _NEWEST: Final = {LEGACY_OFFSET_COMMIT: 4, OFFSET_COMMIT: 4, GROUP_METADATA: 4}
 _WRITTEN: Final = {GROUP_METADATA: 3}
 
-_INT16: Final = Packed(">h")
-_KEY_HEAD: Final = Packed(">hh")
-_INT32: Final = Packed(">i")
-_OFFSET_HEAD: Final = Packed(">hqi")
-_INT64: Final = Packed(">q")
+_INT16: Final = struct.Struct(">h")
+_KEY_HEAD: Final = struct.Struct(">hh")
+_INT32: Final = struct.Struct(">i")
+_OFFSET_HEAD: Final = struct.Struct(">hqi")
+_INT64: Final = struct.Struct(">q")
 _NO_ID: Final = bytes(16)
 #: One tagged field, number 0, of 16 bytes.
 _ID_FOLLOWS: Final = b"\1\0\x10"
@@ -217,7 +216,7 @@ def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | No
                 b"\0" if topic_id == _NO_ID else _ID_FOLLOWS + topic_id,
             )
         )  # fmt: skip
-    except PackError as error:
+    except struct.error as error:
         raise Malformed(f"cannot be written: {error!r}") from error
 
 

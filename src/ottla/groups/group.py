@@ -9,11 +9,10 @@ Called by `classic.py` and `rebalancing.py`, which own the transitions' reasons;
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
-from struct import error as PackError
-from struct import unpack_from
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.groups.decision import Alarm, Timers
@@ -339,16 +338,16 @@ class Group:
 def topics_of(metadata: bytes) -> list[str] | None:
     """The topics in a consumer's subscription: int16 version | int32 count | strings …; None if it is none."""
     try:
-        _version, count = unpack_from(">hi", metadata)
+        _version, count = struct.unpack_from(">hi", metadata)
         if not 0 <= count <= len(metadata):
             return None
         at, topics = 6, []
         for _ in range(count):
-            size = unpack_from(">h", metadata, at)[0]
+            size = struct.unpack_from(">h", metadata, at)[0]
             if size < 0 or at + 2 + size > len(metadata):
                 return None
             topics.append(bytes(metadata[at + 2 : at + 2 + size]).decode())
             at += 2 + size
-    except (PackError, UnicodeError):
+    except (struct.error, UnicodeError):
         return None
     return topics

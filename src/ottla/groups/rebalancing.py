@@ -128,7 +128,7 @@ class Rebalancing:
             self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._complete(group, now))
             return
         group.begin_generation(self._host.wall_ms)
-        if group.state is State.EMPTY:
+        if not group.members:
             self._host.decided(Decision([group.record()], is_replayed=True))
             return
         answers: list[tuple[Reply, Response]] = []

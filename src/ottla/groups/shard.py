@@ -130,6 +130,9 @@ class Shard:
             return self.classic.check_commit(group, generation, member_id, instance_id, now_ms)
         return ErrorCode.UNKNOWN_MEMBER_ID
 
+    def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int, now_ms: int) -> None:
+        """Whether somebody may see a group's offsets; raises Refusal. Of a classic group everybody may."""
+
     def commit(
         self, group_id: str, commits: Iterable[Commit], expire_ms: int, answer: tuple[Reply, Any]
     ) -> None:

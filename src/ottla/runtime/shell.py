@@ -169,10 +169,13 @@ class Shell:
 
     # --- turns ------------------------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int) -> None:
-        """The end of a turn: wake who waited, then do everything that was asked for."""
+    def turn(self, now_ms: int, *, is_last: bool = False) -> None:
+        """The end of a turn: wake who waited, then do everything that was asked for.
+
+        `is_last`: of those that were ready when the loop looked.
+        """
         broker = self.broker
-        if broker.settle(now_ms) and not self._settling:
+        if broker.settle(now_ms, is_last=is_last) and not self._settling:
             self._settling = True
             self.loop.call_soon(self._settle_more)
         outbox = broker.outbox
@@ -244,7 +247,7 @@ class Shell:
 
     def _settle_more(self) -> None:
         self._settling = False
-        self.turn(self.clock.now_ms())
+        self.turn(self.clock.now_ms(), is_last=True)
 
     def _tick(self) -> None:
         self._timer = None

@@ -1,29 +1,68 @@
 """FindCoordinator (10): which broker coordinates a group or a transactional id.
 
-Neither is served yet, and the answer says so: COORDINATOR_NOT_AVAILABLE with a message, for each key asked for.
+A group's is the leader of its partition of `__consumer_offsets`, which is created when it is first asked for; the answer waits for
+that. COORDINATOR_NOT_AVAILABLE while there is no such topic or no leader, and for transactional ids and share groups, which are
+not served yet; from version 4 on for many keys at once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.table import SILENT, WAIT, Response, serves
+from ottla.broker.coordinating import OFFSETS_TOPIC
+from ottla.groups.shard import partition_of
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
-_NAMES = {0: "consumer groups", 1: "transactions", 2: "share groups"}
+_GROUP: Final = 0
+_NAMES: Final = {1: "transactions", 2: "share groups"}
 
 
 @serves(10)
 def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    nobody = {
-        "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        "error_message": f"{_NAMES.get(request.key_type, 'coordinators of this type')} are not served yet",
+    if getattr(request, "key_type", _GROUP) != _GROUP or OFFSETS_TOPIC in broker.image.topics:
+        return _answer(broker, call, request)
+    answered = False
+
+    def created(_code: ErrorCode) -> None:
+        nonlocal answered
+        answered = True
+        broker.answer(call, _answer(broker, call, request))
+
+    broker.coordinating.create_topic(created)
+    return SILENT if answered else WAIT
+
+
+def _answer(broker: Broker, call: Call, request: Any) -> Response:
+    key_type = getattr(request, "key_type", _GROUP)
+    if call.version < 4:
+        return _row(broker, key_type, request.key)
+    return {
+        "coordinators": [
+            _row(broker, key_type, key) | {"key": key} for key in dict.fromkeys(request.coordinator_keys)
+        ]
+    }
+
+
+def _row(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
+    if key_type != _GROUP:
+        return _nobody(f"{_NAMES.get(key_type, 'coordinators of this type')} are not served yet")
+    topic = broker.image.topics.get(OFFSETS_TOPIC)
+    if topic is None:
+        return _nobody(f"{OFFSETS_TOPIC} is not there yet")
+    leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
+    node = broker.image.brokers.get(leader)
+    if node is None or node.fenced:
+        return _nobody("the group's partition has no leader")
+    return {"error_code": 0, "error_message": None, "node_id": leader, "host": node.host, "port": node.port}
+
+
+def _nobody(reason: str) -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": reason,
         "node_id": -1, "host": "", "port": -1,
     }  # fmt: skip
-    if call.version < 4:
-        return nobody
-    return {"coordinators": [nobody | {"key": key} for key in request.coordinator_keys]}

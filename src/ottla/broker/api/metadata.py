@@ -18,7 +18,7 @@ from ottla.broker.membership import DOUBT_MS
 from ottla.controller.image import TopicImage
 from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.names import topic_name_problem
+from ottla.model.names import INTERNAL_TOPICS, topic_name_problem
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -123,7 +123,14 @@ def _to_create(broker: Broker, request: Any) -> list[str]:
     names = dict.fromkeys(
         topic.name for topic in request.topics if topic.topic_id is None and topic.name is not None
     )
-    return [name for name in names if name not in broker.image.topics and topic_name_problem(name) is None]
+    # The broker's own topics are made by those who need them, with settings of their own.
+    return [
+        name
+        for name in names
+        if name not in broker.image.topics
+        and name not in INTERNAL_TOPICS
+        and topic_name_problem(name) is None
+    ]
 
 
 def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, int]) -> Response:

@@ -6,9 +6,7 @@ They are not advertised either, and a request of one ends its connection. A test
 from __future__ import annotations
 
 _KEYS_BY_REASON = {
-    "consumer groups are not there yet; FindCoordinator says so to clients": (
-        *(8, 9, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69),
-    ),
+    "the new protocol of consumer groups (KIP-848) is not there yet": (68, 69),
     "transactions are not there yet; InitProducerId serves idempotent producers": (
         24,
         25,

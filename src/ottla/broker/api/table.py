@@ -5,7 +5,7 @@ Each file in this folder opens with its API's contract and registers a handler:
     @serves(19)
     def create_topics(broker, call, request, now_ms): …
 
-With `by_controller=True` the handler runs on the controller only: on any other broker the request is handed on to it.
+With `by_client=True` the call says what the client calls itself (`call.client_id`). With `by_controller=True` the handler runs on the controller only: on any other broker the request is handed on to it.
 
 A handler returns the answer as a dict of kio's field names (see `wire/encode.py`), `WAIT` if it answers later through
 `broker.answer(call, …)`, or `SILENT` if the request wants no answer. An `Entry` is an API in one version with its reader,
@@ -45,13 +45,19 @@ class Api(NamedTuple):
     request_bytes_max: int | None
     #: Whether only the controller can serve it.
     by_controller: bool = False
+    #: Whether it wants to know what the client calls itself.
+    by_client: bool = False
 
 
 APIS: dict[int, Api] = {}
 
 
 def serves(
-    key: int, *, request_bytes_max: int | None = _REQUEST_BYTES_MAX, by_controller: bool = False
+    key: int,
+    *,
+    request_bytes_max: int | None = _REQUEST_BYTES_MAX,
+    by_controller: bool = False,
+    by_client: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Register a handler for all versions of an API. `request_bytes_max` None: the listener's own limit.
 
@@ -61,7 +67,7 @@ def serves(
     def register(handler: Handler) -> Handler:
         versions = version_range(key)
         assert versions is not None and key not in APIS
-        APIS[key] = Api(key, versions[0], versions[1], handler, request_bytes_max, by_controller)
+        APIS[key] = Api(key, versions[0], versions[1], handler, request_bytes_max, by_controller, by_client)
         return handler
 
     return register
@@ -96,6 +102,9 @@ class Entry:
             # In the entry, so that the requests of other APIs do not pay for a look at it.
             self.read = _with_its_frame(api.key, version)
             self.handler = _here_or_forwarded(api.handler)
+        elif api.by_client:
+            self.read = _with_its_frame(api.key, version)
+            self.handler = _with_client_id(api.handler)
 
 
 def _with_its_frame(key: int, version: int) -> Callable[[Any, int], tuple[Any, int]]:
@@ -111,6 +120,16 @@ def _here_or_forwarded(handler: Handler) -> Handler:
         if broker.controlling.is_active:
             return handler(broker, call, decoded, now_ms)
         return broker.forwarding.forward(call, frame, decoded)
+
+    return handle
+
+
+def _with_client_id(handler: Handler) -> Handler:
+    def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+        decoded, frame = request
+        size = int.from_bytes(frame[8:10], "big", signed=True)
+        call.client_id = str(frame[10 : 10 + size], "utf-8", "replace") if size > 0 else ""
+        return handler(broker, call, decoded, now_ms)
 
     return handle
 

@@ -1,0 +1,35 @@
+"""DeleteGroups (42): groups without members go, with their offsets.
+
+Errors by group: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, INVALID_GROUP_ID and those of a coordinator that is elsewhere or not ready.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.grouping import Gathering, find_shard
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(42)
+def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    names = list(dict.fromkeys(request.groups_names))
+    gathering = Gathering(broker, call, len(names), lambda rows: {"results": rows})
+    for at, group_id in enumerate(names):
+
+        def refusal(code: ErrorCode, group_id: str = group_id) -> Response:
+            return {"group_id": group_id, "error_code": code}
+
+        row = gathering.row(at, refusal)
+        try:
+            shard = find_shard(broker, group_id, writes=True, may_be_empty=True)
+        except Refusal as refused:
+            row.refuse(refused.code)
+        else:
+            shard.delete(group_id, row)
+    return gathering.outcome

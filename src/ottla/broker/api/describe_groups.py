@@ -1,0 +1,58 @@
+"""DescribeGroups (15): the state of classic groups and their members.
+
+A group that is not there is Dead; from version 6 on it also has GROUP_ID_NOT_FOUND. Errors by group: INVALID_GROUP_ID and those of a
+coordinator that is elsewhere or not ready.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.grouping import Gathering, find_shard
+from ottla.broker.api.table import Response, serves
+from ottla.groups.decision import Decision
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+_NOT_ASKED: Final = -(2**31)
+#: READ, DELETE and DESCRIBE (and their configs), as bits of the protocol's operation numbers.
+GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8))
+
+
+@serves(15)
+def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    asks = call.version >= 3 and request.include_authorized_operations
+    operations = {"authorized_operations": GROUP_OPERATIONS if asks else _NOT_ASKED}
+    gathering = Gathering(broker, call, len(request.groups), lambda rows: {"groups": rows})
+    for at, group_id in enumerate(request.groups):
+
+        def refusal(code: ErrorCode, group_id: str = group_id) -> Response:
+            return _nothing(group_id, "", code) | operations
+
+        row = gathering.row(at, refusal)
+        try:
+            shard = find_shard(broker, group_id, may_be_empty=True)
+        except Refusal as refused:
+            row.refuse(refused.code)
+            continue
+        found = shard.describe(group_id)
+        if found is None:
+            found = _nothing(group_id, "Dead", ErrorCode.NONE)
+            if call.version >= 6:
+                found["error_code"] = ErrorCode.GROUP_ID_NOT_FOUND
+                is_other = group_id in shard.groups
+                found["error_message"] = (
+                    f"Group {group_id} {'is not a classic group' if is_other else 'not found'}."
+                )
+        shard.host.decided(Decision(answers=[(row, found | operations)], is_read=True))
+    return gathering.outcome
+
+
+def _nothing(group_id: str, state: str, code: ErrorCode) -> dict[str, Any]:
+    return {
+        "error_code": code, "group_id": group_id, "group_state": state, "protocol_type": "", "protocol_data": "",
+        "members": [],
+    }  # fmt: skip

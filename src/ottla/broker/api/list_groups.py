@@ -1,0 +1,36 @@
+"""ListGroups (16): the groups that this broker coordinates, from version 4 on by their states, from version 5 on by their types.
+
+COORDINATOR_LOAD_IN_PROGRESS while some are not loaded yet: a list with gaps would be taken for the whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(16)
+def list_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    coordinating = broker.coordinating
+    if coordinating.is_loading:
+        coordinating.load_now()
+        if coordinating.is_loading:
+            return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
+    states = {state.lower() for state in request.states_filter} if call.version >= 4 else set()
+    types = {kind.lower() for kind in request.types_filter} if call.version >= 5 else set()
+    return {
+        "error_code": 0,
+        "groups": [
+            row
+            for shard in coordinating.shards
+            for row in shard.listed()
+            if (not states or row["group_state"].lower() in states)
+            and (not types or row["group_type"].lower() in types)
+        ],
+    }

@@ -1,0 +1,447 @@
+"""Group coordinators: the shards of `__consumer_offsets` whose partitions this broker leads, and the log beneath them.
+
+A shard (`groups/shard.py`) begins when this broker begins to lead its partition: the log is read from its start, in slices
+between the turns of others, and replayed. Until then its groups are COORDINATOR_LOAD_IN_PROGRESS, those of other brokers
+NOT_COORDINATOR. It ends with the role; who waits then hears NOT_COORDINATOR.
+
+What the shards decide in a turn is written at its end, one batch a shard, and answered when the high watermark has passed it. An
+answer that tells what was written before waits for that too: nobody hears of an offset or an assignment that could be lost. If
+a batch cannot be written, the state is ahead of the log: the shard is dropped and loaded again, and nothing was promised.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from ottla.broker.appending import Pending, append_as_leader
+from ottla.broker.timers import Later, Periodic, Timers
+from ottla.config.broker import BrokerConfig
+from ottla.controller.records import TopicRemoved
+from ottla.groups.decision import Decision, Reply, Response
+from ottla.groups.formats import Record as GroupRecord
+from ottla.groups.formats import decode, encode
+from ottla.groups.layout import Malformed
+from ottla.groups.shard import Shard, partition_of
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
+from ottla.records.batch import HEADER
+from ottla.records.record import CorruptRecords, Record, decode_batches, encode_batch, whole_batches
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.controller.image import Image
+    from ottla.replication.replica import Replica
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+#: What of a log is replayed before others have their turn: some milliseconds.
+_SLICE_BYTES: Final = 256 * 1024
+#: A batch is closed when it has grown to this, well below what a topic takes.
+_BATCH_BYTES: Final = 256 * 1024
+#: What a batch has beside its records, and a record beside its key and value, at most.
+_OVERHEAD_BYTES: Final = 128
+_CREATE_TOPICS: Final = 19
+_CREATE_TOPICS_VERSION: Final = 7
+_CREATE_MS: Final = 5_000
+#: After a log that could not be read, or a batch that could not be written.
+_RELOAD_MS: Final = 1_000
+
+#: What a client may hear of a batch that was not written.
+_TOLD: Final = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+}
+
+Answers = list[tuple[Reply, Response]]
+
+
+class Tenure:
+    """This broker's time as the coordinator of one partition's groups; the shard's host."""
+
+    __slots__ = (
+        "_batches", "_broker", "_coordinating", "at", "end", "is_loaded", "replica", "retry", "shard", "unanswered",
+        "unwritten",
+    )  # fmt: skip
+
+    def __init__(self, coordinating: Coordinating, broker: Broker, replica: Replica) -> None:
+        self._coordinating = coordinating
+        self._broker = broker
+        self.replica = replica
+        self.shard = Shard(replica.number, self)
+        self.is_loaded = False
+        #: While it loads: where it is in the log, and where that ended when the role began.
+        self.at = -1
+        self.end = -1
+        self.retry: Later | None = None
+        #: This turn's records, encoded, and the answers that wait for them.
+        self.unwritten: list[tuple[bytes, bytes | None]] = []
+        self.unanswered: Answers = []
+        #: The answers that wait for batches which were written and do not count yet, oldest first.
+        self._batches: deque[Answers] = deque()
+
+    # --- what the shard is handed -------------------------------------------------------------------------------
+
+    @property
+    def timers(self) -> Timers:
+        return self._broker.timers
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._broker.config
+
+    @property
+    def wall_ms(self) -> int:
+        return self._broker.wall_ms
+
+    def unique(self) -> str:
+        return str(UUID(bytes=self._broker.entropy.id_bytes()))
+
+    def topic_exists(self, topic: str) -> bool:
+        return topic in self._broker.image.topics
+
+    def fits(self, record: GroupRecord) -> bool:
+        try:
+            key, value = encode(record)
+        except Malformed:
+            return False
+        return len(key) + len(value or b"") + _OVERHEAD_BYTES <= self.replica.config.max_message_bytes
+
+    def decided(self, decision: Decision) -> None:
+        records, answers, is_read, is_replayed = decision
+        if not records:
+            if is_read and self.unwritten:
+                self.unanswered.extend(answers)
+            elif is_read and self._batches:
+                self._batches[-1].extend(answers)
+            else:
+                for reply, response in answers:
+                    reply.answer(response)
+            return
+        try:
+            encoded = [encode(record) for record in records]
+        except Malformed:
+            # Nothing has changed: whoever makes records that are not replayed asks first whether they fit.
+            for reply, _response in answers:
+                reply.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        if not is_replayed:
+            replay = self.shard.replay
+            for record in records:
+                replay(record)
+        if not self.unwritten:
+            self._coordinating.unwritten[self] = None
+        self.unwritten += encoded
+        self.unanswered.extend(answers)
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Append what was decided in this turn."""
+        records, self.unwritten = self.unwritten, []
+        answers, self.unanswered = self.unanswered, []
+        wall_ms = self._broker.wall_ms
+        batches: list[list[Record]] = [[]]
+        size = 0
+        for key, value in records:
+            size += len(key) + len(value or b"") + _OVERHEAD_BYTES
+            if size > _BATCH_BYTES and batches[-1]:
+                batches.append([])
+                size = len(key) + len(value or b"") + _OVERHEAD_BYTES
+            batches[-1].append(Record(0, wall_ms, key, value))
+        try:
+            for batch in batches[:-1]:
+                self._append(batch, [])
+            self._append(batches[-1], answers)
+        except Refusal as refusal:
+            code = _TOLD.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR)
+            for reply, _response in answers:
+                reply.refuse(code)
+            self._coordinating.reload(self, f"could not write: {refusal}")
+
+    def _append(self, records: list[Record], answers: Answers) -> None:
+        self._batches.append(answers)
+        try:
+            append_as_leader(self._broker, self.replica, encode_batch(records), self._written)
+        except Refusal:
+            if self._batches and self._batches[-1] is answers:
+                self._batches.pop()
+            raise
+
+    def _written(self, code: ErrorCode) -> None:
+        """The oldest batch counts, or its outcome will be known elsewhere."""
+        if not self._batches:
+            return
+        for reply, response in self._batches.popleft():
+            if code is ErrorCode.NONE:
+                reply.answer(response)
+            else:
+                reply.refuse(_TOLD.get(code, ErrorCode.NOT_COORDINATOR))
+
+    def wait_for_loaded(self) -> None:
+        """What was read and does not count yet is waited for like an own batch."""
+        if self.end > self.replica.high_watermark:
+            self._batches.append([])
+            self.replica.waiting.append((self.end, Pending(self._written), {}))
+
+    def close(self) -> None:
+        """The role is over."""
+        self.is_loaded = False
+        waiting = [reply for reply, _response in self.unanswered]
+        waiting += [reply for batch in self._batches for reply, _response in batch]
+        self.unwritten, self.unanswered = [], []
+        self._batches.clear()
+        for reply in (*waiting, *self.shard.forget()):
+            reply.refuse(ErrorCode.NOT_COORDINATOR)
+
+
+class Coordinating:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: By partition number.
+        self.tenures: dict[int, Tenure] = {}
+        #: Those that have decided something in this turn.
+        self.unwritten: dict[Tenure, None] = {}
+        #: Those whose logs are still to be replayed, in the order in which their roles began.
+        self._loading: dict[Tenure, None] = {}
+        self._load_timer = Later(self._load)
+        self._creating: list[Callable[[ErrorCode], None]] = []
+        broker.replicating.owners[OFFSETS_TOPIC] = self
+
+    def start(self, now_ms: int) -> None:
+        timers = self._broker.timers
+
+        def interval_ms() -> int:
+            return self._broker.config.offsets_retention_check_interval_ms
+
+        timers.add(Periodic(timers, interval_ms, self._expire_offsets), now_ms + interval_ms())
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def shard(self, group_id: str) -> Shard:
+        """The shard of a group. Raises Refusal with what the client should hear."""
+        topic = self._broker.image.topics.get(OFFSETS_TOPIC)
+        if topic is None or not topic.partitions:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        tenure = self.tenures.get(partition_of(group_id, len(topic.partitions)))
+        if tenure is None:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        if not tenure.is_loaded:
+            if tenure.at < 0 and tenure.retry is None:
+                # Whoever is asked for goes first; most logs are short.
+                self._load_slice(tenure)
+            if not tenure.is_loaded:
+                raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return tenure.shard
+
+    def writable_shard(self, group_id: str) -> Shard:
+        """The same for a request that must write: nothing is decided that could not be written."""
+        shard = self.shard(group_id)
+        leading = self.tenures[shard.number].replica.leading
+        if leading is None or not leading.has_enough:
+            raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return shard
+
+    @property
+    def shards(self) -> Iterable[Shard]:
+        return [tenure.shard for tenure in self.tenures.values() if tenure.is_loaded]
+
+    @property
+    def is_loading(self) -> bool:
+        return any(not tenure.is_loaded for tenure in self.tenures.values())
+
+    def write(self) -> None:
+        """The turn is over."""
+        while self.unwritten:
+            self.unwritten.popitem()[0].write()
+
+    # --- roles --------------------------------------------------------------------------------------------------
+
+    def lead(self, replica: Replica, now_ms: int) -> None:
+        tenure = self.tenures[replica.number] = Tenure(self, self._broker, replica)
+        self._begin_loading(tenure)
+
+    def rest(self, replica: Replica, now_ms: int) -> None:
+        tenure = self.tenures.pop(replica.number, None)
+        if tenure is not None:
+            self._end(tenure)
+
+    def _end(self, tenure: Tenure) -> None:
+        self._loading.pop(tenure, None)
+        self.unwritten.pop(tenure, None)
+        if tenure.retry is not None:
+            self._broker.timers.cancel(tenure.retry)
+        tenure.close()
+
+    def reload(self, tenure: Tenure, reason: str) -> None:
+        """The state of a shard is not that of its log: begin again from the log, after a while."""
+        if self.tenures.get(tenure.replica.number) is not tenure:
+            return
+        self._broker.say(f"{OFFSETS_TOPIC}-{tenure.replica.number} is loaded again: {reason}")
+        self._end(tenure)
+        fresh = self.tenures[tenure.replica.number] = Tenure(self, self._broker, tenure.replica)
+
+        def again() -> None:
+            fresh.retry = None
+            self._begin_loading(fresh)
+
+        fresh.retry = Later(again)
+        self._broker.timers.add(fresh.retry, self._broker.now_ms + _RELOAD_MS)
+
+    # --- loading ------------------------------------------------------------------------------------------------
+
+    def _begin_loading(self, tenure: Tenure) -> None:
+        self._loading[tenure] = None
+        if self._load_timer.bucket < 0:
+            self._broker.timers.add(self._load_timer, self._broker.now_ms)
+
+    def _load(self) -> None:
+        """A slice of the log, or a few short logs."""
+        budget = _SLICE_BYTES
+        while self._loading and budget > 0:
+            budget -= self._load_slice(next(iter(self._loading))) + _SLICE_BYTES // 8
+        if self._loading:
+            self._broker.timers.add(self._load_timer, self._broker.now_ms)
+
+    def load_now(self) -> None:
+        """Somebody asks for all groups: go on with those whose logs are short, before their turn comes."""
+        budget = 4 * _SLICE_BYTES
+        for tenure in list(self._loading):
+            if budget <= 0:
+                break
+            budget -= self._load_slice(tenure)
+
+    def _load_slice(self, tenure: Tenure) -> int:
+        """Replay the next piece of a log; how many bytes it had."""
+        broker, replica = self._broker, tenure.replica
+        try:
+            log = replica.log
+            if tenure.at < 0:
+                tenure.at, tenure.end = log.log_start_offset, log.next_offset
+            piece = log.slice(tenure.at, tenure.end, _SLICE_BYTES, whole_first=True)
+            data = broker.disk.read(piece.file, piece.position, piece.size) if piece is not None else b""
+        except DiskError as error:
+            broker.disk_failed(f"{OFFSETS_TOPIC}-{replica.number}", error)
+            self.reload(tenure, str(error))
+            return _SLICE_BYTES
+        last = tenure.at - 1
+        try:
+            for record in decode_batches(data):
+                last = record.offset
+                self._replay(tenure, record)
+        except CorruptRecords as error:
+            self.reload(tenure, str(error))
+            return _SLICE_BYTES
+        # Compaction leaves batches without records: those at the end of a piece are passed over.
+        passed = max(last, _last_offset(data)) + 1
+        if not data or passed <= tenure.at or passed >= tenure.end:
+            self._loaded(tenure)
+        else:
+            tenure.at = passed
+        return len(data)
+
+    def _replay(self, tenure: Tenure, record: Record) -> None:
+        if record.offset < tenure.at:
+            return
+        try:
+            known = decode(record.key, record.value)
+        except Malformed as damage:
+            self._broker.say_once(
+                f"{OFFSETS_TOPIC}-{tenure.replica.number}: the record at {record.offset} is left out: {damage}"
+            )
+            return
+        if known is not None:
+            tenure.shard.replay(known)
+
+    def _loaded(self, tenure: Tenure) -> None:
+        self._loading.pop(tenure, None)
+        tenure.is_loaded = True
+        tenure.wait_for_loaded()
+        tenure.shard.loaded(self._broker.now_ms)
+
+    # --- the topic ----------------------------------------------------------------------------------------------
+
+    def create_topic(self, done: Callable[[ErrorCode], None]) -> None:
+        """Create the topic if it is not there: `done(NONE)` when this broker knows of it, or why it is not made."""
+        if OFFSETS_TOPIC in self._broker.image.topics:
+            return done(ErrorCode.NONE)
+        self._creating.append(done)
+        if len(self._creating) > 1:
+            return None
+        broker, config = self._broker, self._broker.config
+        topic = {
+            "name": OFFSETS_TOPIC,
+            "num_partitions": config.offsets_topic_num_partitions,
+            # Nobody else will ever come to a single node.
+            "replication_factor": config.offsets_topic_replication_factor if broker.clustered else 1,
+            "configs": [
+                {"name": "cleanup.policy", "value": "compact"},
+                {"name": "compression.type", "value": "producer"},
+                {"name": "segment.bytes", "value": str(config.offsets_topic_segment_bytes)},
+            ],
+        }
+
+        def is_moved(answer: Any) -> bool:
+            return any(int(row.error_code) == ErrorCode.NOT_CONTROLLER for row in answer.topics)
+
+        def answered(answer: Any, error: str | None) -> None:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if answer is not None:
+                row = answer.topics[0]
+                if int(row.error_code) in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    code = ErrorCode.NONE
+                else:
+                    broker.say_once(
+                        f"{OFFSETS_TOPIC} cannot be created: {row.error_message or row.error_code}"
+                    )
+            if code is ErrorCode.NONE:
+                broker.forwarding.when(lambda: OFFSETS_TOPIC in broker.image.topics, lambda: tell(code))
+            else:
+                tell(code)
+
+        def tell(code: ErrorCode) -> None:
+            waiting, self._creating = self._creating, []
+            for each in waiting:
+                each(code)
+
+        request = {"topics": [topic], "timeout": _CREATE_MS}
+        broker.forwarding.insist(
+            _CREATE_TOPICS, _CREATE_TOPICS_VERSION, request, is_moved, answered, _CREATE_MS
+        )
+        return None
+
+    # --- what happens elsewhere ---------------------------------------------------------------------------------
+
+    def follow(self, before: Image, records: Iterable[Any]) -> None:
+        """Offsets in a topic that was deleted go with it."""
+        gone = {
+            topic.name
+            for record in records
+            if isinstance(record, TopicRemoved)
+            and (topic := before.topics_by_id.get(record.topic_id)) is not None
+        }
+        if gone:
+            for tenure in self._writable():
+                tenure.shard.topics_deleted(gone)
+
+    def _expire_offsets(self, now_ms: int) -> None:
+        for tenure in self._writable():
+            tenure.shard.expire_offsets(self._broker.wall_ms)
+
+    def _writable(self) -> list[Tenure]:
+        return [
+            tenure
+            for tenure in self.tenures.values()
+            if tenure.is_loaded and (leading := tenure.replica.leading) is not None and leading.has_enough
+        ]
+
+
+def _last_offset(data: bytes) -> int:
+    """The last offset of the whole batches in a piece of a log; -1 if there are none."""
+    last = -1
+    for batch in whole_batches(data):
+        header = HEADER.unpack_from(batch)
+        last = header[0] + header[6]
+    return last
