@@ -9,6 +9,9 @@ import pytest
 from ottla.broker.api.table import APIS
 from ottla.wire.encode import request_encoder
 from ottla.wire.schema import request_header_is_flexible
+from tests.broker.api.members import Member, committed, find, settle
+
+GROUPS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47)
 
 EVERY = [
     pytest.param(api.key, version, id=f"{api.handler.__name__}-v{version}")
@@ -17,8 +20,14 @@ EVERY = [
 ]
 
 
-def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str, Any]]:
-    """A request of each API with the fields of all its versions, about the topic `t`."""
+def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dict[int, dict[str, Any]]:
+    """A request of each API with the fields of all its versions, about the topic `t`.
+
+    The group `g` has one member and an assignment, the group `by-hand` has committed and no members.
+    """
+    member = {"group_id": "g", "generation_id": 1, "member_id": member_id, "group_instance_id": None}
+    offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": 0, "committed_metadata": "m"}
+    asked = {"name": "t", "topic_id": topic_id, "partition_indexes": [0, 1]}
     partition = {
         "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "partition_index": 0, "offset": 1,
         "timestamp": -1, "index": 0, "records": batch, "current_leader_epoch": -1, "leader_epoch": 0,
@@ -37,7 +46,24 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str,
         1: {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "topics": [topic]},
         2: {"replica_id": -1, "topics": [topic]},
         3: {"topics": [{"name": "t"}]},
+        8: member | {
+            "generation_id_or_member_epoch": 1, "retention_time": -1,
+            "topics": [{"name": "t", "topic_id": topic_id, "partitions": [offset]}],
+        },
+        9: {
+            "group_id": "by-hand", "topics": [asked],
+            "groups": [{"group_id": "by-hand", "member_id": None, "member_epoch": -1, "topics": [asked]}],
+        },
         10: {"key": "g", "coordinator_keys": ["g"]},
+        11: member | {
+            "session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer", "reason": "",
+            "protocols": [{"name": "range", "metadata": b"m"}],
+        },
+        12: member,
+        13: member | {"members": [{"member_id": member_id, "group_instance_id": None, "reason": None}]},
+        14: member | {"protocol_type": None, "protocol_name": None, "assignments": []},
+        15: {"groups": ["g"], "include_authorized_operations": True},
+        16: {"states_filter": ["Stable"], "types_filter": ["classic"]},
         18: {"client_software_name": "test", "client_software_version": "1"},
         19: {"topics": [{"name": "new", "num_partitions": 2, "replication_factor": 1}]},
         20: {"topic_names": ["t"], "topics": [{"name": "t"}], "timeout": 1000},
@@ -49,10 +75,12 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str,
         34: {"dirs": [{"path": log_dir, "topics": [{"name": "t", "partitions": [0]}]}]},
         35: {"topics": [{"topic": "t", "partitions": [0]}]},
         37: {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout": 1000},
+        42: {"groups_names": ["by-hand"]},
         43: {"election_type": 0, "topic_partitions": None},
         44: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
         45: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]},
         46: {"topics": [{"name": "t", "partition_indexes": [0]}]},
+        47: {"group_id": "by-hand", "topics": [{"name": "t", "partitions": [{"partition_index": 0}]}]},
         55: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [partition]}]},
         56: {
             "broker_id": 1, "broker_epoch": 1,
@@ -84,6 +112,15 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str) -> dict[int, dict[str,
     }  # fmt: skip
 
 
+def groups(client: Any) -> str:
+    """Make the groups that the requests speak of; the id of the member."""
+    find(client)
+    member = Member(client.driver, "g")
+    settle(member)
+    assert set(Member(client.driver, "by-hand").commit({("t", 0): 5}, metadata="text").values()) == {0}
+    return member.member_id
+
+
 def error_codes(entity: Any) -> list[int]:
     """All error codes anywhere in an answer."""
     if isinstance(entity, tuple):
@@ -101,11 +138,11 @@ def error_codes(entity: Any) -> list[int]:
 def test_every_version_is_answered(key: int, version: int, client: Any, batch: Any) -> None:
     topic_id = client.create("t", 2)
     client.produce("t", batch(b"one", b"two"))
-    answer = client.ask(
-        key, version, **requests(topic_id, batch(b"x"), client.driver.broker.directories.all[0].path)[key]
-    )
-    coordinators_come_later, no_such_broker = 15, 102
-    expected = {10: coordinators_come_later, 64: no_such_broker}
+    member_id = groups(client) if key in GROUPS else ""
+    path = client.driver.broker.directories.all[0].path
+    answer = client.ask(key, version, **requests(topic_id, batch(b"x"), path, member_id)[key])
+    no_such_broker = 102
+    expected = {64: no_such_broker}
     assert set(error_codes(answer)) <= {expected.get(key, 0)}
     check = globals()[f"check_{APIS[key].handler.__name__}"]
     check(answer, version, client)
@@ -118,9 +155,9 @@ def test_no_request_however_broken_is_an_error_of_ours(
     """Bytes changed, cut off and put in at random: each is answered, or ends its connection, and no more."""
     driver = client.driver
     topic_id = client.create("t", 2)
-    body = request_encoder(key, version)(
-        requests(topic_id, batch(b"x"), client.driver.broker.directories.all[0].path)[key]
-    )
+    member_id = groups(client) if key in GROUPS else ""
+    path = client.driver.broker.directories.all[0].path
+    body = request_encoder(key, version)(requests(topic_id, batch(b"x"), path, member_id)[key])
     tags = b"\0" if request_header_is_flexible(key, version) else b""
     chance = random.Random(key * 100 + version)
     for _ in range(60):
@@ -179,8 +216,62 @@ def check_metadata(answer: Any, version: int, client: Any) -> None:
 
 def check_find_coordinator(answer: Any, version: int, client: Any) -> None:
     rows = answer.coordinators if version >= 4 else [answer]
-    assert [row.node_id for row in rows] == [-1]
-    assert version < 1 or "not served" in rows[0].error_message
+    assert [(row.node_id, row.host, row.port) for row in rows] == [(1, "127.0.0.1", 9092)]
+
+
+def check_join_group(answer: Any, version: int, client: Any) -> None:
+    assert answer.generation_id == 2 and answer.leader == answer.member_id
+    assert [(row.member_id, row.metadata) for row in answer.members] == [(answer.member_id, b"m")]
+    assert version < 7 or answer.protocol_type == "consumer"
+
+
+def check_sync_group(answer: Any, version: int, client: Any) -> None:
+    assert answer.assignment.startswith(b"test-")
+    assert version < 5 or (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+
+
+def check_heartbeat(answer: Any, version: int, client: Any) -> None:
+    pass
+
+
+def check_leave_group(answer: Any, version: int, client: Any) -> None:
+    assert version < 3 or len(answer.members) == 1
+    assert client.ask(15, 5, groups=["g"]).groups[0].group_state == "Empty"
+
+
+def check_offset_commit(answer: Any, version: int, client: Any) -> None:
+    assert [len(topic.partitions) for topic in answer.topics] == [1]
+    assert committed(client, "g", ("t", 0)) == {("t", 0): 1}
+
+
+def check_offset_fetch(answer: Any, version: int, client: Any) -> None:
+    topics = answer.groups[0].topics if version >= 8 else answer.topics
+    first, second = topics[0].partitions
+    assert (first.committed_offset, first.metadata) == (5, "text")
+    assert version < 5 or first.committed_leader_epoch == 7
+    assert second.committed_offset == -1
+
+
+def check_offset_delete(answer: Any, version: int, client: Any) -> None:
+    assert committed(client, "by-hand", ("t", 0)) == {("t", 0): -1}
+
+
+def check_describe_groups(answer: Any, version: int, client: Any) -> None:
+    [group] = answer.groups
+    assert (group.group_state, group.protocol_type, group.protocol_data) == ("Stable", "consumer", "range")
+    [member] = group.members
+    assert (member.client_id, member.client_host) == ("test", "/test")
+    assert member.member_assignment == member.member_id.encode()
+
+
+def check_list_groups(answer: Any, version: int, client: Any) -> None:
+    expected = {"g"} if version >= 4 else {"g", "by-hand"}
+    assert {group.group_id for group in answer.groups} == expected
+
+
+def check_delete_groups(answer: Any, version: int, client: Any) -> None:
+    assert [row.group_id for row in answer.results] == ["by-hand"]
+    assert committed(client, "by-hand") == {}
 
 
 def check_api_versions(answer: Any, version: int, client: Any) -> None:
