@@ -26,7 +26,12 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
     The group `g` has one member and an assignment, the group `by-hand` has committed and no members.
     """
     member = {"group_id": "g", "generation_id": 1, "member_id": member_id, "group_instance_id": None}
-    offset = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": 0, "committed_metadata": "m"}
+    offset = {
+        "partition_index": 0,
+        "committed_offset": 1,
+        "committed_leader_epoch": 0,
+        "committed_metadata": "m",
+    }
     asked = {"name": "t", "topic_id": topic_id, "partition_indexes": [0, 1]}
     partition = {
         "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "partition_index": 0, "offset": 1,

@@ -66,7 +66,7 @@ class Classic:
         if not self._has_room(group, request.member_id):
             member = group.members.get(request.member_id)
             if member is not None:
-                self.rebalancing.let_go(group, member)
+                self.rebalancing.remove(group, member, now_ms)
             return _fail_join(reply, UNKNOWN_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not group.supports(request.protocol_type, request.protocols):
             return _fail_join(reply, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

@@ -42,6 +42,7 @@ class Rebalancing:
         """A session is over."""
         if group.pending.pop(member.member_id, None) is not None:
             self.complete_if_all_joined(group, now_ms)
+            self._shard.forget_if_nothing(group)
         elif group.members.get(member.member_id) is member:
             self.remove(group, member, now_ms)
 

@@ -50,8 +50,8 @@ def test_there_are_no_controller_endpoints(client: Any) -> None:
     assert client.ask(60, endpoint_type=9).error_code.value == UNSUPPORTED_ENDPOINT_TYPE
 
 
-def test_groups_and_transactions_are_told_honestly_that_they_must_wait(client: Any) -> None:
-    for key_type, word in ((0, "groups"), (1, "transactions")):
+def test_transactions_and_share_groups_are_told_honestly_that_they_must_wait(client: Any) -> None:
+    for key_type, word in ((1, "transactions"), (2, "share groups")):
         answer = client.ask(10, key_type=key_type, coordinator_keys=["a", "b"])
         assert [row.key for row in answer.coordinators] == ["a", "b"]
         assert {row.error_code.value for row in answer.coordinators} == {COORDINATOR_NOT_AVAILABLE}

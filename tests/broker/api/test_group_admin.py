@@ -1,0 +1,207 @@
+"""FindCoordinator, DescribeGroups, ListGroups and DeleteGroups; and the topic that it all lies in."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ottla.model.errors import ErrorCode
+from tests.broker.api.members import COMMIT, FIND, Member, committed, find, settle, topic_rows
+
+Start = Callable[..., Any]
+DESCRIBE, LIST, DELETE = 15, 16, 42
+
+
+@pytest.fixture
+def driver(drive: Start) -> Any:
+    driver = drive(group_initial_rebalance_delay_ms="0")
+    driver.connect().create("t", 4)
+    return driver
+
+
+def test_the_first_who_asks_makes_the_topic(driver: Any) -> None:
+    client = driver.connect()
+    assert "__consumer_offsets" not in driver.broker.image.topics
+    found = find(client)
+    assert (found.error_code, found.node_id, found.host, found.port) == (0, 1, "127.0.0.1", 9092)
+    topic = driver.broker.image.topics["__consumer_offsets"]
+    assert len(topic.partitions) == 50 and topic.partitions[0].replicas == (1,) and topic.internal
+    config = driver.replica("__consumer_offsets").config
+    assert config.compact and config.segment_bytes == 100 << 20
+
+
+def test_a_request_before_anybody_asked_is_for_somebody_else(driver: Any) -> None:
+    client = driver.connect()
+    assert Member(driver, "g").heartbeat() == ErrorCode.NOT_COORDINATOR
+    assert set(Member(driver, "g").commit({("t", 0): 1}).values()) == {ErrorCode.NOT_COORDINATOR}
+    assert client.ask(9, 7, group_id="g", topics=None).error_code == ErrorCode.NOT_COORDINATOR
+    assert client.ask(LIST).groups == ()
+
+
+def test_asking_for_metadata_makes_it_not(driver: Any) -> None:
+    answer = driver.connect().ask(3, topics=[{"name": "__consumer_offsets"}], allow_auto_topic_creation=True)
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "__consumer_offsets" not in driver.broker.image.topics
+
+
+def test_all_who_ask_meanwhile_are_answered_by_one_creation(driver: Any) -> None:
+    driver.are_proposals_held = True
+    clients = [driver.connect() for _ in range(3)]
+    for client in clients:
+        client.send(FIND, 4, key_type=0, coordinator_keys=["g", "h", "g"])
+        assert not client.answers
+    assert len(driver.held_proposals) == 1
+    driver.commit()
+    driver.turn()
+    for client in clients:
+        [answer] = client.answers
+        assert [(row.key, row.node_id) for row in answer.coordinators] == [("g", 1), ("h", 1)]
+
+
+def test_groups_are_spread_as_on_kafka(driver: Any) -> None:
+    """Java's hash of the id, by the number of partitions: a tool of Kafka's looks for a group there."""
+    find(driver.connect())
+    for group, number in (
+        ("g", 3),
+        ("console-consumer-12345", 6),
+        ("", 0),
+        ("größe", 7),
+        ("polygenelubricants", 0),
+    ):
+        Member(driver, group).commit({("t", 0): 1})
+        written = [each for each in range(50) if driver.replica("__consumer_offsets", each).high_watermark]
+        assert number in written, (group, number, written)
+
+
+def test_groups_are_described_as_they_are(driver: Any) -> None:
+    find(driver.connect())
+    member = Member(driver, "g", "instance")
+    member.begin_join("range")
+    member.joined()
+    client = driver.connect()
+
+    def described() -> Any:
+        return client.ask(DESCRIBE, 6, groups=["g"]).groups[0]
+
+    group = described()
+    assert (group.group_state, group.protocol_type, group.protocol_data) == (
+        "CompletingRebalance", "consumer", "",
+    )  # fmt: skip
+    assert group.members[0].member_metadata == b""
+    member.send_sync()
+    member.synced()
+    group = described()
+    assert (group.error_code, group.group_state, group.protocol_data) == (0, "Stable", "range")
+    [row] = group.members
+    assert (row.member_id, row.group_instance_id) == (member.member_id, "instance")
+    assert (row.client_id, row.client_host) == ("test", "/test") and row.member_metadata
+    assert group.authorized_operations == -(2**31)
+    member.leave()
+    assert described().group_state == "Empty"
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_group_that_is_not_there_is_dead(driver: Any, version: int) -> None:
+    client = driver.connect()
+    find(client)
+    rows = client.ask(DESCRIBE, version, groups=["a", "b"], include_authorized_operations=True).groups
+    assert [(row.group_id, row.group_state) for row in rows] == [("a", "Dead"), ("b", "Dead")]
+    expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0
+    assert {int(row.error_code) for row in rows} == {expected}
+    assert all(row.authorized_operations > 0 for row in rows)
+
+
+def test_groups_are_listed_by_state_and_type(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    settle(Member(driver, "stable"))
+    Member(driver, "by-hand").commit({("t", 0): 1})
+
+    def listed(**fields: Any) -> dict[str, tuple[str, str, str]]:
+        return {
+            row.group_id: (row.protocol_type, row.group_state, row.group_type)
+            for row in client.ask(LIST, **fields).groups
+        }
+
+    stable, by_hand = ("consumer", "Stable", "classic"), ("", "Empty", "classic")
+    assert listed() == {"stable": stable, "by-hand": by_hand}
+    assert listed(states_filter=["stable"]) == {"stable": stable}
+    assert listed(states_filter=["Empty", "Dead"]) == {"by-hand": by_hand}
+    assert listed(types_filter=["Classic"]) == {"stable": stable, "by-hand": by_hand}
+    assert listed(types_filter=["consumer"]) == listed(states_filter=["nonsense"]) == {}
+
+
+def test_only_groups_without_members_are_deleted(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    member = Member(driver, "members")
+    settle(member)
+    Member(driver, "by-hand").commit({("t", 0): 1, ("t", 1): 2})
+    answer = client.ask(DELETE, groups_names=["members", "by-hand", "nobody's", "by-hand"])
+    assert {row.group_id: int(row.error_code) for row in answer.results} == {
+        "members": ErrorCode.NON_EMPTY_GROUP, "by-hand": 0, "nobody's": ErrorCode.GROUP_ID_NOT_FOUND,
+    }  # fmt: skip
+    assert committed(client, "by-hand") == {} and member.heartbeat() == 0
+    member.leave()
+    assert [int(row.error_code) for row in client.ask(DELETE, groups_names=["members"]).results] == [0]
+    assert client.ask(LIST).groups == ()
+    settle(Member(driver, "members"))
+
+
+def test_what_is_in_the_topic_and_makes_no_sense_is_left_out(driver: Any, batch: Any) -> None:
+    client = driver.connect()
+    find(client)
+    Member(driver, "g").commit({("t", 0): 1})
+    for key, value in (
+        (b"", b""), (b"\0", None), (b"\0\2", b"x"), (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\4"), (b"\x7f\xff", b"future"),
+        (b"\0\2\0\1g", b"\0\3\0\1"), (b"\0\1\0\1g\0\1t\0\0\0\0", b"\x7f\xff"),
+    ):  # fmt: skip
+        row = client.produce("__consumer_offsets", batch(value, key=key), 3)
+        assert row.error_code == 0
+    replica = driver.replica("__consumer_offsets", 3)
+    driver.broker.coordinating.rest(replica, driver.now_ms)
+    driver.broker.coordinating.lead(replica, driver.now_ms)
+    assert committed(client, "g") == {("t", 0): 1}
+
+
+def test_a_batch_that_cannot_be_written_is_no_commit(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    member = Member(driver, "g")
+    settle(member)
+    member.commit({("t", 0): 1})
+    replica = driver.replica("__consumer_offsets", 3)
+    config = replica.config
+    replica.configure(type(config).resolve({"max.message.bytes": "10"}, driver.broker.config))
+    assert set(member.commit({("t", 0): 2}).values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
+    replica.configure(config)
+    # It begins again with what was written.
+    assert member.heartbeat() == 0
+    driver.advance(1100)
+    assert committed(client, "g") == {("t", 0): 1}
+    assert member.heartbeat() == 0 and set(member.commit({("t", 0): 3}).values()) == {0}
+
+
+def test_while_a_partition_is_loaded_it_says_so(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    member = Member(driver, "g")
+    settle(member)
+    for at in range(400):
+        client.ask(
+            COMMIT, 9, group_id="g", generation_id_or_member_epoch=1, member_id=member.member_id,
+            topics=topic_rows({("t", 0): at}, "x" * 1500),
+        )  # fmt: skip
+    replica = driver.replica("__consumer_offsets", 3)
+    driver.broker.coordinating.rest(replica, driver.now_ms)
+    assert set(member.commit({("t", 0): 9}).values()) == {ErrorCode.NOT_COORDINATOR}
+    driver.broker.coordinating.lead(replica, driver.now_ms)
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert set(member.commit({("t", 0): 9}).values()) == {loading}
+    assert client.ask(9, 7, group_id="g", topics=None).error_code == loading
+    assert client.ask(DESCRIBE, 5, groups=["g"]).groups[0].error_code == loading
+    # Nobody is missed yet.
+    assert member.heartbeat() == 0
+    driver.advance(500)
+    assert committed(client, "g") == {("t", 0): 399}
+    assert member.heartbeat() == 0

@@ -1,0 +1,82 @@
+"""The table of states, and what a group makes of its members' protocols and subscriptions."""
+
+from collections import deque
+
+import pytest
+
+from ottla.groups.group import TRANSITIONS, Event, Group, Member, State, topics_of
+from tests.broker.api.members import subscription
+
+
+def member(name: str, *protocols: str) -> Member:
+    return Member(
+        name, None, client_id="c", client_host="/h", session_timeout_ms=10_000, rebalance_timeout_ms=60_000,
+        protocols=tuple((each, b"") for each in protocols),
+    )  # fmt: skip
+
+
+def test_every_state_can_be_reached_and_only_dead_is_the_end() -> None:
+    reached, line = {State.EMPTY}, deque([State.EMPTY])
+    while line:
+        state = line.popleft()
+        for (begin, _event), end in TRANSITIONS.items():
+            if begin is state and end not in reached:
+                reached.add(end)
+                line.append(end)
+    assert reached == set(State)
+    assert {state for state in State if not any(begin is state for begin, _event in TRANSITIONS)} == {
+        State.DEAD
+    }
+
+
+def test_every_event_is_somewhere_in_the_table() -> None:
+    assert {event for _state, event in TRANSITIONS} == set(Event)
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("event", Event)
+def test_what_is_not_in_the_table_does_not_happen(state: State, event: Event) -> None:
+    group = Group("g")
+    group.state = state
+    if (state, event) in TRANSITIONS:
+        group.happens(event, 5)
+        assert (group.previous, group.state, group.since_ms) == (state, TRANSITIONS[state, event], 5)
+    else:
+        with pytest.raises(KeyError):
+            group.happens(event, 5)
+        assert group.state is state
+
+
+def test_votes_decide_between_what_all_have() -> None:
+    group = Group("g")
+    for at, protocols in enumerate((("a", "b", "c"), ("c", "b"), ("b", "c", "a"), ("b", "c"))):
+        group.add(member(str(at), *protocols), "consumer")
+    assert group.choose_protocol() == "b"
+    group.add(member("4", "c", "b"), "consumer")
+    # Two each, since nobody has all of a: what the first member prefers.
+    group.members["0"].protocols = (("b", b""), ("c", b""))
+    group.add(member("5", "c", "b"), "consumer")
+    assert group.choose_protocol() == "b"
+
+
+def test_the_leader_is_the_first_and_then_the_next() -> None:
+    group = Group("g")
+    first, second = member("1", "a"), member("2", "a")
+    group.add(first, "consumer")
+    group.add(second, "consumer")
+    assert group.leader_id == "1"
+    group.remove(first)
+    assert group.leader_id == "2"
+    group.remove(second)
+    assert group.leader_id is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "topics"),
+    [
+        (subscription("a", "b"), ["a", "b"]), (subscription(), []), (b"", None), (b"\0\1\0\0\0\1", None),
+        (b"\0\1\0\0\0\1\0\5a", None), (b"\0\1\xff\xff\xff\xff", None), (b"\0\1\0\0\0\1\0\1\xff", None),
+    ],
+)  # fmt: skip
+def test_topics_in_a_subscription(metadata: bytes, topics: list[str] | None) -> None:
+    assert topics_of(metadata) == topics
