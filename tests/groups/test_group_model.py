@@ -100,7 +100,17 @@ class Groups(RuleBasedStateMachine):
     @rule()
     def move(self) -> None:
         """The coordinator is lost; the next one has the log. Who waited hears that it must ask again."""
+        before = self.group
         self.world.begin()
+        if before is not None and before.state is State.STABLE:
+            after = self.group
+            assert after.state is State.STABLE
+            assert (after.generation, after.leader_id, after.static) == (
+                before.generation, before.leader_id, before.static,
+            )  # fmt: skip
+            assert {name: member.assignment for name, member in after.members.items()} == {
+                name: member.assignment for name, member in before.members.items()
+            }
         for consumer in self.consumers:
             consumer.join = consumer.sync = None
 

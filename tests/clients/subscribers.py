@@ -1,0 +1,206 @@
+"""Members of consumer groups, as each of the clients makes them: each polls in a thread of its own and notes what it has and sees."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import aiokafka
+import aiokafka.abc
+import aiokafka.coordinator.assignors.range
+import aiokafka.coordinator.assignors.roundrobin
+import aiokafka.coordinator.assignors.sticky.sticky_assignor
+import confluent_kafka
+import kafka
+import kafka.coordinator.assignors.range
+import kafka.coordinator.assignors.roundrobin
+import kafka.coordinator.assignors.sticky.sticky_assignor
+
+from tests.clients.adapters import PATIENCE_S, QUIET
+
+Place = tuple[str, int]
+
+
+class Subscriber:
+    """`parts` is what it was assigned, `seen` what it read, `times` how often it was assigned something."""
+
+    assignors: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        address: str,
+        group: str,
+        *topics: str,
+        pattern: str | None = None,
+        assignor: str = "range",
+        instance: str | None = None,
+        session_ms: int = 6000,
+    ) -> None:
+        self.address, self.group, self.topics, self.pattern = address, group, list(topics), pattern
+        self.assignor, self.instance, self.session_ms = assignor, instance, session_ms
+        self.parts: frozenset[Place] = frozenset()
+        self.seen: list[tuple[str, int, int, bytes]] = []
+        self.times = 0
+        self.is_committing = False
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, daemon=True)
+        self._thread.start()
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self.error = error
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _assigned(self, parts: Iterable[Place]) -> None:
+        self.parts = frozenset(parts)
+        self.times += 1
+
+    def close(self) -> None:
+        """Leave, in order; static members leave without a word."""
+        self._stop.set()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+class ConfluentSubscriber(Subscriber):
+    name = "confluent"
+    assignors = ("range", "roundrobin", "cooperative-sticky")
+
+    def _run(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.address, "group.id": self.group, "enable.auto.commit": False,
+                "auto.offset.reset": "earliest", "session.timeout.ms": self.session_ms, "heartbeat.interval.ms": 200,
+                "partition.assignment.strategy": self.assignor, "fetch.wait.max.ms": 100,
+                "topic.metadata.refresh.interval.ms": 500, **QUIET,
+                **({"group.instance.id": self.instance} if self.instance else {}),
+            }
+        )  # fmt: skip
+
+        def assigned(_consumer: Any, _parts: Any) -> None:
+            self.times += 1
+
+        consumer.subscribe([self.pattern] if self.pattern else self.topics, on_assign=assigned)
+        try:
+            while not self._stop.is_set():
+                message = consumer.poll(0.05)
+                self.parts = frozenset((each.topic, each.partition) for each in consumer.assignment())
+                if message is not None and not message.error():
+                    self.seen.append(
+                        (message.topic(), message.partition(), message.offset(), message.value())
+                    )
+                    if self.is_committing:
+                        consumer.commit(message, asynchronous=False)
+        finally:
+            consumer.close()
+
+
+_KAFKA = {
+    "range": kafka.coordinator.assignors.range.RangePartitionAssignor,
+    "roundrobin": kafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor,
+    "sticky": kafka.coordinator.assignors.sticky.sticky_assignor.StickyPartitionAssignor,
+}
+
+
+class KafkaPythonSubscriber(Subscriber):
+    name = "kafka-python"
+    assignors = tuple(_KAFKA)
+
+    def _run(self) -> None:
+        subscriber = self
+
+        class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Any) -> None:
+                pass
+
+            def on_partitions_assigned(self, assigned: Any) -> None:
+                subscriber._assigned((each.topic, each.partition) for each in assigned)
+
+        consumer = kafka.KafkaConsumer(
+            bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset="earliest",
+            session_timeout_ms=self.session_ms, heartbeat_interval_ms=200, fetch_max_wait_ms=100,
+            partition_assignment_strategy=[_KAFKA[self.assignor]], group_instance_id=self.instance,
+            metadata_max_age_ms=500,
+        )  # fmt: skip
+        if self.pattern:
+            consumer.subscribe(pattern=self.pattern, listener=Listener())
+        else:
+            consumer.subscribe(self.topics, listener=Listener())
+        try:
+            while not self._stop.is_set():
+                for records in consumer.poll(50).values():
+                    self.seen += [(each.topic, each.partition, each.offset, each.value) for each in records]
+                    if self.is_committing:
+                        consumer.commit()
+        finally:
+            consumer.close()
+
+
+_AIOKAFKA = {
+    "range": aiokafka.coordinator.assignors.range.RangePartitionAssignor,
+    "roundrobin": aiokafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor,
+    "sticky": aiokafka.coordinator.assignors.sticky.sticky_assignor.StickyPartitionAssignor,
+}
+
+
+class AioKafkaSubscriber(Subscriber):
+    name = "aiokafka"
+    assignors = tuple(_AIOKAFKA)
+
+    def _run(self) -> None:
+        asyncio.run(self._poll())
+
+    async def _poll(self) -> None:
+        subscriber = self
+
+        class Listener(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[misc]
+            def on_partitions_revoked(self, revoked: Any) -> None:
+                pass
+
+            def on_partitions_assigned(self, assigned: Any) -> None:
+                subscriber._assigned((each.topic, each.partition) for each in assigned)
+
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset="earliest",
+            session_timeout_ms=self.session_ms, heartbeat_interval_ms=200, fetch_max_wait_ms=100,
+            partition_assignment_strategy=[_AIOKAFKA[self.assignor]], group_instance_id=self.instance,
+            metadata_max_age_ms=500,
+        )  # fmt: skip
+        if self.pattern:
+            consumer.subscribe(pattern=self.pattern, listener=Listener())
+        else:
+            consumer.subscribe(self.topics, listener=Listener())
+        await consumer.start()
+        try:
+            while not self._stop.is_set():
+                found = await consumer.getmany(timeout_ms=50)
+                for records in found.values():
+                    self.seen += [(each.topic, each.partition, each.offset, each.value) for each in records]
+                if found and self.is_committing:
+                    await consumer.commit()
+        finally:
+            await consumer.stop()
+
+
+SUBSCRIBERS = (ConfluentSubscriber, KafkaPythonSubscriber, AioKafkaSubscriber)
+
+
+def eventually(wanted: Callable[[], Any], what: str = "") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not wanted():
+        assert time.monotonic() < deadline, f"it does not happen: {what}"
+        time.sleep(0.02)
+
+
+def have_all(members: Iterable[Subscriber], *places: Place) -> bool:
+    """Whether these members have these partitions among them, each once."""
+    held = [place for member in members for place in member.parts]
+    return sorted(held) == sorted(places)
