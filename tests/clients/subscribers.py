@@ -136,7 +136,8 @@ class KafkaPythonSubscriber(Subscriber):
             consumer.subscribe(self.topics, listener=Listener())
         try:
             while not self._stop.is_set():
-                for records in consumer.poll(50).values():
+                # Not shorter: a poll whose time is over while it waits for a sync forgets in this client that it joined.
+                for records in consumer.poll(1000).values():
                     self.seen += [(each.topic, each.partition, each.offset, each.value) for each in records]
                     if self.is_committing:
                         consumer.commit()
