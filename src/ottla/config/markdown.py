@@ -36,7 +36,7 @@ unknown name, is refused with `INVALID_CONFIG` and a sentence that says what wou
 """
 
 GROUPS_NOTE = """\
-Read by the coordinators of consumer groups and of transactions. Until a release has them, these settings are
+Read by the coordinators of consumer groups and of transactions. Until a release has transactions, their settings are
 accepted and described, and nothing reads them.
 """
 
