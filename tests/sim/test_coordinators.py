@@ -151,7 +151,10 @@ def test_nothing_is_told_that_the_next_coordinator_may_not_know() -> None:
             }]},
         ],
     }  # fmt: skip
+    replica = cluster.replica(first, TOPIC, number)
+    end = replica.log.next_offset
     written = cluster.ask(first, COMMIT, 8, body)
+    cluster.until(lambda: replica.log.next_offset > end)
     read = cluster.ask(first, FETCH, 7, {"group_id": "g", "topics": None, "require_stable": False})
     cluster.run(500)
     assert not written and not read

@@ -41,4 +41,4 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    print(render(), end="")
+    print(render(), end="")  # noqa: T201  (printing it is what it is for)
