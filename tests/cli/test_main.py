@@ -14,6 +14,8 @@ PATHS = [
     *(("topic", name) for name in ("create", "list", "describe", "alter", "delete")),
     ("partition",),
     *(("partition", name) for name in ("list", "reassign", "elect", "drain")),
+    ("group",),
+    *(("group", name) for name in ("list", "describe", "reset", "delete")),
     ("produce",),
     ("consume",),
     ("config",),

@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     import typer
 
 #: In the order of the help page; each module has `register(app)`.
-COMMANDS = ("up", "broker", "topic", "partition", "produce", "consume", "config", "log", "bench", "demo")
+COMMANDS = (
+    "up",
+    "broker",
+    "topic",
+    "partition",
+    "group",
+    "produce",
+    "consume",
+    "config",
+    "log",
+    "bench",
+    "demo",
+)
 
 HELP = f"""A message engine that speaks the Kafka protocol: broker, clients and tools in one command.
 

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ottla.client import groups as group_requests
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import BrokerNotFound, TopicNotFound, refused
+from ottla.client.groups import GroupInfo, GroupListing
 from ottla.client.metadata import Node, TopicInfo, TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
 from ottla.client.partitions import (
@@ -36,6 +38,8 @@ __all__ = [
     "ClusterInfo",
     "ConfigEntry",
     "Election",
+    "GroupInfo",
+    "GroupListing",
     "NewTopic",
     "Reassignment",
     "Resource",
@@ -375,6 +379,28 @@ class AsyncAdmin:
     ) -> dict[TopicPartition, Reassignment]:
         """The moves that are under way."""
         return await list_reassignments(self, partitions)
+
+    # Groups
+
+    async def list_groups(self) -> list[GroupListing]:
+        """The consumer groups of all brokers."""
+        return await group_requests.list_groups(self)
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        """A group's state and members."""
+        return await group_requests.describe_group(self, group)
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """All offsets that a group has committed."""
+        return await group_requests.group_offsets(self, group)
+
+    async def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit in a group's name; one with active members refuses."""
+        await group_requests.set_group_offsets(self, group, offsets)
+
+    async def delete_groups(self, groups: Iterable[str]) -> None:
+        """Delete groups without members, and their offsets."""
+        await group_requests.delete_groups(self, groups)
 
     async def ask_controller(self, api_key: int, body: Body, rows: Any) -> tuple[Any, str]:
         """Ask the controller; when it is not the controller any more, learn the new one and ask again."""

@@ -20,6 +20,8 @@ from ottla.client.admin import (
     ClusterInfo,
     ConfigEntry,
     Election,
+    GroupInfo,
+    GroupListing,
     NewTopic,
     Reassignment,
     Resource,
@@ -357,3 +359,23 @@ class Admin(_Blocking):
     ) -> dict[TopicPartition, Reassignment]:
         """The moves that are under way."""
         return self._thread.run(self._core.list_partition_reassignments(partitions))
+
+    def list_groups(self) -> list[GroupListing]:
+        """The consumer groups of all brokers."""
+        return self._thread.run(self._core.list_groups())
+
+    def describe_group(self, group: str) -> GroupInfo:
+        """A group's state and members."""
+        return self._thread.run(self._core.describe_group(group))
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """All offsets that a group has committed."""
+        return self._thread.run(self._core.group_offsets(group))
+
+    def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit in a group's name; one with active members refuses."""
+        self._thread.run(self._core.set_group_offsets(group, offsets))
+
+    def delete_groups(self, groups: Iterable[str]) -> None:
+        """Delete groups without members, and their offsets."""
+        self._thread.run(self._core.delete_groups(groups))
