@@ -96,7 +96,8 @@ class Classic:
             else:
                 self._replace(group, old, member_id, request, reply, now_ms)
         elif request.needs_known_id:
-            expected = _member(member_id, request)
+            # Only its session counts until it comes: what it supports it says again.
+            expected = _member(member_id, request._replace(protocols=()))
             group.pending[member_id] = expected
             self.rebalancing.begin_session(group, expected, now_ms)
             _fail_join(reply, member_id, ErrorCode.MEMBER_ID_REQUIRED)

@@ -3,7 +3,7 @@
 A member commits in its generation; who has none (generation -1) may commit while the group has no members. Errors by partition:
 UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10 names topics by id), OFFSET_METADATA_TOO_LARGE; for all:
 UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND (version 9), REBALANCE_IN_PROGRESS, INVALID_GROUP_ID
-and those of a coordinator that is elsewhere or not ready. Either all good partitions of a request are committed or none.
+and those of a coordinator that is elsewhere or not ready.
 """
 
 from __future__ import annotations
