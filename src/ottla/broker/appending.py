@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ottla.log.replay import DELTA, MAX_TIMESTAMP
+from ottla.log.validation import too_large
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
+from ottla.records.batch import HEADER
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -50,10 +53,20 @@ def append_as_leader(
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.number} is led elsewhere")
     if not leading.has_enough:
         raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{replica.topic}-{replica.number} has too small an ISR")
+    if len(batch) > replica.config.max_message_bytes:
+        raise too_large(len(batch), replica.config)
+    # It is our own: what else an append looks for in a client's batch is not looked for.
+    header = HEADER.unpack_from(batch)
     try:
         log = replica.log
-        base_offset, last_offset, _append_time, _duplicate = log.append(
-            batch, replica.leader_epoch, broker.wall_ms
+        base_offset, last_offset, _append_time, _duplicate = log.write(
+            batch,
+            len(batch),
+            log.next_offset + header[DELTA],
+            header[MAX_TIMESTAMP],
+            replica.leader_epoch,
+            broker.wall_ms,
+            -1,
         )
     except DiskError as error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

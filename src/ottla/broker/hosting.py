@@ -21,6 +21,7 @@ from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, Topic
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered
 from ottla.model.errors import ErrorCode
+from ottla.model.names import INTERNAL_TOPICS
 from ottla.ports.disk import DiskError
 from ottla.replication.replica import Replica
 from ottla.wire.acknowledgement import Acknowledge, acknowledgement
@@ -34,11 +35,13 @@ _CREATE_MAX: Final = 16
 
 
 class HostedTopic:
-    __slots__ = ("_acknowledgements", "name", "replicas", "topic_id")
+    __slots__ = ("_acknowledgements", "is_internal", "name", "replicas", "topic_id")
 
     def __init__(self, name: str, topic_id: bytes) -> None:
         self.name = name
         self.topic_id = topic_id
+        #: Whether only the broker itself writes to it.
+        self.is_internal = name in INTERNAL_TOPICS
         #: By partition number; only those that this broker has.
         self.replicas: dict[int, Replica] = {}
         self._acknowledgements: dict[int, Acknowledge] = {}

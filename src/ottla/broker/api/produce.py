@@ -3,9 +3,10 @@
 acks 0: written, no answer. acks 1: answered when it is in the log (durable policy: when it is synced). acks -1: answered
 when the high watermark has passed it. A repeated batch of an idempotent producer answers with its first offset (R14).
 
-Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, NOT_LEADER_OR_FOLLOWER (from version 10 on with the leader and
-where it is, KIP-951), INVALID_REQUIRED_ACKS, REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS and NOT_ENOUGH_REPLICAS_AFTER_APPEND (R8), and
-those of `PartitionLog.append`. The records are neither decoded nor copied on the way to the log.
+Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION (an internal one),
+NOT_LEADER_OR_FOLLOWER (from version 10 on with the leader and where it is, KIP-951), INVALID_REQUIRED_ACKS, REQUEST_TIMED_OUT,
+NOT_ENOUGH_REPLICAS and NOT_ENOUGH_REPLICAS_AFTER_APPEND (R8), and those of `PartitionLog.append`. The records are neither decoded nor
+copied on the way to the log.
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             try:
                 if hosted is None:
                     raise _unknown_topic(by_id)
+                if hosted.is_internal:
+                    raise Refusal(
+                        ErrorCode.INVALID_TOPIC_EXCEPTION, f"{hosted.name} is written by the broker alone"
+                    )
                 replica = hosted.replicas.get(index)
                 if replica is None or (leading := replica.leading) is None:
                     raise _not_led(broker, hosted, index)
