@@ -56,6 +56,8 @@ class Classic:
         ):
             return _fail_join(reply, request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
         is_unknown = request.member_id == UNKNOWN_MEMBER
+        if is_unknown:
+            self._shard.give_way(request.group_id)
         group = self._shard.classic_group(request.group_id)
         if group is None:
             if request.group_id in self._shard.groups:
