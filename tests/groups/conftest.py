@@ -113,7 +113,9 @@ class World:
     def decided(self, decision: Decision) -> None:
         for record in decision.records:
             encoded = encode(record)
-            assert decode(*encoded) == record
+            again = decode(*encoded)
+            assert again is not None and again.key == record.key
+            assert encode(again) == encoded
             if not decision.is_replayed:
                 self.shard.replay(record)
             self.records.append(encoded)
