@@ -86,7 +86,10 @@ def test_uniform_is_as_fair_as_the_subscriptions_allow_and_then_rests(
     for giver, share in shares.items():
         for taker, other in shares.items():
             if len(share) >= len(other) + 2:
-                assert not any(topic_id in by_name[taker].topics for topic_id, _number in share), (giver, taker)
+                assert not any(topic_id in by_name[taker].topics for topic_id, _number in share), (
+                    giver,
+                    taker,
+                )
     after = again(readers, shares)
     assert uniform(after, topics) == shares
 

@@ -37,7 +37,9 @@ class Client:
         fields: dict[str, Any] = {"instance_id": self.said.get("instance_id"), "owned": self.owned}
         if not self.epoch:
             fields |= self.said | {"owned": frozenset()}
-        request = Heartbeat(**{"group_id": "g", "member_id": self.name, "member_epoch": self.epoch, **fields, **other})
+        request = Heartbeat(
+            **{"group_id": "g", "member_id": self.name, "member_epoch": self.epoch, **fields, **other}
+        )
         heard = Heard()
         self.world.shard.consumer.heartbeat(request, heard, self.world.now_ms)
         assert heard.response is not None
@@ -269,7 +271,9 @@ def test_a_static_member_that_stays_away_is_lost(world: World, t: bytes) -> None
     assert two.numbers == [0, 1, 2, 3]
 
 
-def test_what_a_static_member_had_is_free_when_it_is_back_and_was_given_to_another(world: World, t: bytes) -> None:
+def test_what_a_static_member_had_is_free_when_it_is_back_and_was_given_to_another(
+    world: World, t: bytes
+) -> None:
     one = Client(world, "one", "t", instance_id="i").beat()
     one.beat(member_epoch=-2)
     two = Client(world, "two", "t").beat()
@@ -410,7 +414,9 @@ def commit(world: World, offset: int) -> None:
     world.shard.commit("g", [Commit("t", 0, offset, 0, "", bytes(16))], -1, (Heard(), {"error_code": 0}))
 
 
-def test_an_empty_group_of_either_kind_gives_way_to_the_other_and_leaves_its_offsets(world: World, t: bytes) -> None:
+def test_an_empty_group_of_either_kind_gives_way_to_the_other_and_leaves_its_offsets(
+    world: World, t: bytes
+) -> None:
     commit(world, 7)
     assert world.shard.groups["g"].type == "classic"
     one = Client(world, "one", "t").beat()

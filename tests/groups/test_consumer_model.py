@@ -76,7 +76,9 @@ class Groups(RuleBasedStateMachine):
         regex=st.sampled_from([None, None, "[ab]", ".*"]),
     )
     def come(self, instance: str | None, names: frozenset[str], regex: str | None) -> None:
-        if len(self.clients) < 5 and all(instance is None or client.instance != instance for client in self.clients):
+        if len(self.clients) < 5 and all(
+            instance is None or client.instance != instance for client in self.clients
+        ):
             self.count += 1
             self.clients.append(Client(f"m{self.count}", instance, names, regex))
 
@@ -261,9 +263,7 @@ class Groups(RuleBasedStateMachine):
         group = getattr(self, "clients", None) is not None and self.group
         if not group:
             return
-        held = {
-            place: name for name, member in group.members.items() for place in member.holding.held
-        }
+        held = {place: name for name, member in group.members.items() for place in member.holding.held}
         assert held == group.owners
         assert sum(len(member.holding.held) for member in group.members.values()) == len(held)
 
