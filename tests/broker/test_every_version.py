@@ -250,7 +250,9 @@ def check_consumer_group_describe(answer: Any, version: int, client: Any) -> Non
     [member] = group.members
     assert (member.member_id, member.member_epoch, member.subscribed_topic_regex) == ("one", 1, "t")
     for assignment in (member.assignment, member.target_assignment):
-        assert [(row.topic_name, list(row.partitions)) for row in assignment.topic_partitions] == [("t", [0, 1])]
+        assert [(row.topic_name, list(row.partitions)) for row in assignment.topic_partitions] == [
+            ("t", [0, 1])
+        ]
     assert version < 1 or member.member_type == 1
 
 

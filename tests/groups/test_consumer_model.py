@@ -204,13 +204,7 @@ class Groups(RuleBasedStateMachine):
         try:
             answer = self._send(client, client.epoch)
         except Refusal as refusal:
-            assert refusal.code in (
-                ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNRELEASED_INSTANCE_ID,
-                ErrorCode.GROUP_ID_NOT_FOUND,
-            ), refusal  # fmt: skip
-            # A dead one's instance is free when its session is over; nobody else is ever refused its place.
-            assert refusal.code is not ErrorCode.UNRELEASED_INSTANCE_ID or client.instance is not None
-            client.begin_again()
+            self._refused(client, refusal.code)
             return
         client.is_changed = False
         if is_lost:
@@ -226,6 +220,14 @@ class Groups(RuleBasedStateMachine):
             )
             # What is new is read at once; what is not told any more is given up when it gets to it.
             client.owned |= client.told
+
+    def _refused(self, client: Client, code: ErrorCode) -> None:
+        expected = {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.GROUP_ID_NOT_FOUND}
+        if client.instance is not None:
+            # One that died with this name has it until its session is over.
+            expected.add(ErrorCode.UNRELEASED_INSTANCE_ID)
+        assert code in expected
+        client.begin_again()
 
     # --- what holds always --------------------------------------------------------------------------------------
 
