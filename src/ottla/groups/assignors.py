@@ -80,36 +80,43 @@ def _is_near(reader: Reader, place: Place, topics: Topics) -> bool:
 
 def _equal_shares(readers: Sequence[Reader], topics: Topics) -> dict[str, Places]:
     """Everybody gets P // M or one more. Whoever has most keeps the larger shares: so the fewest move."""
-    wanted = _places(readers[0].topics, topics)
-    free = dict.fromkeys(wanted)
-    least, extra = divmod(len(wanted), len(readers))
+    free = set(_places(readers[0].topics, topics))
+    least, extra = divmod(len(free), len(readers))
+    # Sets as wholes: a group of a thousand is assigned anew for each member that comes.
+    had = {reader.member_id: reader.had & free for reader in readers}
     shares: dict[str, list[Place]] = {}
-    still = {reader.member_id: sum(place in free for place in reader.had) for reader in readers}
-    for reader in sorted(readers, key=lambda each: (-still[each.member_id], each.member_id)):
-        kept = [place for place in reader.had if place in free]
+    settled: dict[str, Places] = {}
+    for reader in sorted(readers, key=lambda each: (-len(had[each.member_id]), each.member_id)):
+        kept = had[reader.member_id] & free
         limit = least
         if len(kept) > least and extra:
             limit, extra = least + 1, extra - 1
         if len(kept) > limit:
             # What is in another rack is given away first.
-            kept.sort(key=lambda place: (not _is_near(reader, place, topics), place))  # used at once
-            del kept[limit:]
-        shares[reader.member_id] = kept
-        for place in kept:
-            del free[place]
-    left = _give_to_near(readers, topics, free, shares, least, extra)
-    _deal(readers, free, shares, least, left)
-    return {name: frozenset(share) for name, share in shares.items()}
+            near_first = sorted(kept, key=lambda place: (not _is_near(reader, place, topics), place))  # used at once
+            kept = frozenset(near_first[:limit])
+        free -= kept
+        settled[reader.member_id] = kept
+        if len(kept) <= least:
+            shares[reader.member_id] = []
+    if not free:
+        return settled
+    left = dict.fromkeys(sorted(free))
+    room = {name: least - len(settled[name]) for name in shares}
+    extra = _give_to_near(readers, topics, left, shares, room, extra)
+    _deal(left, shares, room, extra)
+    return {name: kept.union(shares[name]) if shares.get(name) else kept for name, kept in settled.items()}
 
 
 def _give_to_near(
     readers: Sequence[Reader], topics: Topics, free: dict[Place, None], shares: Mapping[str, list[Place]],
-    least: int, extra: int,
+    room: Mapping[str, int], extra: int,
 ) -> int:  # fmt: skip
-    """Give what has no reader to those in its rack; how many larger shares are left afterwards."""
+    """Give what has no reader to those in its rack; how many larger shares are left afterwards. `room` is what each may
+    be given, beside one more while there are larger shares left."""
     by_rack: dict[str, deque[str]] = {}
     for reader in readers:
-        if reader.rack_id is not None:
+        if reader.rack_id is not None and reader.member_id in room:
             by_rack.setdefault(reader.rack_id, deque()).append(reader.member_id)
     if not by_rack:
         return extra
@@ -118,11 +125,11 @@ def _give_to_near(
         racks = sorted(topics[place[0]].racks[place[1]] & by_rack.keys())
         for rack in sorted(racks, key=lambda rack: -len(by_rack[rack])):
             names = by_rack[rack]
-            while names and len(shares[names[0]]) >= least + (extra > 0):
+            while names and len(shares[names[0]]) >= room[names[0]] + (extra > 0):
                 names.popleft()
             if names:
                 share = shares[names[0]]
-                extra -= len(share) == least
+                extra -= len(share) == room[names[0]]
                 share.append(place)
                 del free[place]
                 names.rotate(-1)
@@ -131,18 +138,18 @@ def _give_to_near(
 
 
 def _deal(
-    readers: Sequence[Reader], free: Iterable[Place], shares: Mapping[str, list[Place]], least: int, extra: int
-) -> None:  # fmt: skip
+    free: Iterable[Place], shares: Mapping[str, list[Place]], room: Mapping[str, int], extra: int
+) -> None:
     """Deal out the rest one by one, as cards, so that the partitions of one topic are spread."""
-    waiting = deque(sorted(reader.member_id for reader in readers))
+    waiting = deque(sorted(room))
     for place in free:
         while True:
             name = waiting.popleft()
             share = shares[name]
-            if len(share) < least:
+            if len(share) < room[name]:
                 waiting.append(name)
                 break
-            if extra and len(share) == least:
+            if extra and len(share) == room[name]:
                 extra -= 1
                 break
         share.append(place)

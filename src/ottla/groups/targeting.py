@@ -90,6 +90,7 @@ class Targeting:
         assign = ASSIGNORS[group.assignor(self._host.config.group_consumer_assignors[0])]
         target = assign(readers, {view.topic_id: view for view in topics.values()})
         for member_id, places in target.items():
-            if group.targets.get(member_id) != places:
+            before = group.targets.get(member_id)
+            if before is not places and before != places:
                 yield group.target_record(member_id, places)
         yield group.assignment_record(self._host.wall_ms)
