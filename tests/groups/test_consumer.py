@@ -282,6 +282,21 @@ def test_what_a_static_member_had_is_free_when_it_is_back_and_was_given_to_anoth
     assert sorted(back.numbers + two.beat().numbers) == [0, 1, 2, 3]
 
 
+def test_an_administrator_sends_static_members_away(world: World, t: bytes) -> None:
+    one, two = Client(world, "one", "t", instance_id="i"), Client(world, "two", "t")
+    settle(one, two)
+    leaving = [("", "i"), ("two", None), ("", "nobody"), ("", None)]
+    unknown = ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.shard.classic.leave("g", leaving, world.now_ms) == [
+        ErrorCode.NONE,
+        unknown,
+        unknown,
+        unknown,
+    ]
+    assert two.beat().numbers == [0, 1, 2, 3]
+    assert refused(one) is unknown
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 JOIN = {"member_epoch": 0, "owned": frozenset(), "names": frozenset({"t"}), "rebalance_timeout_ms": 1}

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 GROUPS: Final = "Groups and transactions"
 ASSIGNORS: Final = ("uniform", "range")
-POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 SESSION: Final = "consumer.session.timeout.ms"
 HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
 
@@ -57,14 +56,6 @@ CONSUMER_GROUPS: Final = (
         "How the partitions of a consumer group may be assigned; the first is the default.",
         check=lambda value: isinstance(value, tuple) and bool(value) and set(value) <= set(ASSIGNORS),
         form="a comma-separated list of at least one of uniform, range",
-        section=GROUPS,
-    ),
-    Definition(
-        "group.consumer.migration.policy",
-        "string",
-        "bidirectional",
-        "Which groups may change between the classic and the consumer protocol while they have members.",
-        allowed=POLICIES,
         section=GROUPS,
     ),
 )

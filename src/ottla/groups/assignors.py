@@ -93,7 +93,9 @@ def _equal_shares(readers: Sequence[Reader], topics: Topics) -> dict[str, Places
             limit, extra = least + 1, extra - 1
         if len(kept) > limit:
             # What is in another rack is given away first.
-            near_first = sorted(kept, key=lambda place: (not _is_near(reader, place, topics), place))  # used at once
+            near_first = sorted(
+                kept, key=lambda place: (not _is_near(reader, place, topics), place)
+            )  # used at once
             kept = frozenset(near_first[:limit])
         free -= kept
         settled[reader.member_id] = kept

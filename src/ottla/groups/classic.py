@@ -244,6 +244,9 @@ class Classic:
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]], now_ms: int) -> list[ErrorCode]:
         """Members (id, instance) leave; an instance without an id is sent away by an administrator."""
+        other = self._shard.consumer_group(group_id)
+        if other is not None:
+            return self._shard.consumer.dismiss(other, leaving)
         group = self._shard.classic_group(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)

@@ -10,6 +10,7 @@ What the epoch and the target become is `targeting.py`'s, the member's step `rec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.assignors import NOTHING, Places
@@ -280,6 +281,21 @@ class Consumer:
         else:
             self._remove(group, member, records)
         self._host.decided(Decision(records, [(reply, answer)], is_replayed=True))
+
+    def dismiss(self, group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """An administrator sends static members away, by instance, with LeaveGroup; others leave by their heartbeats alone."""
+        errors: list[ErrorCode] = []
+        records: list[Record] = []
+        for member_id, instance_id in leaving:
+            member = group.members.get(group.static.get(instance_id or "", ""))
+            if member_id or member is None:
+                errors.append(ErrorCode.UNKNOWN_MEMBER_ID)
+                continue
+            self._remove(group, member, records)
+            errors.append(ErrorCode.NONE)
+        if records:
+            self._host.decided(Decision(records, is_replayed=True))
+        return errors
 
     def _remove(self, group: ConsumerGroup, member: Member, records: list[Record]) -> None:
         for record in group.member_tombstones(member.member_id):
