@@ -11,7 +11,7 @@ from ottla.wire.encode import request_encoder
 from ottla.wire.schema import request_header_is_flexible
 from tests.broker.api.members import Member, committed, find, settle
 
-GROUPS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47)
+GROUPS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
 
 EVERY = [
     pytest.param(api.key, version, id=f"{api.handler.__name__}-v{version}")
@@ -23,7 +23,8 @@ EVERY = [
 def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dict[int, dict[str, Any]]:
     """A request of each API with the fields of all its versions, about the topic `t`.
 
-    The group `g` has one member and an assignment, the group `by-hand` has committed and no members.
+    The group `g` has one member and an assignment, the group `by-hand` has committed and no members, the group `k848` is a consumer
+    group with one member.
     """
     member = {"group_id": "g", "generation_id": 1, "member_id": member_id, "group_instance_id": None}
     offset = {
@@ -110,6 +111,12 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
         },
         64: {"broker_id": 7},
         67: {"broker_id": 1, "broker_epoch": 1},
+        68: {
+            "group_id": "new", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": "r",
+            "rebalance_timeout": 1000, "subscribed_topic_names": ["t"], "subscribed_topic_regex": "t+",
+            "server_assignor": "range", "topic_partitions": [],
+        },
+        69: {"group_ids": ["k848"], "include_authorized_operations": True},
         71: {"client_instance_id": topic_id},
         72: {"client_instance_id": topic_id, "subscription_id": 1, "metrics": b"dropped"},
         74: {"resource_types": []},
@@ -123,6 +130,11 @@ def groups(client: Any) -> str:
     member = Member(client.driver, "g")
     settle(member)
     assert set(Member(client.driver, "by-hand").commit({("t", 0): 5}, metadata="text").values()) == {0}
+    row = client.ask(
+        68, 1, group_id="k848", member_id="one", member_epoch=0, rebalance_timeout=1000, subscribed_topic_names=["t"],
+        subscribed_topic_regex="t", topic_partitions=[],
+    )  # fmt: skip
+    assert row.error_code == 0
     return member.member_id
 
 
@@ -224,6 +236,26 @@ def check_find_coordinator(answer: Any, version: int, client: Any) -> None:
     assert [(row.node_id, row.host, row.port) for row in rows] == [(1, "127.0.0.1", 9092)]
 
 
+def check_consumer_group_heartbeat(answer: Any, version: int, client: Any) -> None:
+    assert (answer.member_id, answer.member_epoch) == ("m", 1)
+    [topic] = answer.assignment.topic_partitions
+    assert topic.topic_id.bytes == client.driver.broker.image.topics["t"].topic_id
+    assert list(topic.partitions) == [0, 1]
+
+
+def check_consumer_group_describe(answer: Any, version: int, client: Any) -> None:
+    [group] = answer.groups
+    assert (group.group_state, group.group_epoch, group.assignment_epoch) == ("Stable", 1, 1)
+    assert group.assignor_name == "uniform" and group.authorized_operations > 0
+    [member] = group.members
+    assert (member.member_id, member.member_epoch, member.subscribed_topic_regex) == ("one", 1, "t")
+    for assignment in (member.assignment, member.target_assignment):
+        assert [(row.topic_name, list(row.partitions)) for row in assignment.topic_partitions] == [
+            ("t", [0, 1])
+        ]
+    assert version < 1 or member.member_type == 1
+
+
 def check_join_group(answer: Any, version: int, client: Any) -> None:
     assert answer.generation_id == 2 and answer.leader == answer.member_id
     assert [(row.member_id, row.metadata) for row in answer.members] == [(answer.member_id, b"m")]
@@ -270,7 +302,7 @@ def check_describe_groups(answer: Any, version: int, client: Any) -> None:
 
 
 def check_list_groups(answer: Any, version: int, client: Any) -> None:
-    expected = {"g"} if version >= 4 else {"g", "by-hand"}
+    expected = {"g"} if version >= 5 else {"g", "k848"} if version >= 4 else {"g", "by-hand", "k848"}
     assert {group.group_id for group in answer.groups} == expected
 
 

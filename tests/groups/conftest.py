@@ -1,6 +1,6 @@
 """A shard in a world of its own: records go into a list, time moves when a test says so."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -8,7 +8,7 @@ import pytest
 
 from ottla.broker.timers import Timers
 from ottla.config.broker import BrokerConfig
-from ottla.groups.decision import Decision
+from ottla.groups.decision import Decision, TopicView
 from ottla.groups.formats import Record, decode, encode
 from ottla.groups.shard import Shard
 from ottla.model.errors import ErrorCode
@@ -50,6 +50,9 @@ class World:
         self.records: list[tuple[bytes, bytes | None]] = []
         self.now_ms = 1000
         self._ids = 0
+        self.topics: dict[str, TopicView] = {}
+        self.topics_version = 0
+        self.own_settings: dict[str, dict[str, str]] = {}
         self.begin()
 
     def begin(self) -> None:
@@ -84,10 +87,35 @@ class World:
     def topic_exists(self, topic: str) -> bool:
         return True
 
+    def topic_names(self) -> Collection[str]:
+        return self.topics.keys()
+
+    def topic(self, name: str) -> TopicView | None:
+        return self.topics.get(name)
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        return next((view.name for view in self.topics.values() if view.topic_id == topic_id), None)
+
+    def group_settings(self, group_id: str) -> Mapping[str, str]:
+        return self.own_settings.get(group_id, {})
+
+    def make_topic(self, name: str, count: int = 0, racks: Sequence[str] = ()) -> bytes:
+        """A topic, or one that grows; with racks: those of each partition's replicas, a letter each."""
+        by_number = tuple(map(frozenset, racks)) or (frozenset[str](),) * count
+        view = self.topics[name] = TopicView(name, name.encode().ljust(16, b"-")[:16], by_number)
+        self.topics_version += 1
+        return view.topic_id
+
+    def remove_topic(self, name: str) -> None:
+        del self.topics[name]
+        self.topics_version += 1
+
     def decided(self, decision: Decision) -> None:
         for record in decision.records:
             encoded = encode(record)
-            assert decode(*encoded) == record
+            again = decode(*encoded)
+            assert again is not None and again.key == record.key
+            assert encode(again) == encoded
             if not decision.is_replayed:
                 self.shard.replay(record)
             self.records.append(encoded)

@@ -7,7 +7,7 @@ from ottla.model.errors import ErrorCode
 from ottla.testing.sim.node import DATA_DIR
 from ottla.testing.sim.quiet import Quiet
 
-FIND, JOIN, HEARTBEAT, SYNC, COMMIT, FETCH = 10, 11, 12, 14, 8, 9
+FIND, JOIN, HEARTBEAT, SYNC, COMMIT, FETCH, CONSUMER_HEARTBEAT = 10, 11, 12, 14, 8, 9, 68
 TOPIC = "__consumer_offsets"
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "4", "min.insync.replicas": "2",
@@ -73,6 +73,13 @@ class Cluster(Quiet):
             "group_id": "g", "generation_id": generation, "member_id": member_id, "group_instance_id": None,
         }  # fmt: skip
         return int(self.insist(HEARTBEAT, 4, body, lambda answer: answer.error_code).error_code)
+
+    def consumer_heartbeat(self, member_id: str, epoch: int, owned: list[int] | None = None) -> Any:
+        topics = [{"topic_id": self.image_topic("t").topic_id, "partitions": owned}] if owned else []
+        body = {"group_id": "g", "member_id": member_id, "member_epoch": epoch, "topic_partitions": topics}
+        if not epoch:
+            body |= {"rebalance_timeout": 10_000, "subscribed_topic_names": ["t"]}
+        return self.insist(CONSUMER_HEARTBEAT, 1, body, lambda answer: answer.error_code)
 
     def settle(self) -> str:
         """One member with an assignment; its id."""
@@ -167,3 +174,20 @@ def test_nothing_is_told_that_the_next_coordinator_may_not_know() -> None:
     cluster.mend()
     cluster.until(lambda: cluster.all_in_sync(TOPIC, number), 60_000)
     assert cluster.committed() == 1
+
+
+def test_a_consumer_group_goes_on_where_another_coordinator_left_it() -> None:
+    """A member is told to give up by one coordinator, and its partition is given to another member by the next."""
+    cluster = Cluster()
+    first = cluster.find()
+    one = cluster.consumer_heartbeat("one", 0)
+    assert (one.member_epoch, [list(row.partitions) for row in one.assignment.topic_partitions]) == (1, [[0]])
+    two = cluster.consumer_heartbeat("two", 0)
+    assert (two.member_epoch, list(two.assignment.topic_partitions)) == (2, [])
+    cluster.kill(first)
+    cluster.until(lambda: cluster.find() != first)
+    assert cluster.consumer_heartbeat("one", 1, [0]).error_code == 0
+    assert cluster.consumer_heartbeat("two", 1, [0]).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert cluster.consumer_heartbeat("one", -1).member_epoch == -1
+    two = cluster.consumer_heartbeat("two", 2)
+    assert (two.member_epoch, [list(row.partitions) for row in two.assignment.topic_partitions]) == (3, [[0]])

@@ -12,15 +12,17 @@ a batch cannot be written, the state is ahead of the log: the shard is dropped a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ottla.broker.appending import Pending, append_as_leader
 from ottla.broker.timers import Later, Periodic, Timers
 from ottla.config.broker import BrokerConfig
-from ottla.controller.records import TopicRemoved
-from ottla.groups.decision import Decision, Reply, Response
+from ottla.controller.image import GROUP_RESOURCE, NO_CONFIG
+from ottla.controller.records import Broker as BrokerRecord
+from ottla.controller.records import NewPartitions, Topic, TopicRemoved
+from ottla.groups.decision import Decision, Reply, Response, TopicView
 from ottla.groups.formats import Record as GroupRecord
 from ottla.groups.formats import decode, encode
 from ottla.groups.layout import Malformed
@@ -54,6 +56,8 @@ _TOLD: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
 }
+
+_NO_RACKS: Final[frozenset[str]] = frozenset()
 
 Answers = list[tuple[Reply, Response]]
 
@@ -101,6 +105,36 @@ class Tenure:
 
     def topic_exists(self, topic: str) -> bool:
         return topic in self._broker.image.topics
+
+    @property
+    def topics_version(self) -> int:
+        return self._coordinating.topics_version
+
+    def topic_names(self) -> Collection[str]:
+        return self._broker.image.topics.keys()
+
+    def topic(self, name: str) -> TopicView | None:
+        topic = self._broker.image.topics.get(name)
+        if topic is None:
+            return None
+        racks = {node_id: each.rack for node_id, each in self._broker.image.brokers.items() if each.rack}
+        if not racks:
+            return TopicView(name, topic.topic_id, (_NO_RACKS,) * len(topic.partitions))
+        return TopicView(
+            name,
+            topic.topic_id,
+            tuple(
+                frozenset(racks[node_id] for node_id in partition.replicas if node_id in racks)
+                for partition in topic.partitions
+            ),
+        )
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self._broker.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def group_settings(self, group_id: str) -> Mapping[str, str]:
+        return self._broker.image.configs.get((GROUP_RESOURCE, group_id), NO_CONFIG)
 
     def fits(self, record: GroupRecord) -> bool:
         try:
@@ -208,6 +242,8 @@ class Coordinating:
         self._loading: dict[Tenure, None] = {}
         self._load_timer = Later(self._load)
         self._creating: list[Callable[[ErrorCode], None]] = []
+        #: Grows with every change of topics, partitions and racks: groups look at them anew.
+        self.topics_version = 0
         broker.replicating.owners[OFFSETS_TOPIC] = self
 
     def start(self, now_ms: int) -> None:
@@ -415,7 +451,10 @@ class Coordinating:
     # --- what happens elsewhere ---------------------------------------------------------------------------------
 
     def follow(self, before: Image, records: Iterable[Any]) -> None:
-        """Offsets in a topic that was deleted go with it."""
+        """Groups may have others to read; and offsets in a topic that was deleted go with it."""
+        records = list(records)
+        if any(isinstance(record, (Topic, TopicRemoved, NewPartitions, BrokerRecord)) for record in records):
+            self.topics_version += 1
         gone = {
             topic.name
             for record in records

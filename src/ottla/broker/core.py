@@ -560,7 +560,7 @@ class Broker:
         self.membership.look()
         self.hosting.follow(self.image, [*gone, *self.image.records()])
         self.replicating.settle()
-        self.coordinating.follow(before, gone)
+        self.coordinating.follow(before, [*gone, *self.image.records()])
         self.forwarding.committed()
 
     def rejected(self) -> None:

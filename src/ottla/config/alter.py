@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.broker_table import BROKER
+from ottla.config.consumer_table import GROUP, check_group
 from ottla.config.definition import READ_ONLY, Definition, InvalidConfig, Value, unknown_name
 from ottla.config.topic import NAMES, validate
 from ottla.config.topic_table import TOPIC
@@ -42,6 +43,13 @@ def apply_broker_ops(current: Mapping[str, str], ops: Iterable[Op]) -> dict[str,
                 f"{name} cannot be changed at run time: set it in the broker's configuration and restart"
             )
     return _applied("broker", BROKER, current, checked, {})
+
+
+def apply_group_ops(current: Mapping[str, str], ops: Iterable[Op], broker: BrokerConfig) -> dict[str, str]:
+    """The settings of a consumer group after the operations."""
+    result = _applied("group", GROUP, current, ops, {})
+    check_group(result, broker)
+    return result
 
 
 def _applied(

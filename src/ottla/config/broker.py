@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from ottla.config.broker_table import BROKER
+from ottla.config.consumer_table import IN_ORDER
 from ottla.config.definition import InvalidConfig, Settings, Value, unknown_name
 from ottla.config.listener import WILDCARD_HOSTS, Listener, protocol_map, split_listener
 from ottla.config.not_honoured import NOT_HONOURED
@@ -132,6 +133,14 @@ class BrokerConfig(Settings):
     group_max_session_timeout_ms: int
     group_initial_rebalance_delay_ms: int
     group_max_size: int
+    group_consumer_session_timeout_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: tuple[str, ...]
     offset_metadata_max_bytes: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
@@ -179,14 +188,12 @@ class BrokerConfig(Settings):
         attributes["listeners"], attributes["advertised_listeners"] = _listeners(
             values, properties.get("controller.listener.names", "")
         )
-        if cast(int, values["group.min.session.timeout.ms"]) > cast(
-            int, values["group.max.session.timeout.ms"]
-        ):
-            raise InvalidConfig(
-                f"Invalid value {values['group.min.session.timeout.ms']} for configuration "
-                "group.min.session.timeout.ms: must be at most group.max.session.timeout.ms "
-                f"({values['group.max.session.timeout.ms']})"
-            )
+        for less, more in IN_ORDER:
+            if cast(int, values[less]) > cast(int, values[more]):
+                raise InvalidConfig(
+                    f"Invalid value {values[less]} for configuration {less}: must be at most {more} "
+                    f"({values[more]})"
+                )
         attributes["layers"] = layers
         attributes["properties"] = dict(properties)
         return BrokerConfig(attributes)

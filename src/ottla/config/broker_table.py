@@ -6,6 +6,7 @@ The defaults of topic settings are derived from the topic table, so a type, rang
 from __future__ import annotations
 
 from ottla.config.cluster_table import MEMBERSHIP
+from ottla.config.consumer_table import CONSUMER_GROUPS, GROUPS
 from ottla.config.controller_table import CONTROLLER
 from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, table
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
@@ -21,7 +22,6 @@ TOPICS = "Topics"
 LOG = "Log"
 FLUSH = "Flushing and recovery"
 CLIENTS = "Fetching and producing"
-GROUPS = "Groups and transactions"
 SECTIONS = (NODE, CLUSTER, REPLICATION_SECTION, CONNECTIONS, TOPICS, LOG, FLUSH, CLIENTS, GROUPS)
 
 INT_MAX = 2**31 - 1
@@ -500,6 +500,7 @@ BROKER: dict[str, Definition] = table(
             unit="ms",
         ),
         _number(GROUPS, "group.max.size", "int", INT_MAX, 1, "Members that one group may have."),
+        *CONSUMER_GROUPS,
         _number(
             GROUPS,
             "offset.metadata.max.bytes",

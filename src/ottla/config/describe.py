@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 from ottla.config.broker import DEFAULT, DYNAMIC_DEFAULT_BROKER, BrokerConfig, in_topic_unit
 from ottla.config.broker_table import BROKER
+from ottla.config.consumer_table import GROUP
 from ottla.config.definition import READ_ONLY, Definition
 from ottla.config.topic_table import TOPIC
 
 DYNAMIC_TOPIC = 1
+DYNAMIC_GROUP = 8
 
 TYPE_CODES = {
     "boolean": 1,
@@ -58,7 +60,14 @@ def describe_topic(
     overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[Entry]:
     """Every setting of a topic, or those named; unknown names are left out, as Kafka does."""
-    return [_topic_entry(row, overrides, broker) for row in _chosen(TOPIC, names)]
+    return [_derived_entry(row, overrides, broker, DYNAMIC_TOPIC) for row in _chosen(TOPIC, names)]
+
+
+def describe_group(
+    overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
+) -> list[Entry]:
+    """Every setting of a consumer group, or those named."""
+    return [_derived_entry(row, overrides, broker, DYNAMIC_GROUP) for row in _chosen(GROUP, names)]
 
 
 def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) -> list[Entry]:
@@ -86,7 +95,10 @@ def _chosen(rows: Mapping[str, Definition], names: Collection[str] | None) -> It
     return [row for name, row in rows.items() if name in wanted]
 
 
-def _topic_entry(row: Definition, overrides: Mapping[str, str], broker: BrokerConfig) -> Entry:
+def _derived_entry(
+    row: Definition, overrides: Mapping[str, str], broker: BrokerConfig, own_source: int
+) -> Entry:
+    """A setting of something whose defaults are the broker's."""
     behind = _behind(row.broker_names, broker)
     if row.broker_names:
         # Only the last of a chain has a default of its own; the topic's stands in for names ottla lacks.
@@ -94,7 +106,7 @@ def _topic_entry(row: Definition, overrides: Mapping[str, str], broker: BrokerCo
         behind.append(Synonym(last, BROKER[last].default if last in BROKER else row.default, DEFAULT))
     if row.name in overrides:
         value = row.canonical(overrides[row.name])
-        return _entry(row, value, DYNAMIC_TOPIC, (Synonym(row.name, value, DYNAMIC_TOPIC), *behind))
+        return _entry(row, value, own_source, (Synonym(row.name, value, own_source), *behind))
     if not behind:
         return _entry(row, row.default, DEFAULT, ())
     strongest = behind[0]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.config.broker_table import BROKER, GROUPS, SECTIONS
+from ottla.config.broker_table import BROKER, SECTIONS
+from ottla.config.consumer_table import GROUPS
 from ottla.config.definition import LONG_MAX, Definition
 from ottla.config.not_honoured import NOT_HONOURED
 from ottla.config.topic_table import TOPIC

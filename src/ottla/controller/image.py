@@ -15,6 +15,7 @@ from ottla.model.names import INTERNAL_TOPICS, collides
 
 TOPIC_RESOURCE = 2
 BROKER_RESOURCE = 4
+GROUP_RESOURCE = 32
 
 NO_CONFIG: Mapping[str, str] = {}
 

@@ -56,6 +56,8 @@ class Classic:
         ):
             return _fail_join(reply, request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
         is_unknown = request.member_id == UNKNOWN_MEMBER
+        if is_unknown:
+            self._shard.give_way(request.group_id)
         group = self._shard.classic_group(request.group_id)
         if group is None:
             if request.group_id in self._shard.groups:
@@ -242,6 +244,9 @@ class Classic:
 
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]], now_ms: int) -> list[ErrorCode]:
         """Members (id, instance) leave; an instance without an id is sent away by an administrator."""
+        other = self._shard.consumer_group(group_id)
+        if other is not None:
+            return self._shard.consumer.dismiss(other, leaving)
         group = self._shard.classic_group(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)

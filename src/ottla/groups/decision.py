@@ -8,7 +8,7 @@ the shard and loads it again from what was written. So a decision that a request
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from ottla.groups.formats import Record
@@ -27,6 +27,15 @@ class Reply(Protocol):
 
     def refuse(self, code: ErrorCode) -> None:
         """An error in the shape of the request's own API."""
+
+
+class TopicView(NamedTuple):
+    """A topic as groups see it."""
+
+    name: str
+    topic_id: bytes
+    #: By partition number: the racks in which its replicas are, as far as racks are known.
+    racks: tuple[frozenset[str], ...]
 
 
 class Decision(NamedTuple):
@@ -74,6 +83,19 @@ class Host(Protocol):
         """Whether a record can be written at all: text and bytes may be too long for it."""
 
     def topic_exists(self, topic: str) -> bool: ...
+
+    @property
+    def topics_version(self) -> int:
+        """Grows whenever topics, their partitions or racks may have changed."""
+
+    def topic_names(self) -> Collection[str]: ...
+
+    def topic(self, name: str) -> TopicView | None: ...
+
+    def topic_name(self, topic_id: bytes) -> str | None: ...
+
+    def group_settings(self, group_id: str) -> Mapping[str, str]:
+        """What was set for one group, by Kafka's names."""
 
 
 class Alarm:

@@ -14,13 +14,17 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ottla.groups.classic import Classic
+from ottla.groups.consumer import Consumer
+from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.decision import Decision, Host, Reply
-from ottla.groups.formats import GROUP_METADATA, OFFSET_COMMIT, Committed, Record
+from ottla.groups.formats import CONSUMER_GROUP_METADATA, GROUP_METADATA, OFFSET_COMMIT, Committed, Record
 from ottla.groups.group import Event, Group, State
 from ottla.groups.offsets import Offsets
 from ottla.model.errors import ErrorCode, Refusal
 
 NO_OFFSET: Final = -1
+#: The first version of OffsetFetch that has a member's epoch.
+FETCH_WITH_EPOCH: Final = 9
 _MINUTE_MS: Final = 60_000
 
 
@@ -54,6 +58,7 @@ class Shard:
         self.groups: dict[str, Any] = {}
         self.offsets = Offsets()
         self.classic = Classic(self)
+        self.consumer = Consumer(self)
 
     # --- the log ------------------------------------------------------------------------------------------------
 
@@ -67,6 +72,21 @@ class Shard:
                 self.groups[key[1]] = Group.replayed(key[1], value)
             elif self.classic_group(key[1]) is not None:
                 del self.groups[key[1]]
+        else:
+            self._replay_consumer(record)
+
+    def _replay_consumer(self, record: Record) -> None:
+        key, value = record
+        group = self.consumer_group(key[1])
+        if key[0] == CONSUMER_GROUP_METADATA and value is None:
+            if group is not None:
+                del self.groups[key[1]]
+            return
+        if group is None:
+            if value is None:
+                return
+            group = self.groups[key[1]] = ConsumerGroup(key[1])
+        group.replay(key, value)
 
     def loaded(self, now_ms: int) -> None:
         """The log has been replayed: from now on time counts."""
@@ -77,9 +97,14 @@ class Shard:
         for group in list(self.groups.values()):
             if isinstance(group, Group):
                 self.classic.resume(group, now_ms)
+            else:
+                self.consumer.resume(group, now_ms)
 
     def forget(self) -> list[Reply]:
         """The groups are coordinated elsewhere; returns those who still wait here."""
+        for group in self.groups.values():
+            if isinstance(group, ConsumerGroup):
+                self.consumer.forget(group)
         return self.classic.rebalancing.forget(
             each for each in self.groups.values() if isinstance(each, Group)
         )
@@ -89,6 +114,16 @@ class Shard:
     def classic_group(self, group_id: str) -> Group | None:
         group = self.groups.get(group_id)
         return group if isinstance(group, Group) else None
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
+    def give_way(self, group_id: str) -> None:
+        """A classic member comes: a consumer group that has no members ends, and leaves its offsets."""
+        group = self.consumer_group(group_id)
+        if group is not None and not group.members:
+            self.host.decided(Decision(group.tombstones()))
 
     def heartbeat(
         self, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
@@ -128,10 +163,16 @@ class Shard:
             return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, Group):
             return self.classic.check_commit(group, generation, member_id, instance_id, now_ms)
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return self.consumer.check_epoch(group, member_id, generation, version)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int, now_ms: int) -> None:
         """Whether somebody may see a group's offsets; raises Refusal. Of a classic group everybody may."""
+        group = self.consumer_group(group_id)
+        if group is None or (member_id is None and member_epoch < 0):
+            return
+        code = self.consumer.check_epoch(group, member_id or "", member_epoch, FETCH_WITH_EPOCH)
+        if code:
+            raise Refusal(code)
 
     def commit(
         self, group_id: str, commits: Iterable[Commit], expire_ms: int, answer: tuple[Reply, Any]
@@ -188,19 +229,25 @@ class Shard:
 
     def tombstones(self, group: Any) -> list[Record]:
         """The records that forget a group and its offsets. Raises Refusal if it has members."""
+        if isinstance(group, ConsumerGroup):
+            if group.members:
+                raise Refusal(ErrorCode.NON_EMPTY_GROUP)
+            return [*self.offsets.tombstones(group.group_id), *group.tombstones()]
         if group.state is not State.EMPTY or group.pending:
             raise Refusal(ErrorCode.NON_EMPTY_GROUP)
         return [*self.offsets.tombstones(group.group_id), Record((GROUP_METADATA, group.group_id), None)]
 
-    def _remove(self, group: Group, records: list[Record], answers: Sequence[tuple[Reply, Any]]) -> None:
-        group.happens(Event.REMOVED, self.host.wall_ms)
+    def _remove(self, group: Any, records: list[Record], answers: Sequence[tuple[Reply, Any]]) -> None:
+        if isinstance(group, Group):
+            group.happens(Event.REMOVED, self.host.wall_ms)
         self.host.decided(Decision(records, answers))
 
     def expire_offsets(self, wall_ms: int) -> None:
         """Forget what nobody came back for in time, and groups that are nothing without it (KIP-211)."""
         retention_ms = self.host.config.offsets_retention_minutes * _MINUTE_MS
         for group in list(self.groups.values()):
-            if not isinstance(group, Group):
+            if isinstance(group, ConsumerGroup):
+                self._expire_consumer(group, retention_ms, wall_ms)
                 continue
             is_empty = group.state is State.EMPTY
             if is_empty or (group.state is State.STABLE and group.subscribed is not None):
@@ -218,6 +265,18 @@ class Shard:
                 self._remove(group, [*records, Record((GROUP_METADATA, group.group_id), None)], ())
             elif records:
                 self.host.decided(Decision(records))
+
+    def _expire_consumer(self, group: ConsumerGroup, retention_ms: int, wall_ms: int) -> None:
+        """The same for a group of KIP-848: each commit counts by itself, and what members read stays."""
+        group_id = group.group_id
+        records = self.offsets.expired(
+            group_id, since_ms=None, subscribed=group.names(), retention_ms=retention_ms, wall_ms=wall_ms
+        )
+        is_over = not group.members and len(records) == len(self.offsets.of(group_id))
+        if is_over and group_id not in self.offsets.pending:
+            records += group.tombstones()
+        if records:
+            self.host.decided(Decision(records))
 
     # --- telling ------------------------------------------------------------------------------------------------
 

@@ -165,3 +165,51 @@ def test_a_brokers_dynamic_config(client: Any, driver: Any) -> None:
     number, message = alter(client, "log.dirs", "/elsewhere", name="1", kind=BROKER_TYPE)
     assert number in (INVALID_CONFIG, INVALID_REQUEST)
     assert "log.dirs" in (message or "")
+
+
+GROUP_TYPE, FROM_GROUP = 32, 8
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def test_a_group_has_settings_of_its_own(client: Any) -> None:
+    """Whether it exists or not."""
+    assert source(client, SESSION, "g", GROUP_TYPE) == ("45000", BUILT_IN)
+    assert alter(client, SESSION, "50000", name="g", kind=GROUP_TYPE) == (0, None)
+    assert source(client, SESSION, "g", GROUP_TYPE) == ("50000", FROM_GROUP)
+    assert source(client, SESSION, "other", GROUP_TYPE) == ("45000", BUILT_IN)
+    assert [row.name for row in describe(client, "g", GROUP_TYPE).configs] == [HEARTBEAT, SESSION]
+    listed = client.ask(74, 1, resource_types=[GROUP_TYPE]).config_resources
+    assert [(row.resource_type, row.resource_name) for row in listed] == [(GROUP_TYPE, "g")]
+    assert alter(client, SESSION, None, DELETE, name="g", kind=GROUP_TYPE) == (0, None)
+    assert source(client, SESSION, "g", GROUP_TYPE) == ("45000", BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        (SESSION, "44999", INVALID_CONFIG),
+        (SESSION, "60001", INVALID_CONFIG),
+        (SESSION, "soon", INVALID_CONFIG),
+        (HEARTBEAT, "4999", INVALID_CONFIG),
+        (HEARTBEAT, "15001", INVALID_CONFIG),
+        ("retention.ms", "1", INVALID_CONFIG),
+    ],
+)
+def test_settings_of_a_group_that_it_cannot_have(client: Any, name: str, value: str, code: int) -> None:
+    assert alter(client, name, value, name="g", kind=GROUP_TYPE)[0] == code
+    assert client.ask(74, 1, resource_types=[GROUP_TYPE]).config_resources == ()
+
+
+def test_settings_of_groups_need_a_name(client: Any) -> None:
+    assert alter(client, SESSION, "50000", name="", kind=GROUP_TYPE)[0] == INVALID_REQUEST
+    assert describe(client, "", GROUP_TYPE).error_code.value == INVALID_REQUEST
+
+
+def test_a_heartbeat_tells_the_interval_that_the_group_has(client: Any) -> None:
+    client.ask(10, 4, key_type=0, coordinator_keys=["g"])
+    assert alter(client, HEARTBEAT, "7000", name="g", kind=GROUP_TYPE) == (0, None)
+    answer = client.ask(
+        68, 1, group_id="g", member_id="m", member_epoch=0, rebalance_timeout=1000, subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )  # fmt: skip
+    assert answer.heartbeat_interval.total_seconds() == 7

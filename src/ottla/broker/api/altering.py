@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.config.alter import Op, apply_broker_ops, apply_ops
+from ottla.config.alter import Op, apply_broker_ops, apply_group_ops, apply_ops
 from ottla.controller import records as r
-from ottla.controller.image import BROKER_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
+from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -45,6 +45,10 @@ def changed(
             own, everyone = (after, other) if name else (other, after)
             broker.config.with_dynamic(own, everyone)
         return after
+    if kind == GROUP_RESOURCE:
+        if not name:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "a group's settings need the group's name")
+        return apply_group_ops(current, ops, broker.config)
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 
 

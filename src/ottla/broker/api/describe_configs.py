@@ -1,6 +1,6 @@
 """DescribeConfigs (32): settings of topics and brokers, with where each value comes from and what stands behind it.
 
-Resource types: 2 topic, 4 broker (its id, or empty for the cluster-wide defaults). Errors by resource:
+Resource types: 2 topic, 4 broker (its id, or empty for the cluster-wide defaults), 32 group. Errors by resource:
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
 """
 
@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.proposing import refused
 from ottla.broker.api.table import Response, serves
-from ottla.config.describe import Entry, describe_broker, describe_broker_default, describe_topic
-from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE
+from ottla.config.describe import (
+    Entry,
+    describe_broker,
+    describe_broker_default,
+    describe_group,
+    describe_topic,
+)
+from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.names import topic_name_problem
 
@@ -60,6 +66,11 @@ def _entries(broker: Broker, resource_type: int, name: str, names: Collection[st
                 f"this is broker {broker.config.node_id}: only broker {name} knows its own settings, ask it there",
             )
         return describe_broker(broker.config, names)
+    if resource_type == GROUP_RESOURCE:
+        if not name:
+            raise Refusal(ErrorCode.INVALID_REQUEST, "a group's settings need the group's name")
+        own = broker.image.configs.get((GROUP_RESOURCE, name), NO_CONFIG)
+        return describe_group(own, broker.config, names)
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")
 
 

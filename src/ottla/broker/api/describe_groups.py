@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
-_NOT_ASKED: Final = -(2**31)
+NOT_ASKED: Final = -(2**31)
 #: READ, DELETE and DESCRIBE (and their configs), as bits of the protocol's operation numbers.
 GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8))
 
@@ -25,7 +25,7 @@ GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8))
 @serves(15)
 def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     asks = call.version >= 3 and request.include_authorized_operations
-    operations = {"authorized_operations": GROUP_OPERATIONS if asks else _NOT_ASKED}
+    operations = {"authorized_operations": GROUP_OPERATIONS if asks else NOT_ASKED}
     gathering = Gathering(broker, call, len(request.groups), lambda rows: {"groups": rows})
     for at, group_id in enumerate(request.groups):
 

@@ -6,7 +6,6 @@ They are not advertised either, and a request of one ends its connection. A test
 from __future__ import annotations
 
 _KEYS_BY_REASON = {
-    "the new protocol of consumer groups (KIP-848) is not there yet": (68, 69),
     "transactions are not there yet; InitProducerId serves idempotent producers": (
         24,
         25,

@@ -1,0 +1,49 @@
+"""ConsumerGroupDescribe (69): the state of consumer groups (KIP-848), their members, what these have and shall have.
+
+Version 1 tells of each member which protocol it speaks. Errors by group: GROUP_ID_NOT_FOUND (also for a classic group),
+INVALID_GROUP_ID and those of a coordinator that is elsewhere or not ready.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.describe_groups import GROUP_OPERATIONS, NOT_ASKED
+from ottla.broker.api.grouping import Gathering, find_shard
+from ottla.broker.api.table import Response, serves
+from ottla.groups.decision import Decision
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(69)
+def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    operations = {
+        "authorized_operations": GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    }
+    gathering = Gathering(broker, call, len(request.group_ids), lambda rows: {"groups": rows})
+    for at, group_id in enumerate(request.group_ids):
+
+        def refusal(code: ErrorCode, group_id: str = group_id, message: str | None = None) -> dict[str, Any]:
+            return operations | {
+                "error_code": code, "error_message": message, "group_id": group_id, "group_state": "", "group_epoch": 0,
+                "assignment_epoch": 0, "assignor_name": "", "members": [],
+            }  # fmt: skip
+
+        row = gathering.row(at, refusal)
+        try:
+            shard = find_shard(broker, group_id)
+        except Refusal as refused:
+            row.refuse(refused.code)
+            continue
+        group = shard.consumer_group(group_id)
+        if group is not None:
+            found = shard.consumer.describe(group) | operations
+        else:
+            what = "is not a consumer group" if group_id in shard.groups else "not found"
+            found = refusal(ErrorCode.GROUP_ID_NOT_FOUND, message=f"Group {group_id} {what}.")
+        shard.host.decided(Decision(answers=[(row, found)], is_read=True))
+    return gathering.outcome

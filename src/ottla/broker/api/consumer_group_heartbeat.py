@@ -1,0 +1,63 @@
+"""ConsumerGroupHeartbeat (68): a member of a consumer group (KIP-848) joins, says what it owns, hears what it shall own, leaves.
+
+Member epoch 0 joins, -1 leaves, -2 is a static member that will be back. From version 1 on the member makes its own id
+(KIP-1082), and may subscribe to a pattern. Errors: INVALID_REQUEST, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
+FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, UNSUPPORTED_ASSIGNOR, GROUP_MAX_SIZE_REACHED,
+INVALID_REGULAR_EXPRESSION, and those of a coordinator that is elsewhere or not ready.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.grouping import Answering, find_shard, milliseconds
+from ottla.broker.api.table import Response, serves
+from ottla.groups.consumer import JOINING, Heartbeat
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(68, by_client=True)
+def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    def refusal(code: ErrorCode, message: str | None = None) -> Response:
+        return {
+            "error_code": code, "error_message": message, "member_id": None, "member_epoch": 0, "heartbeat_interval": 0,
+            "assignment": None,
+        }  # fmt: skip
+
+    reply = Answering(broker, call, refusal)
+    try:
+        shard = find_shard(broker, request.group_id, writes=True)
+        member_id = request.member_id
+        if not member_id and call.version == 0 and request.member_epoch == JOINING:
+            member_id = shard.host.unique()
+        shard.consumer.heartbeat(_heartbeat(call, request, member_id), reply, now_ms)
+    except Refusal as refused:
+        return refusal(refused.code, refused.message)
+    return reply.outcome
+
+
+def _heartbeat(call: Call, request: Any, member_id: str) -> Heartbeat:
+    names, owned = request.subscribed_topic_names, request.topic_partitions
+    return Heartbeat(
+        group_id=request.group_id,
+        member_id=member_id,
+        member_epoch=request.member_epoch,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        client_id=call.client_id,
+        client_host=f"/{call.connection.peer.rpartition(':')[0]}",
+        rebalance_timeout_ms=milliseconds(request.rebalance_timeout),
+        names=None if names is None else frozenset(names),
+        regex=request.subscribed_topic_regex if call.version >= 1 else None,
+        server_assignor=request.server_assignor,
+        owned=None if owned is None else frozenset(
+            (topic.topic_id.bytes, number)
+            for topic in owned
+            if topic.topic_id is not None
+            for number in topic.partitions
+        ),
+    )  # fmt: skip

@@ -1,0 +1,437 @@
+"""The requests of a consumer group's members (KIP-848): heartbeats, in which they join, leave and say what they own.
+
+Whether a request is allowed is decided here, before anything is changed, with Kafka's errors: a Refusal. Then, in this order: what the
+member says of itself is noted; the group's epoch grows if that, or the topics, have changed; a new target is computed for a new
+epoch; and the member takes its next step towards it. Each step is a record that is replayed at once; all records of a heartbeat are
+one decision. Topics that change are noticed at the next heartbeat of any member.
+
+What the epoch and the target become is `targeting.py`'s, the member's step `reconciling.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.groups.assignors import NOTHING, Places
+from ottla.groups.consumer_group import AWAY, ConsumerGroup, Member, Subscription, rows
+from ottla.groups.decision import Decision, Reply
+from ottla.groups.formats import GROUP_METADATA, Record
+from ottla.groups.group import Group, State
+from ottla.groups.reconciling import STABLE, UNREVOKED, Holding, reconcile
+from ottla.groups.regex import BadPattern, compiled
+from ottla.groups.targeting import Targeting
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.groups.shard import Shard
+
+JOINING: Final = 0
+LEAVING: Final = -1
+#: Of a request whose sender has not changed it.
+UNCHANGED: Final = -1
+#: OffsetCommit before this cannot tell a member's epoch from a generation.
+_COMMIT_VERSION_MIN: Final = 9
+
+
+class Heartbeat(NamedTuple):
+    """A ConsumerGroupHeartbeat request, whatever its version. None: as it said before."""
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = UNCHANGED
+    names: frozenset[str] | None = None
+    regex: str | None = None
+    server_assignor: str | None = None
+    owned: Places | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the member says all that it has to say, as after an answer that it may have missed."""
+        return (
+            self.rebalance_timeout_ms != UNCHANGED
+            and (self.names is not None or self.regex is not None)
+            and self.owned is not None
+        )
+
+
+class Consumer:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._host = shard.host
+        self._targeting = Targeting(shard.host)
+
+    # --- heartbeats ---------------------------------------------------------------------------------------------
+
+    def heartbeat(self, request: Heartbeat, reply: Reply, now_ms: int) -> None:
+        """Answers, or raises Refusal; then nothing has changed."""
+        self._check(request)
+        if request.member_epoch in (LEAVING, AWAY):
+            self._leave(request, reply)
+        else:
+            self._hear(request, reply, now_ms)
+
+    def _hear(self, request: Heartbeat, reply: Reply, now_ms: int) -> None:
+        joins = request.member_epoch == JOINING
+        group = self._group(request.group_id, joins)
+        size_max = self._host.config.group_consumer_max_size
+        member, old = self._member(group, request, joins)
+        if member is None and old is None and len(group.members) >= size_max:
+            raise Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"The consumer group has reached its maximum capacity of {size_max} members."
+            )  # fmt: skip
+        said = _said(old or member, request)
+        record = group.member_record(request.member_id, said)
+        if not self._host.fits(record):
+            raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
+        records: list[Record] = []
+        if self._shard.groups.get(request.group_id) is not group:
+            records += self._begin(group)
+        if old is not None:
+            self._take_over(group, old, request.member_id, records)
+            member = group.members[request.member_id]
+        before = member.said if member is not None else None
+        if before != said:
+            self._do(group, record, records)
+        for each in self._targeting.refreshed(group, self._changes_reading(before, said)):
+            self._do(group, each, records)
+        member = group.members[request.member_id]
+        changed = self._step(group, member, request.owned if not joins else NOTHING, records, now_ms)
+        self._begin_session(group, member, now_ms)
+        is_told = joins or changed or request.is_full or request.member_epoch != member.holding.epoch
+        answer = self._answer(group, member, is_told)
+        self._host.decided(Decision(records, [(reply, answer)], is_read=True, is_replayed=True))
+
+    @staticmethod
+    def _changes_reading(before: Subscription | None, said: Subscription) -> bool:
+        """Whether the group must look anew at who reads what: somebody new, or somebody who wants something else."""
+        return before is None or (before.names, before.regex, before.server_assignor) != (
+            said.names, said.regex, said.server_assignor,
+        )  # fmt: skip
+
+    def _step(
+        self, group: ConsumerGroup, member: Member, owned: Places | None, records: list[Record], now_ms: int
+    ) -> bool:
+        """The member's next step towards its target; whether it has something else to read after it."""
+        before, member_id = member.holding, member.member_id
+        after = reconcile(
+            before, group.assignment_epoch, group.targets.get(member_id, NOTHING), owned, group.is_free_for(member_id)
+        )  # fmt: skip
+        if after is before:
+            return False
+        self._do(group, group.holding_record(member_id, after), records)
+        if after.state == UNREVOKED:
+            self._await_revocation(group, member, now_ms)
+        else:
+            member.end_revocation()
+        return after.assigned != before.assigned or bool(after.revoking)
+
+    def _answer(self, group: ConsumerGroup, member: Member, is_told: bool) -> dict[str, Any]:
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "member_id": member.member_id,
+            "member_epoch": member.holding.epoch,
+            "heartbeat_interval": self.heartbeat_interval_ms(group.group_id),
+            "assignment": {"topic_partitions": rows(member.holding.assigned)} if is_told else None,
+        }
+
+    def _do(self, group: ConsumerGroup, record: Record, records: list[Record]) -> None:
+        group.replay(record.key, record.value)
+        records.append(record)
+
+    # --- who may --------------------------------------------------------------------------------------------------
+
+    def _check(self, request: Heartbeat) -> None:
+        """What is wrong with a request whatever the group is like."""
+        epoch = request.member_epoch
+        problem = None
+        if not request.member_id:
+            problem = "MemberId can't be empty."
+        elif request.instance_id == "":
+            problem = "InstanceId can't be empty."
+        elif request.rack_id == "":
+            problem = "RackId can't be empty."
+        elif epoch == JOINING:
+            if request.rebalance_timeout_ms == UNCHANGED:
+                problem = "RebalanceTimeoutMs must be provided in first request."
+            elif request.owned is None or request.owned:
+                problem = "TopicPartitions must be empty when (re-)joining."
+            elif request.names is None and request.regex is None:
+                problem = (
+                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
+                )
+        elif epoch == AWAY and request.instance_id is None:
+            problem = "InstanceId can't be null."
+        elif epoch < AWAY:
+            problem = "MemberEpoch is invalid."
+        if problem is not None:
+            raise Refusal(ErrorCode.INVALID_REQUEST, problem)
+        known = self._host.config.group_consumer_assignors
+        if request.server_assignor and request.server_assignor not in known:
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_ASSIGNOR,
+                f"ServerAssignor {request.server_assignor[:200]} is not supported. Supported assignors: {', '.join(known)}.",
+            )
+        if request.regex:
+            try:
+                compiled(request.regex)
+            except BadPattern as bad:
+                raise Refusal(
+                    ErrorCode.INVALID_REGULAR_EXPRESSION,
+                    f"SubscribedTopicRegex `{request.regex[:200]}` is not a valid regular expression: {bad}.",
+                ) from None
+
+    def _group(self, group_id: str, joins: bool) -> ConsumerGroup:
+        group = self._shard.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if not joins or (group is not None and not _gives_way(group)):
+            reason = "not found" if group is None else "is not a consumer group"
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+        return ConsumerGroup(group_id)
+
+    def _member(
+        self, group: ConsumerGroup, request: Heartbeat, joins: bool
+    ) -> tuple[Member | None, Member | None]:
+        """The member that asks, None if it is new; and the static one whose place it takes, if it does."""
+        member_id, instance_id = request.member_id, request.instance_id
+        member = group.members.get(member_id)
+        if instance_id is None:
+            if member is None and not joins:
+                raise _unknown(member_id)
+            if member is not None:
+                _check_epoch(member, request)
+            return member, None
+        known = group.members.get(group.static.get(instance_id, ""))
+        if joins:
+            if known is not None and known.holding.epoch != AWAY:
+                raise Refusal(
+                    ErrorCode.UNRELEASED_INSTANCE_ID,
+                    f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
+                    f"is owned by member {known.member_id}.",
+                )
+            return (None if known is not None else member), known
+        if known is None:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        if known.member_id != member_id:
+            raise Refusal(
+                ErrorCode.FENCED_INSTANCE_ID,
+                f"Static member {member_id} with instance id {instance_id} was fenced by member {known.member_id}.",
+            )
+        _check_epoch(known, request)
+        return known, None
+
+    # --- coming and going -----------------------------------------------------------------------------------------
+
+    def _begin(self, group: ConsumerGroup) -> list[Record]:
+        """A group begins; an empty classic one of its name ends, and leaves its offsets to it."""
+        records = []
+        if group.group_id in self._shard.groups:
+            records.append(Record((GROUP_METADATA, group.group_id), None))
+        self._shard.groups[group.group_id] = group
+        return records
+
+    def _take_over(
+        self, group: ConsumerGroup, old: Member, member_id: str, records: list[Record]
+    ) -> None:  # fmt: skip
+        """A static member is back under another id: what it had, and was to have, is its own."""
+        said, assigned = old.said, old.holding.assigned
+        target = group.targets.get(old.member_id, NOTHING)
+        for record in (
+            *group.member_tombstones(old.member_id),
+            group.member_record(member_id, said),
+            group.target_record(member_id, target),
+            group.holding_record(member_id, Holding(JOINING, JOINING, STABLE, assigned)),
+        ):
+            self._do(group, record, records)
+
+    def _leave(self, request: Heartbeat, reply: Reply) -> None:
+        group = self._group(request.group_id, joins=False)
+        member_id, instance_id = request.member_id, request.instance_id
+        if instance_id is None:
+            member = group.members.get(member_id)
+            if member is None:
+                raise _unknown(member_id)
+        else:
+            member = group.members.get(group.static.get(instance_id, ""))
+            if member is None:
+                raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+            if member.member_id != member_id:
+                raise Refusal(
+                    ErrorCode.FENCED_INSTANCE_ID,
+                    f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
+                )
+        answer = {
+            "error_code": 0, "error_message": None, "member_id": member_id, "member_epoch": request.member_epoch,
+            "heartbeat_interval": 0, "assignment": None,
+        }  # fmt: skip
+        records: list[Record] = []
+        if request.member_epoch == AWAY:
+            # It has stopped reading; what it had waits for it until its session ends.
+            held = member.holding
+            away = Holding(AWAY, held.epoch, STABLE, held.assigned)
+            self._do(group, group.holding_record(member_id, away), records)
+            member.end_revocation()
+        else:
+            self._remove(group, member, records)
+        self._host.decided(Decision(records, [(reply, answer)], is_replayed=True))
+
+    def dismiss(self, group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
+        """An administrator sends static members away, by instance, with LeaveGroup; others leave by their heartbeats alone."""
+        errors: list[ErrorCode] = []
+        records: list[Record] = []
+        for member_id, instance_id in leaving:
+            member = group.members.get(group.static.get(instance_id or "", ""))
+            if member_id or member is None:
+                errors.append(ErrorCode.UNKNOWN_MEMBER_ID)
+                continue
+            self._remove(group, member, records)
+            errors.append(ErrorCode.NONE)
+        if records:
+            self._host.decided(Decision(records, is_replayed=True))
+        return errors
+
+    def _remove(self, group: ConsumerGroup, member: Member, records: list[Record]) -> None:
+        for record in group.member_tombstones(member.member_id):
+            self._do(group, record, records)
+        for record in self._targeting.without(group):
+            self._do(group, record, records)
+
+    def _lost(self, group: ConsumerGroup, member: Member) -> None:
+        """Its session is over, or it has not given up in time what it was told to."""
+        if group.members.get(member.member_id) is not member:
+            return
+        records: list[Record] = []
+        self._remove(group, member, records)
+        self._host.decided(Decision(records, is_replayed=True))
+
+    def _begin_session(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+        member.begin_session(
+            self._host.timers,
+            lambda _now: self._lost(group, member),
+            now_ms + self.session_timeout_ms(group.group_id),
+        )
+
+    def _await_revocation(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+        member.begin_revocation(
+            self._host.timers,
+            lambda _now: self._lost(group, member),
+            now_ms + max(member.said.rebalance_timeout_ms, 0),
+        )
+
+    def resume(self, group: ConsumerGroup, now_ms: int) -> None:
+        """A group has been loaded: its members have a session's time to be heard of."""
+        for member in group.members.values():
+            self._begin_session(group, member, now_ms)
+            if member.holding.state == UNREVOKED:
+                self._await_revocation(group, member, now_ms)
+
+    def forget(self, group: ConsumerGroup) -> None:
+        """It is coordinated elsewhere from now on."""
+        for member in group.members.values():
+            member.end_session()
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    def check_epoch(self, group: ConsumerGroup, member_id: str, epoch: int, version: int) -> ErrorCode:
+        """Whether this caller may commit offsets for the group, or ask for them."""
+        if epoch < 0 and not group.members:
+            return ErrorCode.NONE
+        member = group.members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if version < _COMMIT_VERSION_MIN:
+            return ErrorCode.UNSUPPORTED_VERSION
+        return ErrorCode.NONE if epoch == member.holding.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        own = self._host.group_settings(group_id).get("consumer.session.timeout.ms")
+        return self._host.config.group_consumer_session_timeout_ms if own is None else int(own)
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        own = self._host.group_settings(group_id).get("consumer.heartbeat.interval.ms")
+        return self._host.config.group_consumer_heartbeat_interval_ms if own is None else int(own)
+
+    # --- telling ----------------------------------------------------------------------------------------------------
+
+    def describe(self, group: ConsumerGroup) -> dict[str, Any]:
+        """A row of ConsumerGroupDescribe."""
+        return {
+            "error_code": 0,
+            "error_message": None,
+            "group_id": group.group_id,
+            "group_state": group.state.value,
+            "group_epoch": group.epoch,
+            "assignment_epoch": group.assignment_epoch,
+            "assignor_name": group.assignor(self._host.config.group_consumer_assignors[0]),
+            "members": [self._described(group, member) for member in group.members.values()],
+        }
+
+    def _described(self, group: ConsumerGroup, member: Member) -> dict[str, Any]:
+        said = member.said
+        return {
+            "member_id": member.member_id, "instance_id": said.instance_id, "rack_id": said.rack_id,
+            "member_epoch": member.holding.epoch, "client_id": said.client_id, "client_host": said.client_host,
+            "subscribed_topic_names": sorted(said.names), "subscribed_topic_regex": said.regex,
+            "assignment": self._named(member.holding.assigned),
+            "target_assignment": self._named(group.targets.get(member.member_id, NOTHING)),
+            "member_type": 1,
+        }  # fmt: skip
+
+    def _named(self, places: Places) -> dict[str, Any]:
+        # A topic that is gone has no name any more.
+        named = [(row, self._host.topic_name(row["topic_id"])) for row in rows(places)]
+        return {"topic_partitions": [row | {"topic_name": name} for row, name in named if name is not None]}
+
+
+def _said(member: Member | None, request: Heartbeat) -> Subscription:
+    """What a member says of itself after this request: what it leaves out is as before."""
+    before = member.said if member is not None else Subscription()
+    regex = before.regex if request.regex is None else request.regex or None
+    timeout_ms = request.rebalance_timeout_ms
+    return Subscription(
+        before.instance_id if request.instance_id is None else request.instance_id,
+        before.rack_id if request.rack_id is None else request.rack_id,
+        request.client_id,
+        request.client_host,
+        before.names if request.names is None else request.names,
+        regex,
+        before.rebalance_timeout_ms if timeout_ms == UNCHANGED else timeout_ms,
+        before.server_assignor if request.server_assignor is None else request.server_assignor or None,
+    )
+
+
+def _check_epoch(member: Member, request: Heartbeat) -> None:
+    """A member is in its present epoch; or in the one before, if it has not heard the answer that told it the present one."""
+    epoch, holding = request.member_epoch, member.holding
+    if epoch in (JOINING, holding.epoch):
+        return
+    if epoch > holding.epoch:
+        raise Refusal(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group coordinator "
+            f"({holding.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+    if epoch != holding.previous_epoch or request.owned is None or not request.owned <= holding.assigned:
+        raise Refusal(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the group coordinator "
+            f"({holding.epoch}). The member must abandon all its partitions and rejoin.",
+        )
+
+
+def _unknown(member_id: str) -> Refusal:
+    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of the group.")
+
+
+def _gives_way(group: Any) -> bool:
+    """Whether a classic group is only a name with offsets."""
+    return isinstance(group, Group) and group.state is State.EMPTY and not group.pending

@@ -1,0 +1,65 @@
+"""One member's way from what it has to what it shall have (KIP-848), a step a heartbeat.
+
+First it is told what to give up, and keeps its epoch until it says that it has. Then it comes to the target's epoch, and is
+given what nobody else has any more; what others still hold is given to it when they have let go, or are gone. So a partition has never
+two owners: between two members it has none.
+
+    STABLE      has all of its target            UNREVOKED   still has to give up something, and keeps its epoch until then
+    UNRELEASED  has the target's epoch; something of its target is still held by others
+
+Called by `consumer.py` for each heartbeat; nothing here knows of groups or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ottla.groups.assignors import NOTHING, Place, Places
+
+#: By Kafka's numbers, as they are written down.
+STABLE: Final = 0
+UNREVOKED: Final = 1
+UNRELEASED: Final = 2
+
+
+class Holding(NamedTuple):
+    """What a member has: `assigned` it may read, `revoking` it has been told to give up; both are its own."""
+
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: int = STABLE
+    assigned: Places = NOTHING
+    revoking: Places = NOTHING
+
+    @property
+    def held(self) -> Places:
+        return self.assigned | self.revoking
+
+
+def reconcile(
+    holding: Holding,
+    target_epoch: int,
+    target: Places,
+    owned: Places | None,
+    is_free: Callable[[Place], bool],
+) -> Holding:
+    """What the member has after a heartbeat in which it says that it owns `owned` (None: the same as before)."""
+    if holding.state == STABLE and holding.epoch == target_epoch:
+        return holding
+    if holding.state == UNREVOKED and (owned is None or owned & holding.revoking):
+        return holding
+    kept = holding.assigned & target
+    given_up = holding.assigned - target
+    if given_up and (owned is None or owned & given_up):
+        return Holding(holding.epoch, holding.epoch, UNREVOKED, kept, given_up)
+    missing = target - kept
+    given = frozenset(place for place in missing if is_free(place))
+    after = Holding(
+        target_epoch, holding.epoch, STABLE if len(given) == len(missing) else UNRELEASED, kept | given
+    )
+    # A member that waits in vain has not changed: nothing is to be written.
+    is_same = (
+        after.epoch == holding.epoch and after.state == holding.state and after.assigned == holding.assigned
+    )
+    return holding if is_same and not holding.revoking else after

@@ -1,0 +1,96 @@
+"""What a consumer group shall be like next: its patterns, its epoch, its target assignment. Looked at when somebody comes, goes
+or wants something else, and when topics have changed.
+
+Called by `consumer.py`, which replays each record before it takes the next: the generators here go on from what that made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from ottla.groups.assignors import ASSIGNORS, NOTHING, Reader
+from ottla.groups.regex import BadPattern, matching
+
+if TYPE_CHECKING:
+    from ottla.groups.consumer_group import ConsumerGroup
+    from ottla.groups.decision import Host, TopicView
+    from ottla.groups.formats import Record
+
+
+class Targeting:
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def refreshed(self, group: ConsumerGroup, is_changed: bool) -> Iterator[Record]:
+        """The records that bring a group up to date after its members or, maybe, the topics have changed."""
+        version = self._host.topics_version
+        if is_changed or group.topics_version != version:
+            yield from self._patterns(group, all_anew=group.topics_version != version)
+            metadata_hash = self._hash(group)
+            if is_changed or metadata_hash != group.metadata_hash:
+                yield group.record(group.epoch + 1, metadata_hash)
+            group.topics_version = version
+        if group.epoch > group.assignment_epoch:
+            yield from self._target(group)
+
+    def without(self, group: ConsumerGroup) -> Iterator[Record]:
+        """The records after a member has gone: the next heartbeat of another will find the epoch higher."""
+        yield from self._patterns(group, all_anew=False)
+        yield group.record(group.epoch + 1, self._hash(group))
+
+    def _patterns(self, group: ConsumerGroup, *, all_anew: bool) -> Iterator[Record]:
+        used = group.regexes()
+        version, wall_ms = self._host.topics_version, self._host.wall_ms
+        for pattern in [pattern for pattern in group.patterns if pattern not in used]:
+            yield group.pattern_record(pattern, None, 0, 0)
+        for pattern in sorted(used):
+            if not all_anew and pattern in group.patterns:
+                continue
+            try:
+                found = matching(pattern, self._host.topic_names())
+            except BadPattern:
+                # Written by a broker that understood more.
+                found = frozenset()
+            if found != group.patterns.get(pattern):
+                yield group.pattern_record(pattern, found, max(version, 0), wall_ms)
+
+    def _topics(self, group: ConsumerGroup) -> dict[str, TopicView]:
+        """The topics that its members read and that exist."""
+        views = {name: self._host.topic(name) for name in sorted(group.names())}
+        return {name: view for name, view in views.items() if view is not None}
+
+    def _hash(self, group: ConsumerGroup) -> int:
+        """A number that tells whether the topics are those that the last epoch was made with; 0 for none."""
+        topics = self._topics(group)
+        if not topics:
+            return 0
+        digest = blake2b(digest_size=8)
+        for view in topics.values():
+            racks = [sorted(each) for each in view.racks] if any(view.racks) else len(view.racks)
+            digest.update(repr((view.name, view.topic_id, racks)).encode())
+        return int.from_bytes(digest.digest(), "big", signed=True)
+
+    def _target(self, group: ConsumerGroup) -> Iterator[Record]:
+        topics = self._topics(group)
+        ids = {name: view.topic_id for name, view in topics.items()}
+        # Most members want the same, and then share one set.
+        reading = {
+            names: frozenset(ids[name] for name in names if name in ids)
+            for names in {group.names_of(member.said) for member in group.members.values()}
+        }
+        readers = [
+            Reader(
+                member_id, member.said.instance_id, member.said.rack_id, reading[group.names_of(member.said)],
+                group.targets.get(member_id, NOTHING),
+            )
+            for member_id, member in group.members.items()
+        ]  # fmt: skip
+        assign = ASSIGNORS[group.assignor(self._host.config.group_consumer_assignors[0])]
+        target = assign(readers, {view.topic_id: view for view in topics.values()})
+        for member_id, places in target.items():
+            before = group.targets.get(member_id)
+            if before is not places and before != places:
+                yield group.target_record(member_id, places)
+        yield group.assignment_record(self._host.wall_ms)

@@ -1,0 +1,480 @@
+"""Consumer groups of KIP-848: what each request is told, what it changes, and that a refusal changes nothing."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ottla.groups.consumer import Heartbeat
+from ottla.groups.consumer_group import ConsumerGroup, Phase
+from ottla.groups.formats import REGULAR_EXPRESSION, decode
+from ottla.groups.group import Group
+from ottla.groups.shard import Commit
+from ottla.model.errors import ErrorCode, Refusal
+from tests.groups.conftest import Heard, World
+
+REBALANCE_MS = 10_000
+SESSION_MS = 45_000
+#: Timers may ring so much late.
+TICK_MS = 1000
+
+Place = tuple[bytes, int]
+
+
+class Client:
+    """A member as a real client is one: it owns what it is told, and gives up what it is not told any more."""
+
+    def __init__(self, world: World, name: str, *topics: str, **said: Any) -> None:
+        self.world = world
+        self.name = name
+        self.epoch = 0
+        self.owned: frozenset[Place] = frozenset()
+        self.said = {"names": frozenset(topics), "rebalance_timeout_ms": REBALANCE_MS, **said}
+        self.answer: Mapping[str, Any] = {}
+
+    def beat(self, **other: Any) -> "Client":
+        """A heartbeat; a join has everything, later ones only what is owned, unless a test says otherwise."""
+        fields: dict[str, Any] = {"instance_id": self.said.get("instance_id"), "owned": self.owned}
+        if not self.epoch:
+            fields |= self.said | {"owned": frozenset()}
+        request = Heartbeat(
+            **{"group_id": "g", "member_id": self.name, "member_epoch": self.epoch, **fields, **other}
+        )
+        heard = Heard()
+        self.world.shard.consumer.heartbeat(request, heard, self.world.now_ms)
+        assert heard.response is not None
+        self.answer = heard.response
+        self.epoch = self.answer["member_epoch"]
+        told = self.answer["assignment"]
+        if told is not None:
+            self.owned = frozenset(
+                (row["topic_id"], number) for row in told["topic_partitions"] for number in row["partitions"]
+            )
+        return self
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(number for _topic, number in self.owned)
+
+
+def group_of(world: World) -> ConsumerGroup:
+    group = world.shard.groups["g"]
+    assert isinstance(group, ConsumerGroup)
+    return group
+
+
+def refused(client: Client, **fields: Any) -> ErrorCode:
+    """The code of a refusal, after which nothing has changed."""
+    log = list(client.world.records)
+    kept = dict(client.world.shard.groups)
+    with pytest.raises(Refusal) as refusal:
+        client.beat(**fields)
+    assert client.world.records == log
+    assert client.world.shard.groups == kept
+    assert refusal.value.message
+    return refusal.value.code
+
+
+def settle(*clients: Client) -> None:
+    for _ in range(4):
+        for client in clients:
+            client.beat()
+
+
+@pytest.fixture
+def t(world: World) -> bytes:
+    return world.make_topic("t", 4)
+
+
+# --- the way of partitions --------------------------------------------------------------------------------------
+
+
+def test_the_first_member_has_everything_at_once(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    assert (one.epoch, one.numbers) == (1, [0, 1, 2, 3])
+    assert one.answer["heartbeat_interval"] == 5000
+    assert one.beat().answer["assignment"] is None, "nothing has changed"
+    assert group_of(world).state is Phase.STABLE
+
+
+def test_a_partition_is_given_up_before_it_is_given_away(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    two = Client(world, "two", "t").beat()
+    assert (two.epoch, two.numbers) == (2, []), "all is still held"
+    had = one.owned
+    one.beat()
+    assert len(one.numbers) == 2 and one.epoch == 1, "it has to give up two, and keeps its epoch until then"
+    assert two.beat().numbers == []
+    one.beat(owned=had)
+    assert one.epoch == 1 and two.beat().numbers == [], "it still owns them"
+    one.beat()
+    assert one.epoch == 2
+    two.beat()
+    assert sorted(one.numbers + two.numbers) == [0, 1, 2, 3]
+    assert group_of(world).state is Phase.STABLE
+
+
+def test_who_leaves_sets_its_partitions_free(world: World, t: bytes) -> None:
+    one, two = Client(world, "one", "t"), Client(world, "two", "t")
+    settle(one, two)
+    one.beat(member_epoch=-1)
+    assert one.answer["member_epoch"] == -1
+    assert two.beat().numbers == [0, 1, 2, 3]
+    two.beat(member_epoch=-1)
+    assert group_of(world).state is Phase.EMPTY
+    assert not group_of(world).owners
+
+
+def test_a_silent_member_is_lost_after_its_session(world: World, t: bytes) -> None:
+    one, two = Client(world, "one", "t"), Client(world, "two", "t")
+    settle(one, two)
+    for _ in range(8):
+        world.advance(SESSION_MS // 8)
+        two.beat()
+    world.advance(TICK_MS)
+    assert two.beat().numbers == [0, 1, 2, 3]
+    assert refused(one) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_who_does_not_give_up_in_time_is_lost_though_it_heartbeats(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    two = Client(world, "two", "t").beat()
+    had = one.owned
+    one.beat()
+    for _ in range(3):
+        world.advance(REBALANCE_MS // 3)
+        one.beat(owned=had)
+    world.advance(2000)
+    assert refused(one, owned=had) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert two.beat().numbers == [0, 1, 2, 3]
+
+
+def test_an_answer_that_was_lost_is_told_again(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    Client(world, "two", "t").beat()
+    one.beat()
+    owned = one.owned
+    one.beat()
+    assert one.epoch == 2
+    # It never heard that: it comes with the epoch before, and with what it owned then.
+    one.beat(member_epoch=1, owned=owned)
+    assert one.epoch == 2 and one.answer["assignment"] is not None
+    assert refused(one, member_epoch=1, owned=None) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert refused(one, member_epoch=1, owned=frozenset({(t, 0), (t, 1), (t, 2), (t, 3)})) is (
+        ErrorCode.FENCED_MEMBER_EPOCH
+    )
+
+
+def test_a_member_that_joins_again_owns_nothing_and_is_told_everything(world: World, t: bytes) -> None:
+    one, two = Client(world, "one", "t"), Client(world, "two", "t")
+    settle(one, two)
+    before, epoch = one.owned, one.epoch
+    one.epoch = 0
+    one.beat()
+    assert (one.owned, one.epoch) == (before, epoch)
+
+
+# --- topics -----------------------------------------------------------------------------------------------------
+
+
+def test_new_partitions_new_topics_and_topics_that_go_lead_to_new_targets(world: World, t: bytes) -> None:
+    one, two = Client(world, "one", "t", "u"), Client(world, "two", "t", "u")
+    settle(one, two)
+    epoch = group_of(world).epoch
+    world.make_topic("other", 3)
+    settle(one, two)
+    assert group_of(world).epoch == epoch, "a topic that nobody reads changes nothing"
+    world.make_topic("t", 6)
+    settle(one, two)
+    assert sorted(one.numbers + two.numbers) == [0, 1, 2, 3, 4, 5]
+    u = world.make_topic("u", 2)
+    settle(one, two)
+    assert {(u, 0), (u, 1)} <= one.owned | two.owned
+    assert len(one.owned) == len(two.owned) == 4
+    world.remove_topic("t")
+    settle(one, two)
+    assert one.owned | two.owned == {(u, 0), (u, 1)}
+
+
+def test_a_member_may_want_something_else(world: World, t: bytes) -> None:
+    u = world.make_topic("u", 1)
+    one = Client(world, "one", "t").beat()
+    one.beat(names=frozenset({"u"}))
+    assert one.owned == frozenset()
+    one.beat()
+    assert one.owned == {(u, 0)}
+
+
+def test_a_pattern_follows_the_topics(world: World, t: bytes) -> None:
+    one = Client(world, "one", regex="t.*", names=None).beat()
+    assert one.numbers == [0, 1, 2, 3]
+    t2 = world.make_topic("t2", 1)
+    one.beat()
+    assert (t2, 0) in one.owned
+    world.remove_topic("t")
+    settle(one)
+    assert one.owned == {(t2, 0)}
+    kinds = [decode(*record).key for record in world.records]  # type: ignore[union-attr]
+    assert (REGULAR_EXPRESSION, "g", "t.*") in kinds
+    world.begin()
+    one.beat()
+    assert group_of(world).patterns == {"t.*": {"t2"}}
+    one.beat(regex="", names=frozenset({"t2"}))
+    assert group_of(world).patterns == {}
+    assert one.owned == {(t2, 0)}
+
+
+def test_names_and_a_pattern_together_are_both_read(world: World, t: bytes) -> None:
+    u = world.make_topic("u", 1)
+    one = Client(world, "one", "u", regex="t").beat()
+    assert one.owned == {(t, 0), (t, 1), (t, 2), (t, 3), (u, 0)}
+
+
+def test_most_members_decide_on_the_assignor(world: World) -> None:
+    for name in ("x", "y"):
+        world.make_topic(name, 3)
+    one = Client(world, "one", "x", "y", server_assignor="range")
+    two = Client(world, "two", "x", "y")
+    settle(one, two)
+    assert one.numbers == [0, 0, 1, 1]
+    assert world.shard.consumer.describe(group_of(world))["assignor_name"] == "range"
+    one.beat(server_assignor="uniform")
+    settle(one, two)
+    assert len(one.owned) == len(two.owned) == 3
+
+
+# --- static members ---------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_finds_what_it_had_when_it_is_back(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t", instance_id="i")
+    two = Client(world, "two", "t")
+    settle(one, two)
+    epoch, had = group_of(world).epoch, one.owned
+    one.beat(member_epoch=-2)
+    assert one.answer["member_epoch"] == -2
+    assert two.beat().owned.isdisjoint(had)
+    back = Client(world, "one-again", "t", instance_id="i").beat()
+    assert (back.owned, back.epoch) == (had, epoch)
+    assert group_of(world).epoch == epoch, "nobody else has noticed"
+    assert refused(one, member_epoch=epoch) is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_stays_away_is_lost(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t", instance_id="i").beat()
+    one.beat(member_epoch=-2)
+    two = Client(world, "two", "t").beat()
+    assert two.numbers == [], "it may be back"
+    for _ in range(9):
+        world.advance(SESSION_MS // 8)
+        two.beat()
+    assert two.numbers == [0, 1, 2, 3]
+
+
+def test_what_a_static_member_had_is_free_when_it_is_back_and_was_given_to_another(
+    world: World, t: bytes
+) -> None:
+    one = Client(world, "one", "t", instance_id="i").beat()
+    one.beat(member_epoch=-2)
+    two = Client(world, "two", "t").beat()
+    back = Client(world, "back", "t", instance_id="i").beat()
+    assert len(back.numbers) == 2
+    assert sorted(back.numbers + two.beat().numbers) == [0, 1, 2, 3]
+
+
+def test_an_administrator_sends_static_members_away(world: World, t: bytes) -> None:
+    one, two = Client(world, "one", "t", instance_id="i"), Client(world, "two", "t")
+    settle(one, two)
+    leaving = [("", "i"), ("two", None), ("", "nobody"), ("", None)]
+    unknown = ErrorCode.UNKNOWN_MEMBER_ID
+    assert world.shard.classic.leave("g", leaving, world.now_ms) == [
+        ErrorCode.NONE,
+        unknown,
+        unknown,
+        unknown,
+    ]
+    assert two.beat().numbers == [0, 1, 2, 3]
+    assert refused(one) is unknown
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------
+
+JOIN = {"member_epoch": 0, "owned": frozenset(), "names": frozenset({"t"}), "rebalance_timeout_ms": 1}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"member_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"instance_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"rack_id": ""}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
+        ({"member_epoch": -2}, ErrorCode.INVALID_REQUEST),
+        (JOIN | {"rebalance_timeout_ms": -1}, ErrorCode.INVALID_REQUEST),
+        (JOIN | {"owned": None}, ErrorCode.INVALID_REQUEST),
+        (JOIN | {"owned": frozenset({(bytes(16), 1)})}, ErrorCode.INVALID_REQUEST),
+        (JOIN | {"names": None}, ErrorCode.INVALID_REQUEST),
+        (JOIN | {"server_assignor": "mine"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
+        (JOIN | {"regex": "("}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        (JOIN | {"regex": "((a{100}){100}){100}"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        (JOIN | {"member_id": "third"}, ErrorCode.GROUP_MAX_SIZE_REACHED),
+        (JOIN | {"member_id": "third", "instance_id": "i"}, ErrorCode.UNRELEASED_INSTANCE_ID),
+        ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"member_id": "nobody", "member_epoch": -1}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"instance_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"instance_id": "nobody", "member_epoch": -2}, ErrorCode.UNKNOWN_MEMBER_ID),
+        ({"instance_id": "i"}, ErrorCode.FENCED_INSTANCE_ID),
+        ({"instance_id": "i", "member_epoch": -1}, ErrorCode.FENCED_INSTANCE_ID),
+        ({"member_epoch": 9}, ErrorCode.FENCED_MEMBER_EPOCH),
+        ({"member_epoch": 1}, ErrorCode.FENCED_MEMBER_EPOCH),
+        ({"group_id": "nothing"}, ErrorCode.GROUP_ID_NOT_FOUND),
+        ({"group_id": "classic"}, ErrorCode.GROUP_ID_NOT_FOUND),
+        ({"group_id": "nothing", "member_epoch": -1}, ErrorCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_what_is_refused_changes_nothing(fields: dict[str, Any], code: ErrorCode) -> None:
+    world = World(group_consumer_max_size="2")
+    t = world.make_topic("t", 4)
+    one, two = Client(world, "one", "t", instance_id="i"), Client(world, "two", "t")
+    settle(one, two)
+    # Two epochs more, so that the first one is long past.
+    world.make_topic("t", 5)
+    settle(one, two)
+    world.make_topic("t", 6)
+    settle(one, two)
+    world.shard.groups["classic"] = Group("classic")
+    assert t and two.epoch == 4
+    assert refused(two, **{"owned": None, **fields}) is code
+    settle(one, two)
+    assert sorted(one.numbers + two.numbers) == [0, 1, 2, 3, 4, 5]
+
+
+# --- the log ----------------------------------------------------------------------------------------------------
+
+
+def test_a_coordinator_that_moves_takes_everything_along(world: World, t: bytes) -> None:
+    one, two, three = (Client(world, name, "t", rack_id="r") for name in ("one", "two", "three"))
+    settle(one, two)
+    three.beat()
+    one.beat()
+    before = world.shard.consumer.describe(group_of(world))
+    world.begin()
+    assert world.shard.consumer.describe(group_of(world)) == before
+    settle(one, two, three)
+    assert sorted(one.numbers + two.numbers + three.numbers) == [0, 1, 2, 3]
+
+
+def test_sessions_and_revocations_begin_anew_after_a_load(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    two = Client(world, "two", "t").beat()
+    had = one.owned
+    one.beat()
+    world.begin()
+    for _ in range(6):
+        world.advance(2000)
+        two.beat()
+    assert refused(one, owned=had) is ErrorCode.UNKNOWN_MEMBER_ID
+    world.begin()
+    world.advance(SESSION_MS + TICK_MS)
+    assert group_of(world).state is Phase.EMPTY
+
+
+def test_a_shard_that_ends_leaves_no_timers(world: World, t: bytes) -> None:
+    Client(world, "one", "t").beat()
+    Client(world, "two", "t").beat()
+    world.shard.forget()
+    assert world.timers.next_ms is None
+
+
+# --- settings, offsets, the ends of groups ----------------------------------------------------------------------
+
+
+def test_a_group_may_have_settings_of_its_own(world: World, t: bytes) -> None:
+    world.own_settings["g"] = {
+        "consumer.session.timeout.ms": "50000",
+        "consumer.heartbeat.interval.ms": "7000",
+    }
+    one = Client(world, "one", "t").beat()
+    assert one.answer["heartbeat_interval"] == 7000
+    world.advance(SESSION_MS + TICK_MS)
+    one.beat()
+    world.advance(50_000 + TICK_MS)
+    assert refused(one) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "version", "code"),
+    [
+        ("one", 1, 9, ErrorCode.NONE),
+        ("one", 1, 8, ErrorCode.UNSUPPORTED_VERSION),
+        ("one", 0, 9, ErrorCode.STALE_MEMBER_EPOCH),
+        ("one", 2, 9, ErrorCode.STALE_MEMBER_EPOCH),
+        ("other", 1, 9, ErrorCode.UNKNOWN_MEMBER_ID),
+        ("", -1, 9, ErrorCode.UNKNOWN_MEMBER_ID),
+    ],
+)
+def test_only_a_member_in_its_epoch_commits_and_asks_for_offsets(
+    world: World, t: bytes, member_id: str, epoch: int, version: int, code: ErrorCode
+) -> None:
+    Client(world, "one", "t").beat()
+    assert world.shard.check_commit("g", epoch, member_id, None, world.now_ms, version=version) is code
+    if version >= 9 and code:
+        with pytest.raises(Refusal) as refusal:
+            world.shard.check_fetch("g", member_id, epoch, world.now_ms)
+        assert refusal.value.code is code
+    world.shard.check_fetch("g", None, -1, world.now_ms)
+
+
+def commit(world: World, offset: int) -> None:
+    world.shard.commit("g", [Commit("t", 0, offset, 0, "", bytes(16))], -1, (Heard(), {"error_code": 0}))
+
+
+def test_an_empty_group_of_either_kind_gives_way_to_the_other_and_leaves_its_offsets(
+    world: World, t: bytes
+) -> None:
+    commit(world, 7)
+    assert world.shard.groups["g"].type == "classic"
+    one = Client(world, "one", "t").beat()
+    assert world.shard.groups["g"].type == "consumer"
+    one.beat(member_epoch=-1)
+    world.shard.give_way("g")
+    assert "g" not in world.shard.groups
+    world.begin()
+    found = world.shard.offsets.get("g", "t", 0)
+    assert found is not None and found.offset == 7
+    assert world.shard.groups["g"].type == "classic"
+
+
+def test_a_group_is_deleted_when_it_has_no_members(world: World, t: bytes) -> None:
+    one = Client(world, "one", regex="t", names=None).beat()
+    commit(world, 7)
+    heard = Heard()
+    world.shard.delete("g", heard)
+    assert heard.code is ErrorCode.NON_EMPTY_GROUP
+    one.beat(member_epoch=-1)
+    heard = Heard()
+    world.shard.delete("g", heard)
+    assert heard.error == 0
+    assert not world.shard.groups
+    last = dict(world.records)
+    assert not any(last.values()), "nothing of it is left in a compacted log"
+
+
+def test_offsets_of_topics_that_members_read_stay_and_others_expire(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    commit(world, 7)
+    world.shard.commit("g", [Commit("u", 0, 1, 0, "", bytes(16))], -1, (Heard(), {"error_code": 0}))
+    week_ms = 10_080 * 60_000
+    world.shard.expire_offsets(world.wall_ms + week_ms + 1)
+    assert set(world.shard.offsets.of("g")) == {("t", 0)}
+    one.beat(member_epoch=-1)
+    world.shard.expire_offsets(world.wall_ms + week_ms + 1)
+    assert not world.shard.groups and not world.shard.offsets.by_group
+
+
+def test_groups_are_listed_with_their_kind(world: World, t: bytes) -> None:
+    Client(world, "one", "t").beat()
+    assert world.shard.listed() == [
+        {"group_id": "g", "protocol_type": "consumer", "group_state": "Stable", "group_type": "consumer"}
+    ]
+    assert world.shard.describe("g") is None
