@@ -12,6 +12,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
+from ottla import Admin
 from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
 from tests.clients.conftest import BrokerProcess
 from tests.clients.subscribers import Subscriber, eventually, have_all
@@ -101,6 +102,10 @@ def test_members_share_the_partitions_as_they_come_and_go(
         assert sorted(
             (each.topic, each.partition) for row in described.members for each in row.assignment.topic_partitions
         ) == everything  # fmt: skip
+        with Admin(quick.address) as own:
+            info = own.describe_group(group)
+            assert (info.state, info.protocol) == ("Stable", assignor)
+            assert sorted(tuple(place) for row in info.members for place in row.partitions) == everything
         members.pop(0).close()
         eventually(lambda: have_all(members, *everything), "two have all again")
         fill(client, topic, 6, 10, 12)

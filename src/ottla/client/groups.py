@@ -28,6 +28,7 @@ FIND_COORDINATOR = 10
 DESCRIBE_GROUPS = 15
 LIST_GROUPS = 16
 DELETE_GROUPS = 42
+CONSUMER_GROUP_DESCRIBE = 69
 
 ATTEMPTS_MAX = 12
 _MOVED = (
@@ -90,6 +91,11 @@ async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
         admin, group, DESCRIBE_GROUPS, {"groups": [group]}, lambda answer: [answer.groups[0]]
     )
     row = answer.groups[0]
+    if row.error_code in (0, ErrorCode.GROUP_ID_NOT_FOUND) and row.group_state in ("Dead", ""):
+        # It may be one of the new protocol, which is asked for in another way.
+        found = await _describe_consumer_group(admin, group)
+        if found is not None:
+            return found
     if row.error_code or row.group_state == "Dead":
         code = int(row.error_code) or ErrorCode.GROUP_ID_NOT_FOUND
         raise refused(code, f"group {group!r}", message="there is no such group", broker=broker)
@@ -101,6 +107,32 @@ async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
         for each in row.members
     )  # fmt: skip
     return GroupInfo(group, row.group_state, row.protocol_data, broker, members)
+
+
+async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo | None:
+    """A group of KIP-848; None if it is not there, or the broker does not know of such."""
+    if not (await _coordinator(admin, group)).serves(CONSUMER_GROUP_DESCRIBE):
+        return None
+    answer, broker = await _ask(
+        admin, group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, lambda answer: [answer.groups[0]]
+    )
+    row = answer.groups[0]
+    if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    if row.error_code:
+        raise refused(int(row.error_code), f"group {group!r}", broker=broker)
+    members = tuple(
+        GroupMember(
+            each.member_id, each.instance_id, each.client_id, each.client_host,
+            tuple(sorted(
+                TopicPartition(str(topic.topic_name), int(number))
+                for topic in each.assignment.topic_partitions
+                for number in topic.partitions
+            )),
+        )
+        for each in row.members
+    )  # fmt: skip
+    return GroupInfo(group, row.group_state, row.assignor_name, broker, members)
 
 
 async def group_offsets(admin: AsyncAdmin, group: str) -> dict[TopicPartition, int]:
