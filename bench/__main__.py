@@ -148,19 +148,31 @@ def describe(bench: Bench, plan: Plan, where: dict[str, object], file_system_kin
         f"{volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, 2 × {volumes.requests:,} one-message requests "
         f"(100 B), {volumes.round_trips:,} round trips, acks=all, replication 1; warmed by such "
         f"rounds, not counted, until CPU figures stopped falling ({warm or 'durable only'} rounds); other "
-        f"processes took {bench.others_share:.0%} of the CPUs meanwhile." + _describe_cluster(bench, plan)
+        f"processes took {bench.others_share:.0%} of the CPUs meanwhile."
     )
 
 
-def _describe_cluster(bench: Bench, plan: Plan) -> str:
-    if table.CLUSTER not in bench.results:
-        return ""
+def describe_cluster(bench: Bench, plan: Plan, where: dict[str, object]) -> str:
     volumes = plan.cluster_volumes
+    warm = ", ".join(f"{name} {rounds}" for name, rounds in bench.warm_rounds.get(table.CLUSTER, {}).items())
     return (
-        f" The clusters: {volumes.bulk_messages * 1024 / 1e6:.0f} MB, 2 × {volumes.requests:,} requests and "
-        f"{volumes.round_trips:,} round trips a round, replication {cluster.BROKERS}; a leader killed among "
-        f"{plan.failover_partitions:,} partitions."
+        f"{where['cpus']} CPUs, Python {where['python']}, librdkafka {where['librdkafka']}; {cluster.BROKERS} brokers of each, "
+        f"medians of {plan.rounds} alternating rounds, each {volumes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages, "
+        f"2 × {volumes.requests:,} one-message requests (100 B) and {volumes.round_trips:,} round trips, acks=all, replication "
+        f"{cluster.BROKERS}; warmed by {warm} rounds; then a leader is killed among {plan.failover_partitions:,} partitions."
     )
+
+
+def summed_up(description: str, results: table.Results, names: dict[str, str]) -> str:
+    """The table behind its description, and how many of its goals are met."""
+    report = f"{description}\n\n{table.render(results, names)}"
+    verdicts = table.verdicts(results)
+    missed = [verdict.label for verdict in verdicts if verdict.met is False]
+    judged = sum(verdict.met is not None for verdict in verdicts)
+    if judged:
+        report += f"\n\n{judged - len(missed)} of {judged} goals met"
+        report += f"; missed: {'; '.join(missed)}." if missed else "."
+    return report
 
 
 def main() -> int:
@@ -245,21 +257,24 @@ def main() -> int:
         shutil.rmtree(work_dir, ignore_errors=True)
 
     where = machine()
-    report = describe(bench, plan, where, kind) + "\n\n" + table.render(bench.results, names)
-    verdicts = table.verdicts(bench.results)
-    missed = [verdict.label for verdict in verdicts if verdict.met is False]
-    judged = sum(verdict.met is not None for verdict in verdicts)
-    if judged:
-        report += f"\n\n{judged - len(missed)} of {judged} goals met"
-        report += f"; missed: {'; '.join(missed)}." if missed else "."
-    print(report)
+    alone = {mode: found for mode, found in bench.results.items() if mode != table.CLUSTER}
+    together = {mode: found for mode, found in bench.results.items() if mode == table.CLUSTER}
+    #: By the names of their places in docs/performance.md.
+    reports = {}
+    if alone:
+        reports["figures"] = summed_up(describe(bench, plan, where, kind), alone, names)
+    if together:
+        reports["clusters"] = summed_up(describe_cluster(bench, plan, where), together, names)
+    print("\n\n".join(reports.values()))
+    missed = [verdict.label for verdict in table.verdicts(bench.results) if verdict.met is False]
     if curves:
         print(f"\n**Growth: broker CPU, µs per request**\n\n{growth.render(curves)}")
     if bench.others_share > OTHERS_SHARE_MAX:
         say(f"other processes took {bench.others_share:.0%} of the CPUs: measure again on an idle machine")
     say(f"done in {time.monotonic() - begin:.0f} s")
     if options.docs:
-        docs.write("figures", report)
+        for name, report in reports.items():
+            docs.write(name, report)
         if curves:
             growth.write_docs(curves)
     if options.json is not None:

@@ -99,7 +99,7 @@ GROUPS = (
     # Third-party clients, unmodified, against a running broker.
     Group(name="clients", folders=("clients",), workers=2),
     # One test a claim of the mission.
-    Group(name="seeds", folders=("seeds",)),
+    Group(name="seeds", folders=("seeds",), workers=2),
     # Processes killed at random points.
     Group(name="crash", folders=("crash",), workers=2),
     # Mutated requests and damaged files; a tenth of what `make fuzz` does.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ottla.config.cluster_table import MEMBERSHIP
 from ottla.config.consumer_table import CONSUMER_GROUPS, GROUPS
 from ottla.config.controller_table import CONTROLLER
-from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition, Value, table
+from ottla.config.definition import CLUSTER_WIDE, Definition, Value, number, table
 from ottla.config.listener import LISTENER_FORM, PROTOCOLS, are_listeners, is_protocol_map
 from ottla.config.not_honoured import NOT_HONOURED
 from ottla.config.replication_table import REPLICATION, REPLICATION_SECTION
@@ -37,31 +37,6 @@ def are_host_limits(value: Value) -> bool:
         if not (host and colon and count.isascii() and count.isdigit() and int(count[:10]) <= INT_MAX):
             return False
     return True
-
-
-def _number(
-    section: str,
-    name: str,
-    kind: str,
-    default: int,
-    minimum: int | None,
-    doc: str,
-    *,
-    unit: str = "",
-    maximum: int | None = None,
-    dynamic: str = READ_ONLY,
-) -> Definition:
-    return Definition(
-        name,
-        kind,
-        str(default),
-        doc,
-        unit=unit,
-        minimum=minimum,
-        maximum=maximum,
-        dynamic=dynamic,
-        section=section,
-    )
 
 
 def _topic_defaults() -> list[Definition]:
@@ -108,7 +83,7 @@ BROKER: dict[str, Definition] = table(
         *THROTTLES,
         *MEMBERSHIP,
         *CONTROLLER,
-        _number(
+        number(
             NODE,
             "node.id",
             "int",
@@ -116,7 +91,7 @@ BROKER: dict[str, Definition] = table(
             0,
             "The number of this broker, unique in its cluster.",
         ),
-        _number(NODE, "broker.id", "int", 1, 0, "Another name of `node.id`."),
+        number(NODE, "broker.id", "int", 1, 0, "Another name of `node.id`."),
         Definition(
             "broker.rack",
             "string",
@@ -153,7 +128,7 @@ BROKER: dict[str, Definition] = table(
             form=f"NAME:PROTOCOL pairs separated by commas, PROTOCOL one of {', '.join(PROTOCOLS)}",
             section=CONNECTIONS,
         ),
-        _number(
+        number(
             CONNECTIONS,
             "socket.request.max.bytes",
             "int",
@@ -163,7 +138,7 @@ BROKER: dict[str, Definition] = table(
             "for it.",
             unit="bytes",
         ),
-        _number(
+        number(
             CONNECTIONS,
             "socket.send.buffer.bytes",
             "int",
@@ -174,7 +149,7 @@ BROKER: dict[str, Definition] = table(
             "consumers far away.",
             unit="bytes",
         ),
-        _number(
+        number(
             CONNECTIONS,
             "socket.receive.buffer.bytes",
             "int",
@@ -184,7 +159,7 @@ BROKER: dict[str, Definition] = table(
             "adapts it (Kafka's default is 102400).",
             unit="bytes",
         ),
-        _number(
+        number(
             CONNECTIONS,
             "socket.listen.backlog.size",
             "int",
@@ -193,7 +168,7 @@ BROKER: dict[str, Definition] = table(
             "Connections that may wait to be accepted; the operating system may hold it lower (Kafka's "
             "default is 50).",
         ),
-        _number(
+        number(
             CONNECTIONS,
             "connections.max.idle.ms",
             "long",
@@ -202,7 +177,7 @@ BROKER: dict[str, Definition] = table(
             "A connection without traffic for this long is closed; -1 never closes one.",
             unit="ms",
         ),
-        _number(
+        number(
             CONNECTIONS,
             "max.connections",
             "int",
@@ -212,7 +187,7 @@ BROKER: dict[str, Definition] = table(
             "limit by default).",
             dynamic=CLUSTER_WIDE,
         ),
-        _number(
+        number(
             CONNECTIONS,
             "max.connections.per.ip",
             "int",
@@ -231,7 +206,7 @@ BROKER: dict[str, Definition] = table(
             dynamic=CLUSTER_WIDE,
             section=CONNECTIONS,
         ),
-        _number(
+        number(
             CONNECTIONS,
             "max.connection.creation.rate",
             "int",
@@ -241,7 +216,7 @@ BROKER: dict[str, Definition] = table(
             unit="per second",
             dynamic=CLUSTER_WIDE,
         ),
-        _number(
+        number(
             TOPICS,
             "num.partitions",
             "int",
@@ -249,7 +224,7 @@ BROKER: dict[str, Definition] = table(
             1,
             "Partitions of a topic that is created without saying how many, by a request or by first use.",
         ),
-        _number(
+        number(
             TOPICS,
             "default.replication.factor",
             "int",
@@ -294,7 +269,7 @@ BROKER: dict[str, Definition] = table(
             "Directory of the metadata; the first of `log.dirs` if it is not set.",
             section=LOG,
         ),
-        _number(
+        number(
             LOG,
             "log.retention.hours",
             "int",
@@ -320,7 +295,7 @@ BROKER: dict[str, Definition] = table(
             "Whether topics with cleanup.policy=compact are compacted.",
             section=LOG,
         ),
-        _number(
+        number(
             LOG,
             "log.cleaner.backoff.ms",
             "long",
@@ -330,7 +305,7 @@ BROKER: dict[str, Definition] = table(
             unit="ms",
             dynamic=CLUSTER_WIDE,
         ),
-        _number(
+        number(
             LOG,
             "log.cleaner.dedupe.buffer.size",
             "long",
@@ -360,7 +335,7 @@ BROKER: dict[str, Definition] = table(
             dynamic=CLUSTER_WIDE,
             section=LOG,
         ),
-        _number(
+        number(
             LOG,
             "log.retention.check.interval.ms",
             "long",
@@ -369,7 +344,7 @@ BROKER: dict[str, Definition] = table(
             "Time between two searches for segments to delete.",
             unit="ms",
         ),
-        _number(
+        number(
             LOG,
             "log.roll.hours",
             "int",
@@ -378,7 +353,7 @@ BROKER: dict[str, Definition] = table(
             "Age at which a segment is closed, when `log.roll.ms` is not set.",
             unit="hours",
         ),
-        _number(
+        number(
             LOG,
             "log.roll.jitter.hours",
             "int",
@@ -387,7 +362,7 @@ BROKER: dict[str, Definition] = table(
             "Taken off the age at which a segment is closed, when `log.roll.jitter.ms` is not set.",
             unit="hours",
         ),
-        _number(
+        number(
             FLUSH,
             "log.flush.scheduler.interval.ms",
             "long",
@@ -396,7 +371,7 @@ BROKER: dict[str, Definition] = table(
             "Age of unsynced records at which a log is synced, when `log.flush.interval.ms` is not set.",
             unit="ms",
         ),
-        _number(
+        number(
             FLUSH,
             "log.flush.offset.checkpoint.interval.ms",
             "int",
@@ -406,7 +381,7 @@ BROKER: dict[str, Definition] = table(
             "recovery after a crash begins there (Kafka's default is 60000).",
             unit="ms",
         ),
-        _number(
+        number(
             FLUSH,
             "log.recovery.point.interval.bytes",
             "long",
@@ -416,7 +391,7 @@ BROKER: dict[str, Definition] = table(
             "interval. ottla's own.",
             unit="bytes",
         ),
-        _number(
+        number(
             FLUSH,
             "num.sync.threads",
             "int",
@@ -425,7 +400,7 @@ BROKER: dict[str, Definition] = table(
             "Threads that sync files, so that one round of many files takes less time. ottla's own.",
             maximum=64,
         ),
-        _number(
+        number(
             CLIENTS,
             "fetch.max.bytes",
             "int",
@@ -435,7 +410,7 @@ BROKER: dict[str, Definition] = table(
             "is still returned whole.",
             unit="bytes",
         ),
-        _number(
+        number(
             CLIENTS,
             "max.incremental.fetch.session.cache.slots",
             "int",
@@ -443,7 +418,7 @@ BROKER: dict[str, Definition] = table(
             0,
             "Fetch sessions held at once; a client without one names all its partitions in every fetch.",
         ),
-        _number(
+        number(
             CLIENTS,
             "producer.id.expiration.ms",
             "int",
@@ -453,7 +428,7 @@ BROKER: dict[str, Definition] = table(
             unit="ms",
             dynamic=CLUSTER_WIDE,
         ),
-        _number(
+        number(
             GROUPS,
             "transaction.max.timeout.ms",
             "int",
@@ -463,7 +438,7 @@ BROKER: dict[str, Definition] = table(
             "INVALID_TRANSACTION_TIMEOUT.",
             unit="ms",
         ),
-        _number(
+        number(
             GROUPS,
             "transactional.id.expiration.ms",
             "int",
@@ -472,7 +447,7 @@ BROKER: dict[str, Definition] = table(
             "How long a transactional id without any transaction is remembered.",
             unit="ms",
         ),
-        _number(
+        number(
             GROUPS,
             "group.min.session.timeout.ms",
             "int",
@@ -481,7 +456,7 @@ BROKER: dict[str, Definition] = table(
             "The shortest session time-out that a group member may ask for.",
             unit="ms",
         ),
-        _number(
+        number(
             GROUPS,
             "group.max.session.timeout.ms",
             "int",
@@ -490,7 +465,7 @@ BROKER: dict[str, Definition] = table(
             "The longest session time-out that a group member may ask for.",
             unit="ms",
         ),
-        _number(
+        number(
             GROUPS,
             "group.initial.rebalance.delay.ms",
             "int",
@@ -499,9 +474,9 @@ BROKER: dict[str, Definition] = table(
             "How long the first rebalance of an empty group waits for more members.",
             unit="ms",
         ),
-        _number(GROUPS, "group.max.size", "int", INT_MAX, 1, "Members that one group may have."),
+        number(GROUPS, "group.max.size", "int", INT_MAX, 1, "Members that one group may have."),
         *CONSUMER_GROUPS,
-        _number(
+        number(
             GROUPS,
             "offset.metadata.max.bytes",
             "int",
@@ -510,7 +485,7 @@ BROKER: dict[str, Definition] = table(
             "The longest text that a client may store with a committed offset.",
             unit="bytes",
         ),
-        _number(
+        number(
             GROUPS,
             "offsets.retention.minutes",
             "int",
@@ -519,7 +494,7 @@ BROKER: dict[str, Definition] = table(
             "How long the committed offsets of an empty group are kept.",
             unit="minutes",
         ),
-        _number(
+        number(
             GROUPS,
             "offsets.retention.check.interval.ms",
             "long",
@@ -528,7 +503,7 @@ BROKER: dict[str, Definition] = table(
             "How often committed offsets are looked at to find those that nobody wants any more.",
             unit="ms",
         ),
-        _number(
+        number(
             GROUPS,
             "offsets.topic.num.partitions",
             "int",
@@ -536,7 +511,7 @@ BROKER: dict[str, Definition] = table(
             1,
             "Partitions of the topic that holds committed offsets; never changed once the topic exists.",
         ),
-        _number(
+        number(
             GROUPS,
             "offsets.topic.replication.factor",
             "short",
@@ -545,7 +520,7 @@ BROKER: dict[str, Definition] = table(
             "Replicas of the topic that holds committed offsets: it is created once so many brokers live. One on a "
             "single node, whatever this says.",
         ),
-        _number(
+        number(
             GROUPS,
             "offsets.topic.segment.bytes",
             "int",

@@ -246,3 +246,29 @@ class Settings:
     def __repr__(self) -> str:
         shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
         return f"{type(self).__name__}({shown})"
+
+
+def number(
+    section: str,
+    name: str,
+    kind: str,
+    default: int,
+    minimum: int | None,
+    doc: str,
+    *,
+    unit: str = "",
+    maximum: int | None = None,
+    dynamic: str = READ_ONLY,
+) -> Definition:
+    """A setting whose value is a whole number."""
+    return Definition(
+        name,
+        kind,
+        str(default),
+        doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        dynamic=dynamic,
+        section=section,
+    )

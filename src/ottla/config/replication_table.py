@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ottla.config.definition import CLUSTER_WIDE, READ_ONLY, Definition
+from typing import Any
+
+from ottla.config.definition import CLUSTER_WIDE, Definition, number
 
 REPLICATION_SECTION = "Replication"
 
@@ -11,27 +13,9 @@ RACK_AWARE = ("rack-aware", "org.apache.kafka.common.replica.RackAwareReplicaSel
 
 
 def _number(
-    name: str,
-    default: int,
-    doc: str,
-    *,
-    kind: str = "int",
-    unit: str = "",
-    minimum: int = 1,
-    maximum: int | None = None,
-    dynamic: str = READ_ONLY,
+    name: str, default: int, doc: str, *, kind: str = "int", minimum: int = 1, **more: Any
 ) -> Definition:
-    return Definition(
-        name,
-        kind,
-        str(default),
-        doc,
-        unit=unit,
-        minimum=minimum,
-        maximum=maximum,
-        dynamic=dynamic,
-        section=REPLICATION_SECTION,
-    )
+    return number(REPLICATION_SECTION, name, kind, default, minimum, doc, **more)
 
 
 REPLICATION = (
