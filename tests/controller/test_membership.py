@@ -7,7 +7,6 @@ import pytest
 from ottla.controller import records as r
 from ottla.controller.image import Image
 from ottla.controller.membership import (
-    broker_came,
     broker_gone,
     broker_removed,
     broker_stopping,
@@ -64,7 +63,6 @@ def test_r5_another_life_is_a_departure_and_an_arrival() -> None:
     assert state(led) == (1, (1, 2, 3), ())
     assert after(only(image), led) == (1, 1)
     assert records[-1] == r.Broker(1, 50, "h1", 9092, directories=("d1",))
-    assert records == broker_came(image, CONFIG, registration(1, 50))
 
 
 def test_r5_lives_do_not_go_back() -> None:

@@ -159,3 +159,19 @@ def test_a_stop_that_cannot_write_is_told_and_the_next_start_recovers(tmp_path: 
     (tmp_path / "replication-offset-checkpoint").rmdir()
     Broker(str(tmp_path)).close()
     assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_start_that_failed_is_told_even_if_its_thread_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = Broker._serve
+    told = threading.Event()
+
+    def serve_slowly(self: Broker) -> None:
+        serve(self)
+        told.wait(0.2)
+
+    with Broker(str(tmp_path)):
+        monkeypatch.setattr(Broker, "_serve", serve_slowly)
+        with pytest.raises(CannotStart, match="another broker"):
+            Broker(str(tmp_path))

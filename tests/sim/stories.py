@@ -69,27 +69,50 @@ class Caller(Client):
 CONFIG = BrokerConfig.from_properties({"node.id": "1", "log.dirs": f"{DATA_DIR},{OTHER_DIR}"})
 
 
-class TwoDirectories:
-    """A node with two directories and a topic of several segments in the first."""
+class Story:
+    """A node on a disk that loses its power, and a caller that asks it one thing at a time."""
 
-    def __init__(self, seed: int, *, is_strict: bool, ignored_site: str | None = None) -> None:
+    def __init__(
+        self, seed: int, config: BrokerConfig, *, is_strict: bool, ignored_site: str | None = None
+    ) -> None:
         self.world = World(seed)
         self.disk = SimDisk(Random(seed), strict=is_strict)
         self.disk.make_dir("/var")
         self.disk.sync_dir("/")
         self.disk.ignored_site = ignored_site
         self.shared = Shared(self.world)
-        self.acknowledged: list[bytes | None] = []
+        self._config = config
         self.start()
-        self.topic_id = self.caller.create(segment_bytes="300", file_delete_delay_ms="0")
-        for number in range(12):
-            self.produce(b"before %d" % number)
 
     def start(self) -> None:
-        self.node = self.shared.node = SimNode(self.world, self.disk, CONFIG, Delays(sync_ms=1, job_ms=1))
+        self.node = self.shared.node = SimNode(
+            self.world, self.disk, self._config, Delays(sync_ms=1, job_ms=1)
+        )
         self.node.start()
         self.caller = Caller(self.shared, "caller")
         self.caller.begin()
+
+    def rest(self, ms: int) -> None:
+        end_ms = self.world.now_ms + ms
+        while self.world.now_ms < end_ms and self.world.step():
+            pass
+
+    def cut_and_start(self) -> None:
+        self.node.kill()
+        self.disk.heal()
+        self.disk.crash()
+        self.start()
+
+
+class TwoDirectories(Story):
+    """A node with two directories and a topic of several segments in the first."""
+
+    def __init__(self, seed: int, *, is_strict: bool, ignored_site: str | None = None) -> None:
+        super().__init__(seed, CONFIG, is_strict=is_strict, ignored_site=ignored_site)
+        self.acknowledged: list[bytes | None] = []
+        self.topic_id = self.caller.create(segment_bytes="300", file_delete_delay_ms="0")
+        for number in range(12):
+            self.produce(b"before %d" % number)
 
     def produce(self, value: bytes) -> None:
         if self.caller.produce(self.topic_id, value) == 0:
@@ -111,17 +134,6 @@ class TwoDirectories:
             self.produce(b"during %d at %d" % (number, self.world.events))
             number += 1
             assert number < 200, "the move does not end"
-
-    def rest(self, ms: int) -> None:
-        end_ms = self.world.now_ms + ms
-        while self.world.now_ms < end_ms and self.world.step():
-            pass
-
-    def cut_and_start(self) -> None:
-        self.node.kill()
-        self.disk.heal()
-        self.disk.crash()
-        self.start()
 
     def check(self) -> None:
         # In order, each once; what was not acknowledged may be there or not.
@@ -167,18 +179,12 @@ COMPACTING = BrokerConfig.from_properties(
 )
 
 
-class Compacted:
+class Compacted(Story):
     """A node with a topic of few keys and small segments, which is compacted again and again."""
 
     def __init__(self, seed: int, *, ignored_site: str | None = None) -> None:
-        self.world = World(seed)
-        self.disk = SimDisk(Random(seed), strict=False)
-        self.disk.make_dir("/var")
-        self.disk.sync_dir("/")
-        self.disk.ignored_site = ignored_site
-        self.shared = Shared(self.world)
+        super().__init__(seed, COMPACTING, is_strict=False, ignored_site=ignored_site)
         self.newest: dict[bytes, bytes] = {}
-        self.start()
         self.topic_id = self.caller.create(
             segment_bytes="300",
             cleanup_policy="compact",
@@ -186,28 +192,11 @@ class Compacted:
             file_delete_delay_ms="0",
         )
 
-    def start(self) -> None:
-        self.node = self.shared.node = SimNode(self.world, self.disk, COMPACTING, Delays(sync_ms=1, job_ms=1))
-        self.node.start()
-        self.caller = Caller(self.shared, "caller")
-        self.caller.begin()
-
     def fill(self, label: bytes) -> None:
         for number in range(12):
             key, value = b"k%d" % (number % 3), label + b" %d" % number
             if self.caller.produce(self.topic_id, value, key) == 0:
                 self.newest[key] = value
-
-    def rest(self, ms: int) -> None:
-        end_ms = self.world.now_ms + ms
-        while self.world.now_ms < end_ms and self.world.step():
-            pass
-
-    def cut_and_start(self) -> None:
-        self.node.kill()
-        self.disk.heal()
-        self.disk.crash()
-        self.start()
 
     def check(self) -> None:
         """The last record of each key is the newest that was acknowledged, or one that was never answered after it."""

@@ -321,14 +321,12 @@ class Broker:
         if replica.durable:
             self.sync(replica, log)
             return
-        if leading is None or leading.counted or not leading.has_enough:
-            if log.next_offset - log.flushed_offset >= replica.config.flush_messages:
-                self.sync(replica, log)
-            return
-        replica.high_watermark = log.next_offset
-        if replica.watchers and not replica.moved:
-            replica.moved = True
-            self._moved.append(replica)
+        if leading is not None and not leading.counted and leading.has_enough:
+            # Nobody else is waited for.
+            replica.high_watermark = log.next_offset
+            if replica.watchers and not replica.moved:
+                replica.moved = True
+                self._moved.append(replica)
         if log.next_offset - log.flushed_offset >= replica.config.flush_messages:
             self.sync(replica, log)
 

@@ -49,11 +49,6 @@ def broker_gone(image: Image, config: BrokerConfig, node_id: int) -> list[r.Reco
     return [] if broker is None or broker.fenced else _change(image, config, [broker], [])
 
 
-def broker_came(image: Image, config: BrokerConfig, registration: Registration) -> list[r.Record]:
-    """A new life of a broker, or a new broker: from its record on it may act."""
-    return _change(image, config, [], [registration])
-
-
 def broker_stopping(image: Image, config: BrokerConfig, node_id: int) -> list[r.Record]:
     """Controlled shutdown: others lead what it led, and it leaves every ISR that has another member that lives.
 

@@ -145,9 +145,6 @@ class _Layout:
         """A broker without a rack, or one that is gone, is in one of its own kind: nobody knows where."""
         return self.racks.get(node) or ""
 
-    def racks_of(self, nodes: Iterable[int]) -> int:
-        return len({self.rack(node) for node in nodes})
-
     def keeps_racks(self, place: Place, source: int, target: int) -> bool:
         """Whether a move leaves the partition in as many racks as it is in now."""
         replicas = self.replicas[place]

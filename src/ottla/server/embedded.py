@@ -45,7 +45,9 @@ class Broker:
         self._thread.start()
         self._ready.wait()
         if self._problems:
-            self.close()
+            # Nothing runs that could be stopped: the thread is at its end.
+            self._thread.join()
+            self._remove_temporary()
             raise CannotStart(str(self._problems[0])) from self._problems[0]
 
     @property
