@@ -244,7 +244,10 @@ async def test_znodes_of_a_user_are_closed_to_others(cluster: str) -> None:
         for stranger in ({}, {"digest": "ottla:guessed"}, {"digest": "other:secret", "set_acl": True}):
             with pytest.raises(StoreUnavailable, match="not allowed"):
                 await Member(cluster, 3, **stranger).store.connect()
-    # An open cluster is no matter of users.
+    # Another user's cluster lies beside it; and an open one is no matter of users.
+    folder = f"{cluster}-folder"
+    async with member(f"{folder}/a", 1, **user), member(f"{folder}/b", 1, digest="a:b", set_acl=True):
+        pass
     async with member(cluster + "-open", 1) as one, member(cluster + "-open", 2, digest="a:b") as two:
         assert (await two.claim())[1] is None
 

@@ -34,7 +34,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ottla.config.broker import BrokerConfig
 
@@ -268,14 +268,16 @@ class Link:
         return results
 
     async def ensure(self, znodes: Sequence[tuple[str, bytes]]) -> None:
-        """Make those of these znodes that are missing, and the chroot above them."""
+        """Make those of these znodes that are missing, and the chroot above them. What is above the chroot is everybody's:
+        other clusters, of other users, lie beside this one."""
         parts = self._root.split("/")[1:]
         above = [("/" + "/".join(parts[: count + 1]), b"") for count in range(len(parts))]
         for path, data in [*above, *((self._root + path, data) for path, data in znodes)]:
             # Looked for first: who may not write there may still use what is there.
             if await self._future(self._client.exists_async(path)) is None:
+                acl = OPEN_ACL_UNSAFE if len(path) < len(self._root) else None
                 with contextlib.suppress(NodeExistsError):
-                    await self._future(self._client.create_async(path, data))
+                    await self._future(self._client.create_async(path, data, acl=acl))
 
     def _future(self, result: Any) -> asyncio.Future[Any]:
         future = self._loop.create_future()
