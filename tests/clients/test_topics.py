@@ -226,44 +226,6 @@ def test_offsets_by_name(broker: Any, topic: str) -> None:
         admin.close()
 
 
-# --- groups: not yet, and said so ---------------------------------------------------------------------------------
-
-
-def test_a_group_is_told_honestly_that_it_must_wait(broker: Any) -> None:
-    admin = Confluent(broker.address).admin()
-    began = time.monotonic()
-    with pytest.raises(confluent_kafka.KafkaException) as refused:
-        admin.list_consumer_group_offsets(
-            [confluent_kafka.ConsumerGroupTopicPartitions("g")], request_timeout=3
-        )["g"].result(PATIENCE_S)
-    assert refused.value.args[0].code() in (
-        confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE, confluent_kafka.KafkaError._TIMED_OUT,
-    )  # fmt: skip
-    assert time.monotonic() - began < 10
-
-
-def test_aiokafka_hears_that_there_is_no_coordinator(broker: Any) -> None:
-    began = time.monotonic()
-    with pytest.raises(aiokafka.errors.KafkaError) as refused:
-        AioKafka(broker.address).administer(lambda admin: admin.find_coordinator("g"))
-    assert isinstance(refused.value, aiokafka.errors.GroupCoordinatorNotAvailableError)
-    assert time.monotonic() - began < 5
-
-
-def test_a_consumer_in_a_group_gets_no_record_and_does_no_harm(broker: Any, topic: str) -> None:
-    client = KafkaPython(broker.address)
-    client.create(topic)
-    client.produce(topic, [Message(b"k", b"v")])
-    consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=broker.address, group_id="g", auto_offset_reset="earliest"
-    )
-    try:
-        assert consumer.poll(1000) == {}
-    finally:
-        consumer.close(autocommit=False, timeout_ms=1000)
-    assert client.read(topic, 0, 1)[0].value == b"v"
-
-
 def test_waiting_costs_no_spinning(broker: Any, topic: str) -> None:
     """A4: a consumer at the end is held by the broker until data comes, and gets it at once."""
     AioKafka(broker.address).create(topic)
