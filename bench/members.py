@@ -152,7 +152,7 @@ class ClassicGroup:
 class ClassicMember:
     """Joins when it is made, and again whenever it is told to; heartbeats when `tick` finds that it is time."""
 
-    __slots__ = ("_ask", "_due", "generation", "group", "is_stable", "line", "member_id")
+    __slots__ = ("_due", "_is_waiting", "generation", "group", "is_stable", "line", "member_id")
 
     def __init__(self, line: Line, group: ClassicGroup) -> None:
         self.line = line
@@ -160,12 +160,13 @@ class ClassicMember:
         self.member_id = ""
         self.generation = -1
         self.is_stable = False
+        self._is_waiting = False
         self._due = 0.0
         self._join()
 
     def tick(self, now: float, interval_s: float) -> None:
         """Say something if it is time to; whoever waits for an answer says nothing."""
-        if self.is_stable and now >= self._due:
+        if self.is_stable and now >= self._due and not self._is_waiting:
             self._due = now + interval_s
             self._send(HEARTBEAT, self.heartbeat(), self._heartbeaten)
 
@@ -187,8 +188,10 @@ class ClassicMember:
                 time.sleep(0.01)
                 self.line.send(request)
             else:
+                self._is_waiting = False
                 hear(response, code)
 
+        self._is_waiting = True
         self.line.hear = heard
         self.line.send(request)
 
