@@ -15,7 +15,7 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import boundary, cluster, compaction, docs, growth, kafka, measure, ottla, table
+from bench import boundary, cluster, compaction, docs, groups, growth, kafka, measure, ottla, table
 from bench.process import BrokerFailed, Brokers
 from bench.raw import UnexpectedAnswer
 from bench.rounds import Bench, Contender, Plan, say
@@ -32,6 +32,8 @@ FULL = Plan(
     compaction_keys=1_000_000,
     cluster_volumes=Volumes(bulk_messages=128_000, requests=8_000, round_trips=4_000),
     failover_partitions=1000,
+    group_rounds=3,
+    group_sizes=groups.Sizes(),
 )
 QUICK = Plan(
     volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
@@ -45,7 +47,12 @@ QUICK = Plan(
     compaction_keys=100_000,
     cluster_volumes=Volumes(bulk_messages=50_000, requests=3_000, round_trips=1_500),
     failover_partitions=300,
+    group_rounds=1,
+    group_sizes=groups.Sizes(heartbeats_s=6, commits_s=1),
 )
+MODES = [table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER, table.GROUPS]
+#: Those with brokers of their own kind; the others share one run.
+APART = {table.COMPACTION, table.CLUSTER, table.GROUPS}
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
@@ -63,7 +70,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", choices=[table.KAFKA, table.OTTLA], help="measure one broker alone")
     parser.add_argument(
         "--mode",
-        choices=[table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER],
+        choices=MODES,
         action="append",
         help="repeatable; default all",
     )
@@ -93,7 +100,7 @@ def kafka_contender(update: bool) -> tuple[Contender, str]:
         if mode == table.CLUSTER:
             nodes = distribution.start_cluster(directory, count=cluster.BROKERS, settings=settings)
             return cluster.Cluster(f"Kafka {distribution.version}", nodes)
-        more = compaction.SETTINGS if mode == table.COMPACTION else {}
+        more = {table.COMPACTION: compaction.SETTINGS, table.GROUPS: groups.SETTINGS}.get(mode, {})
         return distribution.start(directory, port=port, settings={**settings, **more})
 
     def topic_config(mode: str) -> dict[str, str]:
@@ -109,6 +116,8 @@ def ottla_contender() -> Contender:
         settings = {} if mode == table.DURABLE else {"log.flush.policy": "page-cache"}
         if mode == table.COMPACTION:
             settings |= compaction.SETTINGS
+        if mode == table.GROUPS:
+            settings |= groups.SETTINGS | groups.OTTLA_SETTINGS
         if mode == table.CLUSTER:
             return cluster.start_ottla(directory, settings)
         return ottla.start(directory, port=port, settings=settings)
@@ -163,6 +172,14 @@ def describe_cluster(bench: Bench, plan: Plan, where: dict[str, object]) -> str:
     )
 
 
+def describe_groups(plan: Plan, where: dict[str, object], file_system_kind: str) -> str:
+    sizes = plan.group_sizes
+    return (
+        f"{where['cpus']} CPUs, {file_system_kind}, Python {where['python']}; medians of {plan.group_rounds} alternating rounds after one "
+        f"that is not counted, {sizes.commits_s:g} s of each kind of commits a round; {sizes.heartbeats_s:g} s of heartbeats, once."
+    )
+
+
 def summed_up(description: str, results: table.Results, names: dict[str, str]) -> str:
     """The table behind its description, and how many of its goals are met."""
     report = f"{description}\n\n{table.render(results, names)}"
@@ -192,9 +209,7 @@ def main() -> int:
     plan = QUICK if options.quick else FULL
     if options.rounds is not None:
         plan = Plan(**{**{name: getattr(plan, name) for name in Plan.__slots__}, "rounds": options.rounds})
-    modes = sorted(
-        set(options.mode or [table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER]), reverse=True
-    )
+    modes = sorted(set(options.mode or MODES), reverse=True)
 
     contenders: list[Contender] = []
     names = {table.OTTLA: "ottla"}
@@ -224,13 +239,15 @@ def main() -> int:
     begin = time.monotonic()
     curves: growth.Curves = {}
     try:
-        loads = [mode for mode in modes if mode not in (table.COMPACTION, table.CLUSTER)]
+        loads = [mode for mode in modes if mode not in APART]
         if loads:
             bench.run(loads)
         if table.COMPACTION in modes:
             bench.compact()
         if table.CLUSTER in modes:
             bench.replicate()
+        if table.GROUPS in modes:
+            bench.coordinate()
         bench.stop()
         if not options.no_growth:
             curves = growth.measured(options.only, quick=options.quick, work_dir=work_dir)
@@ -257,14 +274,17 @@ def main() -> int:
         shutil.rmtree(work_dir, ignore_errors=True)
 
     where = machine()
-    alone = {mode: found for mode, found in bench.results.items() if mode != table.CLUSTER}
-    together = {mode: found for mode, found in bench.results.items() if mode == table.CLUSTER}
+    results = dict(bench.results)
+    together = {mode: results.pop(mode) for mode in (table.CLUSTER,) if mode in results}
+    in_groups = {mode: results.pop(mode) for mode in (table.GROUPS,) if mode in results}
     #: By the names of their places in docs/performance.md.
     reports = {}
-    if alone:
-        reports["figures"] = summed_up(describe(bench, plan, where, kind), alone, names)
+    if results:
+        reports["figures"] = summed_up(describe(bench, plan, where, kind), results, names)
     if together:
         reports["clusters"] = summed_up(describe_cluster(bench, plan, where), together, names)
+    if in_groups:
+        reports["groups"] = summed_up(describe_groups(plan, where, kind), in_groups, names)
     print("\n\n".join(reports.values()))
     missed = [verdict.label for verdict in table.verdicts(bench.results) if verdict.met is False]
     if curves:

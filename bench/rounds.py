@@ -7,6 +7,7 @@ broker's CPU figures stop falling: a JVM goes on compiling for some hundred thou
 """
 
 import os
+import resource
 import shutil
 import sys
 import time
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench import cluster, compaction, measure, table
+from bench import cluster, compaction, groups, measure, table
 from bench.process import Brokers, free_port
 from bench.workloads import (
     Figures,
@@ -90,6 +91,8 @@ class Plan:
     compaction_keys: int
     cluster_volumes: Volumes
     failover_partitions: int
+    group_rounds: int
+    group_sizes: groups.Sizes
 
 
 class Bench:
@@ -168,6 +171,32 @@ class Bench:
             text = ", ".join(f"{key} {value:.4g}" for key, value in found.items())
             self._progress(table.CLUSTER, contender, text)
             contender.stop()
+
+    def coordinate(self) -> None:
+        """Groups: both brokers up at once, measured in turn, a round before the others that is not counted."""
+        sizes = self._plan.group_sizes
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        for contender in self._contenders:
+            contender.stop()
+        for contender in self._contenders:
+            contender.start(self._work_dir / f"{contender.name}-groups", table.GROUPS)
+            groups.prepare(contender.running, sizes)
+        for number in range(self._plan.group_rounds + 1):
+            for contender in self._contenders:
+                durable = contender.topic_config(table.DURABLE) or {"flush.policy": "durable"}
+                found = groups.round_of(contender.running, sizes, number, durable)
+                self._keep(contender, f"groups {number}/{self._plan.group_rounds}", found, counts=number > 0)
+        if hard < sizes.descriptors:
+            say(f"heartbeats are left out: they need {sizes.descriptors:,} open files, the limit is {hard:,}")
+            return
+        for contender in self._contenders:
+            self._keep(contender, "heartbeats", groups.heartbeat(contender.running, sizes))
+
+    def _keep(self, contender: Contender, label: str, found: Figures, *, counts: bool = True) -> None:
+        if counts:
+            self._add(table.GROUPS, contender, found)
+        self._progress(label, contender, ", ".join(f"{key} {value:.4g}" for key, value in found.items()))
 
     def stop(self) -> None:
         for contender in self._contenders:

@@ -112,7 +112,7 @@ class Classic:
             expected.end_session()
         member = _member(member_id, request)
         member.is_new = True
-        member.join = reply
+        group.await_others(member, reply)
         if group.state is State.PREPARING_REBALANCE and group.previous is State.EMPTY:
             group.has_grown = True
         group.add(member, request.protocol_type)
@@ -135,11 +135,12 @@ class Classic:
         ):
             member.alive(now_ms)
             return self._host.decided(Decision(answers=[(reply, joined(group, member))], is_read=True))
+        group.adopt(member, request.protocols)
         _update(member, request)
         if member.join is not None:
             # Its client has asked again: the older request is nobody's any more.
             member.join.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
-        member.join = reply
+        group.await_others(member, reply)
         return self.rebalancing.begin_or_go_on(group, now_ms)
 
     def _replace(
@@ -147,24 +148,13 @@ class Classic:
     ) -> None:
         """A static member has come back under another id: what it had it keeps, and its old self is fenced (KIP-345)."""
         led, old_id = group.leader_id == old.member_id, old.member_id
-        for waiting in (old.join, old.sync):
+        for waiting in (group.take_join(old), old.sync):
             if waiting is not None:
                 waiting.refuse(ErrorCode.FENCED_INSTANCE_ID)
         old.end_session()
         member = _member(member_id, request)
         member.assignment = old.assignment
-        # In its old place, so that the order of the members stays.
-        group.members = {
-            (member_id if name == old_id else name): (member if name == old_id else each)
-            for name, each in group.members.items()
-        }
-        assert request.instance_id is not None
-        group.static[request.instance_id] = member_id
-        if old_id in group.unsynced:
-            group.unsynced.discard(old_id)
-            group.unsynced.add(member_id)
-        if led:
-            group.leader_id = member_id
+        group.replace(old, member)
         self.rebalancing.begin_session(group, member, now_ms)
         if group.state is State.STABLE and group.choose_protocol() == group.protocol:
             group.look_at_subscriptions()
@@ -175,7 +165,7 @@ class Classic:
                     # It would assign anew if it knew that it leads.
                     answer |= {"leader": old_id, "members": []}
                 return self._host.decided(Decision([record], [(reply, answer)], is_replayed=True))
-        member.join = reply
+        group.await_others(member, reply)
         return self.rebalancing.begin_or_go_on(group, now_ms)
 
     # --- the assignment -----------------------------------------------------------------------------------------
@@ -333,7 +323,6 @@ def _member(member_id: str, request: Join) -> Member:
 
 
 def _update(member: Member, request: Join) -> None:
-    member.protocols = request.protocols
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.client_id, member.client_host = request.client_id, request.client_host

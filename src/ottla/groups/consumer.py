@@ -87,7 +87,7 @@ class Consumer:
             )  # fmt: skip
         said = _said(old or member, request)
         record = group.member_record(request.member_id, said)
-        if not self._host.fits(record):
+        if (member is None or member.said != said) and not self._host.fits(record):
             raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
         records: list[Record] = []
         if self._shard.groups.get(request.group_id) is not group:
@@ -98,7 +98,8 @@ class Consumer:
         before = member.said if member is not None else None
         if before != said:
             self._do(group, record, records)
-        for each in self._targeting.refreshed(group, self._changes_reading(before, said)):
+        changes = before is None or before.wish != said.wish
+        for each in self._targeting.refreshed(group, changes, is_new=before is None, now_ms=now_ms):
             self._do(group, each, records)
         member = group.members[request.member_id]
         changed = self._step(group, member, request.owned if not joins else NOTHING, records, now_ms)
@@ -106,13 +107,6 @@ class Consumer:
         is_told = joins or changed or request.is_full or request.member_epoch != member.holding.epoch
         answer = self._answer(group, member, is_told)
         self._host.decided(Decision(records, [(reply, answer)], is_read=True, is_replayed=True))
-
-    @staticmethod
-    def _changes_reading(before: Subscription | None, said: Subscription) -> bool:
-        """Whether the group must look anew at who reads what: somebody new, or somebody who wants something else."""
-        return before is None or (before.names, before.regex, before.server_assignor) != (
-            said.names, said.regex, said.server_assignor,
-        )  # fmt: skip
 
     def _step(
         self, group: ConsumerGroup, member: Member, owned: Places | None, records: list[Record], now_ms: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.groups.assignors import NOTHING, Place, Places
 from ottla.groups.decision import Alarm, Timers
@@ -46,6 +46,10 @@ class Phase(Enum):
     STABLE = "Stable"
 
 
+#: What a member wants of the assignment: topics, pattern, assignor.
+Wish: TypeAlias = tuple[frozenset[str], str | None, str | None]
+
+
 class Subscription(NamedTuple):
     """What a member says of itself."""
 
@@ -58,6 +62,10 @@ class Subscription(NamedTuple):
     regex: str | None = None
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
+
+    @property
+    def wish(self) -> Wish:
+        return self.names, self.regex, self.server_assignor
 
 
 class Member:
@@ -110,8 +118,8 @@ class Member:
 
 class ConsumerGroup:
     __slots__ = (
-        "assignment_epoch", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns", "static", "targets",
-        "topics_version",
+        "assignment_epoch", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns", "static", "target_due_ms",
+        "targets", "topics_version", "wishes",
     )  # fmt: skip
 
     type: Final = CONSUMER_TYPE
@@ -126,6 +134,8 @@ class ConsumerGroup:
         self.metadata_hash = 0
         self.assignment_epoch = 0
         self.members: dict[str, Member] = {}
+        #: By how many of them each is wished: most want the same, and every one that comes is looked at with all.
+        self.wishes: Counter[Wish] = Counter()
         #: The ids of static members by their instances.
         self.static: dict[str, str] = {}
         self.targets: dict[str, Places] = {}
@@ -134,6 +144,8 @@ class ConsumerGroup:
         self.patterns: dict[str, frozenset[str]] = {}
         #: The host's version of the topics that the hash and the patterns were last looked at with.
         self.topics_version = -1
+        #: Before this no target is computed because somebody came or went; soft.
+        self.target_due_ms = -1
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -149,29 +161,26 @@ class ConsumerGroup:
                 return Phase.RECONCILING
         return Phase.STABLE
 
-    def names_of(self, said: Subscription) -> frozenset[str]:
+    def names_of(self, wish: Wish) -> frozenset[str]:
         """The topics that somebody reads, whether they exist or not."""
-        if said.regex is None:
-            return said.names
-        return said.names | self.patterns.get(said.regex, frozenset())
+        names, regex, _assignor = wish
+        return names if regex is None else names | self.patterns.get(regex, frozenset())
 
     def names(self) -> frozenset[str]:
-        each = {self.names_of(member.said) for member in self.members.values()}
-        return frozenset().union(*each)
+        return frozenset().union(*map(self.names_of, self.wishes))
 
     def is_subscribed(self, topic: str) -> bool:
-        return any(topic in self.names_of(member.said) for member in self.members.values())
+        return any(topic in self.names_of(wish) for wish in self.wishes)
 
     def regexes(self) -> set[str]:
-        return {member.said.regex for member in self.members.values() if member.said.regex is not None}
+        return {regex for _names, regex, _assignor in self.wishes if regex is not None}
 
     def assignor(self, default: str) -> str:
         """The one that most members want, of those who want one."""
-        votes = Counter(
-            member.said.server_assignor
-            for member in self.members.values()
-            if member.said.server_assignor is not None
-        )
+        votes: Counter[str] = Counter()
+        for (_names, _regex, assignor), count in self.wishes.items():
+            if assignor is not None:
+                votes[assignor] += count
         return min(votes, key=lambda name: (-votes[name], name)) if votes else default
 
     def is_free_for(self, member_id: str) -> Callable[[Place], bool]:
@@ -208,6 +217,7 @@ class ConsumerGroup:
             if member is not None:
                 self._hold(member, Holding())
                 member.end_session()
+                self._wishes_no_more(member)
                 del self.members[member_id]
                 instance_id = member.said.instance_id
                 if instance_id is not None and self.static.get(instance_id) == member_id:
@@ -215,13 +225,22 @@ class ConsumerGroup:
             return
         if member is None:
             member = self.members[member_id] = Member(member_id)
+        else:
+            self._wishes_no_more(member)
         member.said = Subscription(
             value["instance_id"], value["rack_id"], value["client_id"], value["client_host"],
             frozenset(value["subscribed_topic_names"]), value["subscribed_topic_regex"] or None,
             value["rebalance_timeout_ms"], value["server_assignor"] or None,
         )  # fmt: skip
+        self.wishes[member.said.wish] += 1
         if member.said.instance_id is not None:
             self.static[member.said.instance_id] = member_id
+
+    def _wishes_no_more(self, member: Member) -> None:
+        wish = member.said.wish
+        self.wishes[wish] -= 1
+        if not self.wishes[wish]:
+            del self.wishes[wish]
 
     def _replay_holding(self, member_id: str, value: Mapping[str, Any] | None) -> None:
         member = self.members.get(member_id)
@@ -232,6 +251,7 @@ class ConsumerGroup:
         if member is None:
             # Its own record is written before, but compaction may have left a later one of it alone.
             member = self.members[member_id] = Member(member_id)
+            self.wishes[member.said.wish] += 1
         holding = Holding(
             value["member_epoch"], value["previous_member_epoch"], value["state"],
             _places(value["assigned_partitions"]), _places(value["partitions_pending_revocation"]),

@@ -104,8 +104,10 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
-    def supports(self, name: str) -> bool:
-        return any(name == each for each, _metadata in self.protocols)
+    @property
+    def names(self) -> set[str]:
+        """What it supports; a client may name something twice."""
+        return {name for name, _metadata in self.protocols}
 
     # --- the session --------------------------------------------------------------------------------------------
 
@@ -142,8 +144,8 @@ class Group:
     """`previous` is the state before the present one: a group's first rebalance waits for more members to come."""
 
     __slots__ = (
-        "alarm", "generation", "group_id", "has_grown", "leader_id", "members", "pending", "previous", "protocol",
-        "protocol_type", "remaining_ms", "since_ms", "state", "static", "subscribed", "unsynced",
+        "alarm", "generation", "group_id", "has_grown", "joined", "leader_id", "members", "pending", "previous", "protocol",
+        "protocol_type", "remaining_ms", "since_ms", "state", "static", "subscribed", "supporters", "unsynced",
     )  # fmt: skip
 
     type: Final = CLASSIC_TYPE
@@ -158,6 +160,10 @@ class Group:
         self.leader_id: str | None = None
         #: By id, in the order in which they joined.
         self.members: dict[str, Member] = {}
+        #: How many of them wait for the others in a join, and how many support each protocol. Counted as they come and go:
+        #: a thousand members ask a thousand times.
+        self.joined = 0
+        self.supporters: Counter[str] = Counter()
         #: The ids of static members by their instances (KIP-345).
         self.static: dict[str, str] = {}
         #: Ids that were given out and have not joined yet (KIP-394), with their sessions.
@@ -184,6 +190,7 @@ class Group:
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
+        self.supporters.update(member.names)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         if self.leader_id is None:
@@ -192,11 +199,51 @@ class Group:
 
     def remove(self, member: Member) -> None:
         del self.members[member.member_id]
+        self._supports_no_more(member)
         self.unsynced.discard(member.member_id)
         if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
             del self.static[member.instance_id]
         if self.leader_id == member.member_id:
             self.leader_id = next(iter(self.members), None)
+
+    def replace(self, old: Member, member: Member) -> None:
+        """A static member has another id, in its old place, so that the order of the members stays."""
+        self._supports_no_more(old)
+        self.supporters.update(member.names)
+        self.members = {
+            (member.member_id if each is old else name): (member if each is old else each)
+            for name, each in self.members.items()
+        }
+        assert member.instance_id is not None
+        self.static[member.instance_id] = member.member_id
+        if old.member_id in self.unsynced:
+            self.unsynced.discard(old.member_id)
+            self.unsynced.add(member.member_id)
+        if self.leader_id == old.member_id:
+            self.leader_id = member.member_id
+
+    def adopt(self, member: Member, protocols: Protocols) -> None:
+        """A member supports something else."""
+        self._supports_no_more(member)
+        member.protocols = protocols
+        self.supporters.update(member.names)
+
+    def _supports_no_more(self, member: Member) -> None:
+        for name in member.names:
+            self.supporters[name] -= 1
+            if not self.supporters[name]:
+                del self.supporters[name]
+
+    def await_others(self, member: Member, reply: Reply) -> None:
+        """A member has joined and waits until all have."""
+        self.joined += member.join is None
+        member.join = reply
+
+    def take_join(self, member: Member) -> Reply | None:
+        """It waits no more: the reply that it waits with, if it does."""
+        reply, member.join = member.join, None
+        self.joined -= reply is not None
+        return reply
 
     def check(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Whether this is a member, and under its instance's present id."""
@@ -209,12 +256,8 @@ class Group:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     @property
-    def joined(self) -> int:
-        return sum(member.join is not None for member in self.members.values())
-
-    @property
     def has_all_joined(self) -> bool:
-        return not self.pending and all(member.join is not None for member in self.members.values())
+        return not self.pending and self.joined == len(self.members)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -230,14 +273,13 @@ class Group:
             return True
         if protocol_type != self.protocol_type:
             return False
-        members = self.members.values()
-        return any(all(member.supports(name) for member in members) for name, _metadata in protocols)
+        return any(self.supporters[name] == len(self.members) for name, _metadata in protocols)
 
     def choose_protocol(self) -> str:
         """Of those that all have: the one that most members name first; a tie goes to what the first member prefers."""
-        first, *others = self.members.values()
+        first = next(iter(self.members.values()))
         common = [
-            name for name, _metadata in first.protocols if all(other.supports(name) for other in others)
+            name for name, _metadata in first.protocols if self.supporters[name] == len(self.members)
         ]
         votes = Counter(
             next(name for name, _metadata in member.protocols if name in common)
@@ -324,6 +366,7 @@ class Group:
             )  # fmt: skip
             member.assignment = row["assignment"]
             group.members[member.member_id] = member
+            group.supporters.update(member.names)
             if member.instance_id is not None:
                 group.static[member.instance_id] = member.member_id
         group.leader_id = (

@@ -54,10 +54,10 @@ class Rebalancing:
     def let_go(self, group: Group, member: Member) -> None:
         member.end_session()
         group.remove(member)
-        for reply in (member.join, member.sync):
+        for reply in (group.take_join(member), member.sync):
             if reply is not None:
                 reply.refuse(ErrorCode.UNKNOWN_MEMBER_ID)
-        member.join = member.sync = None
+        member.sync = None
 
     def after_removal(self, group: Group, now_ms: int) -> None:
         if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
@@ -134,9 +134,9 @@ class Rebalancing:
             return
         answers: list[tuple[Reply, Response]] = []
         for member in group.members.values():
-            if member.join is not None:
-                answers.append((member.join, joined(group, member)))
-                member.join = None
+            reply = group.take_join(member)
+            if reply is not None:
+                answers.append((reply, joined(group, member)))
             member.is_new = False
             self.begin_session(group, member, now_ms)
         self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._give_up_on_syncs(group, now))
@@ -212,8 +212,8 @@ class Rebalancing:
             self._clear(group)
             for member in (*group.members.values(), *group.pending.values()):
                 member.end_session()
-                waiting += [reply for reply in (member.join, member.sync) if reply is not None]
-                member.join = member.sync = None
+                waiting += [reply for reply in (group.take_join(member), member.sync) if reply is not None]
+                member.sync = None
         return waiting
 
 

@@ -1,6 +1,10 @@
 """What a consumer group shall be like next: its patterns, its epoch, its target assignment. Looked at when somebody comes, goes
 or wants something else, and when topics have changed.
 
+The target of a large group takes milliseconds. When a thousand members come at once it is not computed for each of them: the next is
+due after a while, and the first heartbeat from then on has it computed for all who have come (KIP-1263 does alike). Meanwhile
+who comes has the present target's epoch and nothing to read. A group of a few hundred always has its target at once.
+
 Called by `consumer.py`, which replays each record before it takes the next: the generators here go on from what that made.
 """
 
@@ -8,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ottla.groups.assignors import ASSIGNORS, NOTHING, Reader
 from ottla.groups.regex import BadPattern, matching
@@ -18,13 +22,22 @@ if TYPE_CHECKING:
     from ottla.groups.decision import Host, TopicView
     from ottla.groups.formats import Record
 
+#: For each so many members and partitions together, the next target is due so much later: some hundredths of the loop's time.
+_DUE_FOR_EACH: Final = 1000
+_DUE_MS: Final = 50
+
 
 class Targeting:
     def __init__(self, host: Host) -> None:
         self._host = host
 
-    def refreshed(self, group: ConsumerGroup, is_changed: bool) -> Iterator[Record]:
-        """The records that bring a group up to date after its members or, maybe, the topics have changed."""
+    def refreshed(
+        self, group: ConsumerGroup, is_changed: bool, *, is_new: bool, now_ms: int
+    ) -> Iterator[Record]:
+        """The records that bring a group up to date after a member or, maybe, the topics have changed.
+
+        `is_new`: the change is that a member came. It can wait for its part; who wants something else is told at once.
+        """
         version = self._host.topics_version
         if is_changed or group.topics_version != version:
             yield from self._patterns(group, all_anew=group.topics_version != version)
@@ -32,8 +45,9 @@ class Targeting:
             if is_changed or metadata_hash != group.metadata_hash:
                 yield group.record(group.epoch + 1, metadata_hash)
             group.topics_version = version
-        if group.epoch > group.assignment_epoch:
-            yield from self._target(group)
+        is_urgent = is_changed and not is_new
+        if group.epoch > group.assignment_epoch and (is_urgent or now_ms >= group.target_due_ms):
+            yield from self._target(group, now_ms)
 
     def without(self, group: ConsumerGroup) -> Iterator[Record]:
         """The records after a member has gone: the next heartbeat of another will find the epoch higher."""
@@ -72,17 +86,19 @@ class Targeting:
             digest.update(repr((view.name, view.topic_id, racks)).encode())
         return int.from_bytes(digest.digest(), "big", signed=True)
 
-    def _target(self, group: ConsumerGroup) -> Iterator[Record]:
+    def _target(self, group: ConsumerGroup, now_ms: int) -> Iterator[Record]:
         topics = self._topics(group)
+        size = len(group.members) + sum(len(view.racks) for view in topics.values())
+        group.target_due_ms = now_ms + size // _DUE_FOR_EACH * _DUE_MS
         ids = {name: view.topic_id for name, view in topics.items()}
         # Most members want the same, and then share one set.
         reading = {
-            names: frozenset(ids[name] for name in names if name in ids)
-            for names in {group.names_of(member.said) for member in group.members.values()}
+            wish: frozenset(ids[name] for name in group.names_of(wish) if name in ids)
+            for wish in group.wishes
         }
         readers = [
             Reader(
-                member_id, member.said.instance_id, member.said.rack_id, reading[group.names_of(member.said)],
+                member_id, member.said.instance_id, member.said.rack_id, reading[member.said.wish],
                 group.targets.get(member_id, NOTHING),
             )
             for member_id, member in group.members.items()

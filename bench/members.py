@@ -1,0 +1,514 @@
+"""Members of groups on raw sockets, thousands in one process: the client that a coordinator is measured with.
+
+    python -m bench.members PORT WORK [argument …]      WORK is one of those in `WORKS`
+
+A real consumer takes more CPU than its coordinator does, and a thousand of them more than a machine has. Here a member is a
+socket and a few fields; it does what the protocol asks of a consumer and nothing else: join, sync, heartbeat, join again when
+told to. Requests that are sent again and again are encoded once. All sockets are served by one epoll; whatever is readable is
+one or more whole answers to come, since a member has one request under way. Every answer's error code is looked at.
+
+It runs in a process of its own (`bench.groups` starts it), says `ready`, waits for a line, works, and prints its figures as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from bench.measure import quantile
+from ottla.wire.decode import decode_response
+from ottla.wire.encode import request_encoder
+
+#: (key, version): the newest that name topics by their names; all have headers with tags.
+OFFSET_COMMIT, FIND_COORDINATOR, JOIN, HEARTBEAT, SYNC = (8, 9), (10, 4), (11, 9), (12, 4), (14, 5)
+CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE = (68, 1), (69, 0)
+LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
+REBALANCING, MEMBER_ID_REQUIRED = 27, 79
+
+CLIENT_ID: Final = b"bench"
+SESSION_MS: Final = 300_000
+#: How often the members of a classic group heartbeat while it settles: so long it may take them to hear of a rebalance.
+HEARTBEAT_S: Final = 1.0
+#: The same for groups that are only made to be measured later.
+HASTY_S: Final = 0.1
+#: A wait that only ends when something is wrong.
+LIMIT_S: Final = 120.0
+TICK_S: Final = 0.01
+#: Groups that are made at the same time.
+GROUPS_AT_ONCE: Final = 100
+
+
+class NotAnswered(RuntimeError):
+    """A request was refused, or nothing came."""
+
+
+def frame(api: tuple[int, int], fields: dict[str, Any]) -> bytes:
+    key, version = api
+    body = request_encoder(key, version)(fields)
+    head = struct.pack(">hhih", key, version, 1, len(CLIENT_ID)) + CLIENT_ID + b"\0"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+class Line:
+    """One connection. `hear(body)` is called for each answer, without its header."""
+
+    __slots__ = ("hear", "received", "sock")
+
+    def __init__(self, port: int) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.received = b""
+        self.hear: Callable[[bytes], None] = lambda _body: None
+
+    def send(self, request: bytes) -> None:
+        self.sock.sendall(request)
+
+    def readable(self) -> None:
+        data = self.sock.recv(1 << 18)
+        if not data:
+            raise NotAnswered("the broker closed a connection")
+        data = self.received + data
+        while len(data) >= 4 and len(data) >= (end := 4 + int.from_bytes(data[:4], "big")):
+            body, data = data[9:end], data[end:]
+            self.hear(body)
+        self.received = data
+
+
+class Lines:
+    """All connections, and time: `every_tick` is called some hundred times a second."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._epoll = select.epoll()
+        self._lines: dict[int, Line] = {}
+
+    def connect(self) -> Line:
+        line = Line(self._port)
+        self._lines[line.sock.fileno()] = line
+        self._epoll.register(line.sock.fileno(), select.EPOLLIN)
+        return line
+
+    def serve(self, is_over: Callable[[], bool], every_tick: Callable[[float], None], limit_s: float) -> None:
+        """Until it is over; raises NotAnswered if that takes too long."""
+        lines, poll, clock = self._lines, self._epoll.poll, time.perf_counter
+        begin = next_tick = clock()
+        while not is_over():
+            for number, _event in poll(TICK_S, 256):
+                lines[number].readable()
+            now = clock()
+            if now >= next_tick:
+                next_tick = now + TICK_S
+                every_tick(now)
+                if now - begin > limit_s:
+                    raise NotAnswered(f"it did not come to an end within {limit_s:.0f} s")
+
+    def ask(self, api: tuple[int, int], fields: dict[str, Any]) -> Any:
+        """One request on a connection of its own."""
+        line = self.connect()
+        found: list[Any] = []
+        line.hear = lambda body: found.append(decode_response(*api, body, 0))
+        line.send(frame(api, fields))
+        self.serve(lambda: bool(found), lambda _now: None, 30)
+        self._lines.pop(line.sock.fileno()).sock.close()
+        return found[0]
+
+    def find_coordinator(self, group_id: str) -> None:
+        """Until there is one: the first question makes the topic of offsets."""
+        deadline = time.monotonic() + 60
+        while True:
+            [row] = self.ask(FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group_id]}).coordinators
+            if not row.error_code.value:
+                return
+            if time.monotonic() > deadline:
+                raise NotAnswered(f"no coordinator: error code {row.error_code.value}")
+            time.sleep(0.1)
+
+
+# --- the classic protocol ---------------------------------------------------------------------------------------------
+
+
+class ClassicGroup:
+    """What its members know together: how many of them are settled in which generation."""
+
+    def __init__(self, group_id: str, size: int, topic: str) -> None:
+        self.group_id = group_id
+        self.size = size
+        topics = struct.pack(">hih", 0, 1, len(topic)) + topic.encode()
+        self.metadata = topics + struct.pack(">i", -1)
+        self.assignment = topics + struct.pack(">iii", 1, 0, -1)
+        self.settled: Counter[int] = Counter()
+        self.is_settled = False
+
+    def joins(self, generation: int) -> None:
+        self.settled[generation] += 1
+        self.is_settled = self.settled[generation] == self.size
+
+
+class ClassicMember:
+    """Joins when it is made, and again whenever it is told to; heartbeats when `tick` finds that it is time."""
+
+    __slots__ = (
+        "_due", "_interval_s", "_is_waiting", "generation", "group", "is_stable", "line", "member_id",
+    )  # fmt: skip
+
+    def __init__(self, line: Line, group: ClassicGroup, interval_s: float) -> None:
+        self.line = line
+        self.group = group
+        self._interval_s = interval_s
+        self.member_id = ""
+        self.generation = -1
+        self.is_stable = False
+        self._is_waiting = False
+        self._due = 0.0
+        self._join()
+
+    def tick(self, now: float) -> None:
+        """Say something if it is time to; whoever waits for an answer says nothing."""
+        if self.is_stable and now >= self._due and not self._is_waiting:
+            self._due = now + self._interval_s
+            self._send(HEARTBEAT, self.heartbeat(), self._heartbeaten)
+
+    def heartbeat(self) -> dict[str, Any]:
+        return {
+            "group_id": self.group.group_id, "generation_id": self.generation, "member_id": self.member_id,
+            "group_instance_id": None,
+        }  # fmt: skip
+
+    def _send(
+        self, api: tuple[int, int], fields: dict[str, Any], hear: Callable[[Any, int], None]
+    ) -> None:  # fmt: skip
+        request = frame(api, fields)
+
+        def heard(body: bytes) -> None:
+            response = decode_response(*api, body, 0)
+            code = response.error_code.value
+            if code in (LOADING, NOT_AVAILABLE, NOT_COORDINATOR):
+                time.sleep(0.01)
+                self.line.send(request)
+            else:
+                self._is_waiting = False
+                hear(response, code)
+
+        self._is_waiting = True
+        self.line.hear = heard
+        self.line.send(request)
+
+    def _join(self) -> None:
+        if self.is_stable:
+            self.is_stable = False
+            self.group.settled[self.generation] -= 1
+        self._send(
+            JOIN,
+            {
+                "group_id": self.group.group_id, "session_timeout": SESSION_MS, "rebalance_timeout": SESSION_MS,
+                "member_id": self.member_id, "group_instance_id": None, "protocol_type": "consumer",
+                "protocols": [{"name": "range", "metadata": self.group.metadata}], "reason": None,
+            },
+            self._joined,
+        )  # fmt: skip
+
+    def _joined(self, response: Any, code: int) -> None:
+        self.member_id = response.member_id or self.member_id
+        if code in (MEMBER_ID_REQUIRED, REBALANCING):
+            return self._join()
+        if code:
+            raise NotAnswered(f"a join was refused with error code {code}")
+        self.generation = response.generation_id
+        assignments = [
+            {"member_id": each.member_id, "assignment": self.group.assignment} for each in response.members
+        ]
+        return self._send(
+            SYNC,
+            {
+                "group_id": self.group.group_id, "generation_id": self.generation, "member_id": self.member_id,
+                "group_instance_id": None, "protocol_type": "consumer", "protocol_name": "range",
+                "assignments": assignments,
+            },
+            self._synced,
+        )  # fmt: skip
+
+    def _synced(self, _response: Any, code: int) -> None:
+        if code == REBALANCING:
+            return self._join()
+        if code:
+            raise NotAnswered(f"a sync was refused with error code {code}")
+        self.is_stable = True
+        self._due = time.perf_counter() + self._interval_s
+        return self.group.joins(self.generation)
+
+    def _heartbeaten(self, _response: Any, code: int) -> None:
+        if code == REBALANCING:
+            self._join()
+        elif code:
+            raise NotAnswered(f"a heartbeat was refused with error code {code}")
+
+
+def make_groups(lines: Lines, sizes: Sequence[tuple[str, int]], topic: str) -> list[ClassicMember]:
+    """Groups of a few members each, a hundred at a time, until all are settled."""
+    members: list[ClassicMember] = []
+    under_way: dict[ClassicGroup, list[ClassicMember]] = {}
+    waiting = list(reversed(sizes))
+
+    def go_on(now: float) -> None:
+        for group in [group for group in under_way if group.is_settled]:
+            members.extend(under_way.pop(group))
+        while waiting and len(under_way) < GROUPS_AT_ONCE:
+            group = ClassicGroup(*waiting.pop(), topic)
+            under_way[group] = [
+                ClassicMember(lines.connect(), group, HASTY_S) for _ in range(group.size)
+            ]
+        for some in under_way.values():
+            for member in some:
+                member.tick(now)
+
+    lines.serve(lambda: not waiting and not under_way, go_on, LIMIT_S)
+    return members
+
+
+# --- the consumer protocol (KIP-848) ----------------------------------------------------------------------------------
+
+
+class ConsumerMember:
+    """Joins when it is made; heartbeats as often as the broker says, and at once when it was given something else to read."""
+
+    def __init__(self, line: Line, group_id: str, member_id: str, topic: str) -> None:
+        self.line = line
+        self.group_id = group_id
+        self.member_id = member_id
+        self.epoch = 0
+        self.owned: frozenset[tuple[bytes, int]] = frozenset()
+        self.is_waiting = False
+        self.due = 0.0
+        line.hear = self._heard
+        self._send(rebalance_timeout=SESSION_MS, names=[topic], owned=[])
+
+    def tick(self, now: float) -> None:
+        if not self.is_waiting and now >= self.due:
+            self._send()
+
+    def _send(
+        self, rebalance_timeout: int = -1, names: list[str] | None = None, owned: list[Any] | None = None
+    ) -> None:
+        self.is_waiting = True
+        fields = {
+            "group_id": self.group_id, "member_id": self.member_id, "member_epoch": self.epoch, "instance_id": None,
+            "rack_id": None, "rebalance_timeout": rebalance_timeout, "subscribed_topic_names": names,
+            "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": owned,
+        }  # fmt: skip
+        self.line.send(frame(CONSUMER_HEARTBEAT, fields))
+
+    def _heard(self, body: bytes) -> None:
+        response = decode_response(*CONSUMER_HEARTBEAT, body, 0)
+        code = response.error_code.value
+        if code:
+            raise NotAnswered(f"a heartbeat was refused with error code {code}: {response.error_message}")
+        self.is_waiting = False
+        self.epoch = response.member_epoch
+        self.due = time.perf_counter() + response.heartbeat_interval.total_seconds()
+        if response.assignment is None:
+            return
+        rows = response.assignment.topic_partitions
+        owned = frozenset((row.topic_id.bytes, number) for row in rows for number in row.partitions)
+        if owned != self.owned:
+            # What it gives up it has given up: it says so at once, as a consumer does.
+            self.owned = owned
+            told = [{"topic_id": row.topic_id.bytes, "partitions": list(row.partitions)} for row in rows]
+            self._send(owned=told)
+
+
+def is_settled(members: Sequence[ConsumerMember], partitions: int) -> bool:
+    """Whether all are in one epoch and every partition has one reader."""
+    if any(member.is_waiting or member.epoch != members[0].epoch for member in members):
+        return False
+    held = [place for member in members for place in member.owned]
+    return len(held) == len(set(held)) == partitions
+
+
+# --- what is measured -------------------------------------------------------------------------------------------------
+
+
+def go() -> None:
+    """Everything is there: whoever started this process measures from now on."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def settle_classic(lines: Lines, group_id: str, topic: str, count: str) -> dict[str, float]:
+    """That many members come to a group at once: until all have their assignment of the same generation."""
+    group = ClassicGroup(group_id, int(count), topic)
+    lines.find_coordinator(group_id)
+    connected = [lines.connect() for _ in range(group.size)]
+    go()
+    begin = time.perf_counter()
+    members = [ClassicMember(line, group, HEARTBEAT_S) for line in connected]
+
+    def tick(now: float) -> None:
+        for member in members:
+            member.tick(now)
+
+    lines.serve(lambda: group.is_settled, tick, LIMIT_S)
+    return {"seconds": time.perf_counter() - begin, "generation": max(group.settled)}
+
+
+def settle_consumer(lines: Lines, group_id: str, topic: str, count: str, partitions: str) -> dict[str, float]:
+    """The same for a group whose assignment the broker computes: until every member has its target."""
+    size = int(count)
+    lines.find_coordinator(group_id)
+    connected = [lines.connect() for _ in range(size)]
+    go()
+    begin = time.perf_counter()
+    members = [
+        ConsumerMember(line, group_id, f"member-{at:05}", topic) for at, line in enumerate(connected)
+    ]
+    epoch = 0
+    settled = 0.0
+
+    def tick(now: float) -> None:
+        nonlocal settled
+        for member in members:
+            member.tick(now)
+        if members[0].epoch > epoch and is_settled(members, int(partitions)):
+            settled = now
+
+    while True:
+        lines.serve(lambda: settled > 0, tick, LIMIT_S)
+        # All have what they were told; whether the broker is to tell them something else it says itself.
+        request = {"group_ids": [group_id], "include_authorized_operations": False}
+        [row] = lines.ask(CONSUMER_DESCRIBE, request).groups
+        if len(row.members) == size and row.group_epoch == row.assignment_epoch == members[0].epoch:
+            return {"seconds": settled - begin, "epoch": row.group_epoch}
+        epoch, settled = members[0].epoch, 0.0
+
+
+def heartbeats(lines: Lines, prefix: str, topic: str, count: str, interval: str, span: str) -> dict[str, float]:
+    """That many groups of two members, which heartbeat evenly spread over the interval."""
+    interval_s, span_s = float(interval), float(span)
+    lines.find_coordinator(prefix)
+    members = make_groups(lines, [(f"{prefix}-{at}", 2) for at in range(int(count))], topic)
+    heard = Counter[bytes]()
+    requests = []
+    for member in members:
+        member.line.hear = lambda body: heard.update((body,))
+        requests.append(frame(HEARTBEAT, member.heartbeat()))
+    sent = 0
+    go()
+    begin = time.perf_counter()
+    end = begin + span_s
+
+    def tick(now: float) -> None:
+        nonlocal sent
+        due = int((min(now, end) - begin) * len(members) / interval_s)
+        while sent < due:
+            members[sent % len(members)].line.send(requests[sent % len(members)])
+            sent += 1
+
+    # Whoever cannot keep up with them is late, and that would show in the rate.
+    lines.serve(lambda: time.perf_counter() >= end and heard.total() >= sent, tick, span_s + 30)
+    # No throttling, no error, no tags.
+    if list(heard) != [bytes(7)]:
+        raise NotAnswered(f"heartbeats were refused: {heard.most_common(3)}")
+    return {"heartbeats": sent, "seconds": time.perf_counter() - begin}
+
+
+def commits(lines: Lines, prefix: str, topic: str, groups: str, count: str, span: str) -> dict[str, float]:
+    """That many members in that many groups commit an offset of a partition each, one request under way each."""
+    size, span_ns = int(count), int(float(span) * 1e9)
+    lines.find_coordinator(prefix)
+    share = size // int(groups)
+    members = make_groups(lines, [(f"{prefix}-{at}", share) for at in range(int(groups))], topic)
+    requests: dict[int, bytes] = {}
+    answers: dict[int, bytes] = {}
+    for at, member in enumerate(members):
+        row = {"partition_index": at, "committed_offset": 1 << 40, "committed_leader_epoch": 0, "committed_metadata": ""}
+        request = frame(
+            OFFSET_COMMIT,
+            {
+                "group_id": member.group.group_id, "generation_id_or_member_epoch": member.generation,
+                "member_id": member.member_id, "group_instance_id": None,
+                "topics": [{"name": topic, "partitions": [row]}],
+            },
+        )  # fmt: skip
+        number = member.line.sock.fileno()
+        requests[number] = request
+        answers[number] = _first_answer(member.line.sock, request)
+    return _commit(lines, [member.line.sock for member in members], requests, answers, span_ns)
+
+
+def _first_answer(sock: socket.socket, request: bytes) -> bytes:
+    """The whole answer to a commit that succeeded; all that follow on this connection must be the same."""
+    sock.sendall(request)
+    answer = sock.recv(4096)
+    response = decode_response(*OFFSET_COMMIT, answer[9:], 0)
+    codes = [row.error_code.value for of_topic in response.topics for row in of_topic.partitions]
+    if codes != [0]:
+        raise NotAnswered(f"a commit was refused with error codes {codes}")
+    return answer
+
+
+def _commit(
+    lines: Lines, socks: Sequence[socket.socket], requests: dict[int, bytes], answers: dict[int, bytes], span_ns: int
+) -> dict[str, float]:  # fmt: skip
+    """The loop that must not be slower than a broker: nothing in it but what each commit needs."""
+    by_number = {sock.fileno(): sock for sock in socks}
+    sent: dict[int, int] = {}
+    times: list[int] = []
+    clock, poll = time.perf_counter_ns, lines._epoll.poll
+    go()
+    begin = clock()
+    end = begin + span_ns
+    for number, sock in by_number.items():
+        sent[number] = clock()
+        sock.send(requests[number])
+    while sent:
+        events = poll(10, 256)
+        if not events:
+            raise NotAnswered(f"{len(sent)} commits were not answered within 10 s")
+        for number, _event in events:
+            sock = by_number[number]
+            if sock.recv(4096) != answers[number]:
+                raise NotAnswered("a commit was refused, or a connection closed")
+            now = clock()
+            times.append(now - sent[number])
+            if now < end:
+                sent[number] = now
+                sock.send(requests[number])
+            else:
+                del sent[number]
+    seconds = (clock() - begin) / 1e9
+    times.sort()
+    return {
+        "commits": len(times),
+        "seconds": seconds,
+        "p50_ms": quantile(times, 0.5) / 1e6,
+        "p99_ms": quantile(times, 0.99) / 1e6,
+    }
+
+
+WORKS: Final[dict[str, Callable[..., dict[str, float]]]] = {
+    "settle-classic": settle_classic,
+    "settle-consumer": settle_consumer,
+    "heartbeats": heartbeats,
+    "commits": commits,
+}
+
+
+def main() -> int:
+    port, work, *arguments = sys.argv[1:]
+    try:
+        figures = WORKS[work](Lines(int(port)), *arguments)
+    except (NotAnswered, OSError) as error:
+        print(f"{work}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps({**figures, "cpu_s": time.process_time()}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
