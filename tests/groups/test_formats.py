@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ottla.groups import formats, layout
 from ottla.groups.formats import (
     CONSUMER_GROUP_MEMBER,
     CONSUMER_GROUP_METADATA,
@@ -171,3 +172,48 @@ def test_offsets_of_old_brokers_are_understood() -> None:
 def test_what_is_too_long_cannot_be_written(record: Record) -> None:
     with pytest.raises(Malformed):
         encode(record)
+
+
+@given(
+    data=st.data(),
+    group=st.text(max_size=20),
+    topic=st.text(max_size=20),
+    metadata=st.one_of(st.text(max_size=40), st.just("x" * 126), st.just("x" * 127), st.just("é" * 200)),
+    topic_id=st.sampled_from([bytes(16), bytes(range(16))]),
+    version=st.sampled_from([1, 3, 4]),
+)
+def test_the_short_way_to_read_an_offset_reads_what_the_tables_read(
+    data: st.DataObject, group: str, topic: str, metadata: str, topic_id: bytes, version: int
+) -> None:
+    """And leaves to them what it does not know, damage included: they say what is wrong with it."""
+    number = st.integers(-(2**63), 2**63 - 1)
+    row = {
+        "offset": data.draw(number), "leader_epoch": data.draw(st.integers(-(2**31), 2**31 - 1)),
+        "metadata": metadata, "commit_timestamp": data.draw(number), "topic_id": topic_id,
+    }  # fmt: skip
+    key = encode(Record((OFFSET_COMMIT, group, topic, data.draw(st.integers(0, 2**31 - 1))), None))[0]
+    value = version.to_bytes(2, "big") + layout.write(formats._VALUES[OFFSET_COMMIT], version, row)
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(value) - 1))
+        value = value[:at] + data.draw(st.binary(max_size=2)) + value[at + 1 :]
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(2, len(key) - 1))
+        key = key[:at] + data.draw(st.binary(max_size=2)) + key[at + 1 :]
+
+    def outcome() -> object:
+        try:
+            return decode(key, value)
+        except Malformed:
+            return Malformed
+
+    found = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(formats, "_decode_offset", lambda _key, _value: None)
+        assert outcome() == found
+
+
+def test_the_usual_offset_takes_the_short_way() -> None:
+    for topic_id in (bytes(16), bytes(range(16))):
+        record = Record((OFFSET_COMMIT, "g", "t", 3), Committed(7, 2, "text", 99, -1, topic_id))
+        key, value = encode(record)
+        assert value is not None and formats._decode_offset(key, value) == record

@@ -118,11 +118,11 @@ def tool(java: Java, broker: BrokerProcess) -> Callable[..., Said]:
 
 @pytest.fixture(scope="session")
 def java_classes(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`java/ClientTour.java`, compiled."""
+    """The programs in `java/`, compiled."""
     if shutil.which("javac") is None:
         pytest.skip("Java's compiler is not here")
     classes = tmp_path_factory.mktemp("classes")
-    source = HERE / "java" / "ClientTour.java"
+    sources = sorted(str(path) for path in (HERE / "java").glob("*.java"))
     run(
         [
             "javac",
@@ -132,7 +132,7 @@ def java_classes(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Path:
             java.class_path,
             "-d",
             str(classes),
-            str(source),
+            *sources,
         ]
     )
     return classes
@@ -143,6 +143,11 @@ def java_client(java: Java, java_classes: Path) -> Program:
     # This part of the client says aloud that it was refused, which a test asks for.
     quiet = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.admin.internals.DeleteRecordsHandler=off"
     return Program(java.command(java_classes, "ClientTour", quiet))
+
+
+@pytest.fixture
+def java_member(java: Java, java_classes: Path) -> Program:
+    return Program(java.command(java_classes, "GroupMember"))
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.interop.members import Member
+
 HERE = Path(__file__).resolve().parent
 CACHE = HERE / ".cache"
 
@@ -84,6 +86,10 @@ class Program:
     def hear(self, *arguments: str) -> Said:
         """Run it; all that it said."""
         return run([*self._command, *arguments], environment=self._environment)
+
+    def join(self, *arguments: str) -> Member:
+        """Start it as a member of a group."""
+        return Member([*self._command, *arguments], self._environment)
 
     def talk(self, *arguments: str) -> "Conversation":
         """Start it, to talk with it line by line."""

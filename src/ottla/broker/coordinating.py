@@ -23,14 +23,14 @@ from ottla.controller.image import GROUP_RESOURCE, NO_CONFIG
 from ottla.controller.records import Broker as BrokerRecord
 from ottla.controller.records import NewPartitions, Topic, TopicRemoved
 from ottla.groups.decision import Decision, Reply, Response, TopicView
+from ottla.groups.formats import OFFSET_COMMIT, decode, encode
 from ottla.groups.formats import Record as GroupRecord
-from ottla.groups.formats import decode, encode
 from ottla.groups.layout import Malformed
 from ottla.groups.shard import Shard, partition_of
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
-from ottla.records.batch import HEADER
-from ottla.records.record import CorruptRecords, Record, decode_batches, encode_batch, whole_batches
+from ottla.records.batch import CONTROL_BIT, HEADER
+from ottla.records.record import CorruptRecords, Record, decode_batch, encode_batch, whole_batches
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -42,6 +42,8 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 _SLICE_BYTES: Final = 256 * 1024
 #: A batch is closed when it has grown to this, well below what a topic takes.
 _BATCH_BYTES: Final = 256 * 1024
+#: How the key of a committed offset begins.
+_OFFSET_KIND: Final = OFFSET_COMMIT.to_bytes(2, "big")
 #: What a batch has beside its records, and a record beside its key and value, at most.
 _OVERHEAD_BYTES: Final = 128
 _CREATE_TOPICS: Final = 19
@@ -362,16 +364,25 @@ class Coordinating:
             broker.disk_failed(f"{OFFSETS_TOPIC}-{replica.number}", error)
             self.reload(tenure, str(error))
             return _SLICE_BYTES
-        last = tenure.at - 1
+        # Compaction leaves batches without records: those at the end of a piece are passed over.
+        passed = tenure.at
+        #: The offsets of this piece that no later one has replaced. What they replay to depends on no other kind of record.
+        latest: dict[bytes | None, Record] = {}
         try:
-            for record in decode_batches(data):
-                last = record.offset
-                self._replay(tenure, record)
+            for batch in whole_batches(data):
+                header = HEADER.unpack_from(batch)
+                if not header[5] & CONTROL_BIT:
+                    for record in decode_batch(batch):
+                        if record.key is not None and record.key[:2] == _OFFSET_KIND:
+                            latest[record.key] = record
+                        else:
+                            self._replay(tenure, record)
+                passed = header[0] + header[6] + 1
         except CorruptRecords as error:
             self.reload(tenure, str(error))
             return _SLICE_BYTES
-        # Compaction leaves batches without records: those at the end of a piece are passed over.
-        passed = max(last, _last_offset(data)) + 1
+        for record in latest.values():
+            self._replay(tenure, record)
         if not data or passed <= tenure.at or passed >= tenure.end:
             self._loaded(tenure)
         else:
@@ -475,12 +486,3 @@ class Coordinating:
             for tenure in self.tenures.values()
             if tenure.is_loaded and (leading := tenure.replica.leading) is not None and leading.has_enough
         ]
-
-
-def _last_offset(data: bytes) -> int:
-    """The last offset of the whole batches in a piece of a log; -1 if there are none."""
-    last = -1
-    for batch in whole_batches(data):
-        header = HEADER.unpack_from(batch)
-        last = header[0] + header[6]
-    return last

@@ -170,6 +170,7 @@ _INT32: Final = struct.Struct(">i")
 _OFFSET_HEAD: Final = struct.Struct(">hqi")
 _INT64: Final = struct.Struct(">q")
 _NO_ID: Final = bytes(16)
+_new: Final = tuple.__new__
 #: One tagged field, number 0, of 16 bytes.
 _ID_FOLLOWS: Final = b"\1\0\x10"
 
@@ -220,11 +221,62 @@ def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | No
         raise Malformed(f"cannot be written: {error!r}") from error
 
 
+def _decode_offset(key: bytes, value: bytes) -> Record | None:
+    """A committed offset as brokers of today write it; None for any other, which the tables read or refuse.
+
+    A shard that loads has a million of them before it serves: by the tables each would take twenty times as long.
+    """
+    size = len(value)
+    try:
+        topic_at = 6 + (key[2] << 8 | key[3])
+        end = len(key) - 4
+        if end - topic_at != key[topic_at - 2] << 8 | key[topic_at - 1]:
+            return None
+        version, offset, leader_epoch = _OFFSET_HEAD.unpack_from(value)
+        if version == 4:
+            text_end = 14 + value[14]
+            # Text of more than 126 bytes has a longer length in front.
+            if value[14] > 0x7F or text_end < 15:
+                return None
+            text = value[15:text_end]
+            if size == text_end + 27 and value[text_end + 8 : text_end + 11] == _ID_FOLLOWS:
+                topic_id = value[text_end + 11 :]
+            elif size == text_end + 9 and not value[text_end + 8]:
+                topic_id = _NO_ID
+            else:
+                return None
+        elif version == 3:
+            text_end = 16 + (value[14] << 8 | value[15])
+            if size != text_end + 8:
+                return None
+            text, topic_id = value[16:text_end], _NO_ID
+        else:
+            return None
+        group_id, topic = key[4 : topic_at - 2].decode(), key[topic_at:end].decode()
+        return _new(
+            Record,
+            (
+                (OFFSET_COMMIT, group_id, topic, _INT32.unpack_from(key, end)[0]),
+                _new(
+                    Committed,
+                    (
+                        offset, leader_epoch, text.decode() if text else "", _INT64.unpack_from(value, text_end)[0], -1,
+                        topic_id,
+                    ),
+                ),
+            ),
+        )  # fmt: skip
+    except (struct.error, IndexError, UnicodeError):
+        return None
+
+
 def decode(key: bytes | None, value: bytes | None) -> Record | None:
     """The record, or None if it is of a kind or version that is not known here. Raises Malformed if it is damaged."""
     if key is None or len(key) < 2:
         raise Malformed("a record without a key")
     kind = _INT16.unpack_from(key)[0]
+    if kind == OFFSET_COMMIT and value is not None and (usual := _decode_offset(key, value)) is not None:
+        return usual
     layout = _KEYS.get(kind)
     if layout is None:
         return None

@@ -249,7 +249,7 @@ def _header(batch: Buffer) -> tuple[int, ...]:
     if len(batch) < HEADER_BYTES:
         raise CorruptRecords(f"{len(batch)} bytes are no batch")
     header: tuple[int, ...] = HEADER.unpack_from(batch)
-    _, length, _, magic, crc, attributes, last_offset_delta, *_, count = header
+    _, length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, count = header
     if magic != MAGIC:
         raise CorruptRecords(f"a batch with magic {magic}")
     if length + LENGTH_OVERHEAD != len(batch):
@@ -281,7 +281,7 @@ def _records(
 ) -> Iterator[Record]:
     """Each record of the batch. Inlined where it is hot: almost every number takes one or two bytes."""
     header = _header(batch)
-    base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, *_, count = header
+    base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
     if count > count_max:
         raise CorruptRecords(f"{count} records, at most {count_max} are looked at")
     # Deltas grow and none exceeds the last, so a full count leaves one way to number the records.

@@ -2,9 +2,11 @@
 //
 //   tour.js ADDRESS produce TOPIC CODEC COUNT     idempotent, with headers and times of its own
 //   tour.js ADDRESS admin TOPIC                   the life of a topic
+//   tour.js ADDRESS member TOPIC GROUP            a member of a group, until it is told to leave
 
 'use strict'
 
+const readline = require('node:readline')
 const { Kafka, CompressionTypes, ConfigResourceTypes, logLevel } = require('kafkajs')
 
 const TIME = 1_700_000_000_000
@@ -87,9 +89,45 @@ async function admin(kafka, topic) {
   return seen
 }
 
+// A member of a group; what it says and hears is drawn in java/GroupMember.java.
+async function member(kafka, topic, groupId) {
+  const say = (what) => console.log(JSON.stringify(what))
+  const consumer = kafka.consumer({ groupId, heartbeatInterval: 500, maxWaitTimeInMs: 100 })
+  const next = new Map()
+  consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
+    const has = Object.entries(payload.memberAssignment).flatMap(([name, numbers]) => numbers.map((each) => [name, each]))
+    next.clear()
+    say({ event: 'assigned', of: has })
+    say({ has })
+  })
+  consumer.on(consumer.events.CRASH, ({ payload }) => console.log(String(payload.error)))
+  await consumer.connect()
+  await consumer.subscribe({ topic, fromBeginning: true })
+  await consumer.run({
+    autoCommit: false,
+    eachMessage: async ({ topic, partition, message }) => {
+      next.set(partition, Number(message.offset) + 1)
+      say({ read: [[topic, partition, Number(message.offset)]] })
+    },
+  })
+  for await (const command of readline.createInterface({ input: process.stdin })) {
+    if (command === 'commit') {
+      const rows = [...next].map(([partition, offset]) => ({ topic, partition, offset: String(offset) }))
+      await consumer.commitOffsets(rows)
+      say({ committed: rows.map(({ topic, partition, offset }) => [topic, partition, Number(offset)]) })
+    } else if (command === 'leave') {
+      break
+    }
+  }
+  await consumer.disconnect()
+  say({ left: true })
+  process.exit(0)
+}
+
 async function main() {
   const [address, what, topic, ...rest] = process.argv.slice(2)
   const kafka = new Kafka({ clientId: 'interop', brokers: [address], logLevel: logLevel.NOTHING })
+  if (what === 'member') return member(kafka, topic, rest[0])
   const parts = { produce: () => produce(kafka, topic, rest[0], Number(rest[1])), admin: () => admin(kafka, topic) }
   console.log(JSON.stringify(await parts[what]()))
 }

@@ -4,6 +4,7 @@
 //	franz ADDRESS read TOPIC OFFSET             all partitions from that offset on
 //	franz ADDRESS admin TOPIC                   the life of a topic
 //	franz ADDRESS many TOPIC                    one consumer of many partitions, records arriving one by one
+//	franz ADDRESS member TOPIC GROUP BALANCER   a member of a group, until it is told to leave
 package main
 
 import (
@@ -68,6 +69,9 @@ func main() {
 		result = admin(ctx, address, topic)
 	case "many":
 		result = many(ctx, address, topic)
+	case "member":
+		member(context.Background(), address, os.Args[4], topic, os.Args[5])
+		return
 	default:
 		must(fmt.Errorf("no such part: %s", what))
 	}

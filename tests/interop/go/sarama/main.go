@@ -4,6 +4,7 @@
 //	sarama ADDRESS produce TOPIC VERSION CODEC COUNT     idempotent, with headers and times of its own
 //	sarama ADDRESS read TOPIC VERSION OFFSET             partition 0 from that offset on
 //	sarama ADDRESS admin TOPIC VERSION                   the life of a topic
+//	sarama ADDRESS member TOPIC VERSION GROUP STRATEGY   a member of a group, until it is told to leave
 package main
 
 import (
@@ -66,6 +67,9 @@ func main() {
 		result = read(address, topic, config, int64(number(os.Args[5])))
 	case "admin":
 		result = admin(address, topic, config)
+	case "member":
+		member(address, topic, config, os.Args[5], os.Args[6])
+		return
 	default:
 		must(fmt.Errorf("no such part: %s", what))
 	}
