@@ -13,6 +13,7 @@ import aiokafka.coordinator.assignors.roundrobin
 import aiokafka.coordinator.assignors.sticky.sticky_assignor
 import confluent_kafka
 import kafka
+import kafka.coordinator.assignors.cooperative_sticky
 import kafka.coordinator.assignors.range
 import kafka.coordinator.assignors.roundrobin
 import kafka.coordinator.assignors.sticky.sticky_assignor
@@ -23,8 +24,9 @@ Place = tuple[str, int]
 
 
 class Subscriber:
-    """`parts` is what it was assigned, `seen` what it read, `times` how often it was assigned something."""
+    """`parts` is what it was assigned, `seen` what it read, `times` how often it was assigned something, `errors` what it was told."""
 
+    name: str
     assignors: tuple[str, ...] = ()
 
     def __init__(
@@ -33,13 +35,16 @@ class Subscriber:
         group: str,
         *topics: str,
         pattern: str | None = None,
-        assignor: str = "range",
+        assignor: str = "",
         instance: str | None = None,
         session_ms: int = 6000,
+        reset: str = "earliest",
     ) -> None:
         self.address, self.group, self.topics, self.pattern = address, group, list(topics), pattern
-        self.assignor, self.instance, self.session_ms = assignor, instance, session_ms
+        self.assignor, self.instance, self.session_ms = assignor or self.assignors[0], instance, session_ms
+        self.reset = reset
         self.parts: frozenset[Place] = frozenset()
+        self.errors: list[str] = []
         self.seen: list[tuple[str, int, int, bytes]] = []
         self.times = 0
         self.is_committing = False
@@ -58,8 +63,12 @@ class Subscriber:
         raise NotImplementedError
 
     def _assigned(self, parts: Iterable[Place]) -> None:
-        self.parts = frozenset(parts)
+        self.parts |= frozenset(parts)
         self.times += 1
+
+    def _revoked(self, parts: Iterable[Place]) -> None:
+        """All of them with the eager assignors, some with the cooperative ones."""
+        self.parts -= frozenset(parts)
 
     def close(self) -> None:
         """Leave, in order; static members leave without a word."""
@@ -74,13 +83,18 @@ class ConfluentSubscriber(Subscriber):
     name = "confluent"
     assignors = ("range", "roundrobin", "cooperative-sticky")
 
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "session.timeout.ms": self.session_ms, "heartbeat.interval.ms": 200,
+            "partition.assignment.strategy": self.assignor, "topic.metadata.refresh.interval.ms": 500,
+        }  # fmt: skip
+
     def _run(self) -> None:
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.address, "group.id": self.group, "enable.auto.commit": False,
-                "auto.offset.reset": "earliest", "session.timeout.ms": self.session_ms, "heartbeat.interval.ms": 200,
-                "partition.assignment.strategy": self.assignor, "fetch.wait.max.ms": 100,
-                "topic.metadata.refresh.interval.ms": 500, **QUIET,
+                "auto.offset.reset": "error" if self.reset == "none" else self.reset,
+                "fetch.wait.max.ms": 100, **QUIET, **self._settings(),
                 **({"group.instance.id": self.instance} if self.instance else {}),
             }
         )  # fmt: skip
@@ -93,20 +107,33 @@ class ConfluentSubscriber(Subscriber):
             while not self._stop.is_set():
                 message = consumer.poll(0.05)
                 self.parts = frozenset((each.topic, each.partition) for each in consumer.assignment())
-                if message is not None and not message.error():
-                    self.seen.append(
-                        (message.topic(), message.partition(), message.offset(), message.value())
-                    )
-                    if self.is_committing:
-                        consumer.commit(message, asynchronous=False)
+                if message is None:
+                    continue
+                if message.error():
+                    self.errors.append(str(message.error()))
+                    continue
+                self.seen.append((message.topic(), message.partition(), message.offset(), message.value()))
+                if self.is_committing:
+                    consumer.commit(message, asynchronous=False)
         finally:
             consumer.close()
+
+
+class ConfluentFollower(ConfluentSubscriber):
+    """A member that has the broker assign (KIP-848), which also says how long a session is."""
+
+    name = "confluent-consumer"
+    assignors = ("uniform", "range")
+
+    def _settings(self) -> dict[str, Any]:
+        return {"group.protocol": "consumer", "group.remote.assignor": self.assignor}
 
 
 _KAFKA = {
     "range": kafka.coordinator.assignors.range.RangePartitionAssignor,
     "roundrobin": kafka.coordinator.assignors.roundrobin.RoundRobinPartitionAssignor,
     "sticky": kafka.coordinator.assignors.sticky.sticky_assignor.StickyPartitionAssignor,
+    "cooperative-sticky": kafka.coordinator.assignors.cooperative_sticky.CooperativeStickyAssignor,
 }
 
 
@@ -119,13 +146,13 @@ class KafkaPythonSubscriber(Subscriber):
 
         class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_revoked(self, revoked: Any) -> None:
-                pass
+                subscriber._revoked((each.topic, each.partition) for each in revoked)
 
             def on_partitions_assigned(self, assigned: Any) -> None:
                 subscriber._assigned((each.topic, each.partition) for each in assigned)
 
         consumer = kafka.KafkaConsumer(
-            bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset="earliest",
+            bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset=self.reset,
             session_timeout_ms=self.session_ms, heartbeat_interval_ms=200, fetch_max_wait_ms=100,
             partition_assignment_strategy=[_KAFKA[self.assignor]], group_instance_id=self.instance,
             metadata_max_age_ms=500,
@@ -164,13 +191,13 @@ class AioKafkaSubscriber(Subscriber):
 
         class Listener(aiokafka.abc.ConsumerRebalanceListener):  # type: ignore[misc]
             def on_partitions_revoked(self, revoked: Any) -> None:
-                pass
+                subscriber._revoked((each.topic, each.partition) for each in revoked)
 
             def on_partitions_assigned(self, assigned: Any) -> None:
                 subscriber._assigned((each.topic, each.partition) for each in assigned)
 
         consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset="earliest",
+            bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset=self.reset,
             session_timeout_ms=self.session_ms, heartbeat_interval_ms=200, fetch_max_wait_ms=100,
             partition_assignment_strategy=[_AIOKAFKA[self.assignor]], group_instance_id=self.instance,
             metadata_max_age_ms=500,
@@ -192,6 +219,8 @@ class AioKafkaSubscriber(Subscriber):
 
 
 SUBSCRIBERS = (ConfluentSubscriber, KafkaPythonSubscriber, AioKafkaSubscriber)
+#: Both protocols, as far as each client has them.
+ALL_SUBSCRIBERS = (*SUBSCRIBERS, ConfluentFollower)
 
 
 def eventually(wanted: Callable[[], Any], what: str = "") -> None:

@@ -1,11 +1,7 @@
 """Groups of the new protocol (KIP-848) with confluent-kafka, unmodified: the broker assigns, the members follow."""
 
 import itertools
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -13,9 +9,10 @@ import confluent_kafka.admin
 import pytest
 
 from ottla import Admin
-from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
+from tests.clients.adapters import PATIENCE_S, Confluent, Message
 from tests.clients.conftest import BrokerProcess
-from tests.clients.subscribers import Subscriber, eventually, have_all
+from tests.clients.subscribers import ConfluentFollower as Follower
+from tests.clients.subscribers import eventually, have_all
 
 _NUMBERS = itertools.count()
 QUICK = {
@@ -23,37 +20,6 @@ QUICK = {
     "group_consumer_min_session_timeout_ms": "3000", "group_consumer_session_timeout_ms": "3000",
     "auto_create_topics_enable": "false",
 }  # fmt: skip
-
-
-class Follower(Subscriber):
-    """A member that has the broker assign."""
-
-    def _run(self) -> None:
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.address, "group.id": self.group, "group.protocol": "consumer",
-                "group.remote.assignor": self.assignor, "enable.auto.commit": False, "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 100, **QUIET,
-                **({"group.instance.id": self.instance} if self.instance else {}),
-            }
-        )  # fmt: skip
-
-        def assigned(_consumer: Any, _parts: Any) -> None:
-            self.times += 1
-
-        consumer.subscribe([self.pattern] if self.pattern else self.topics, on_assign=assigned)
-        try:
-            while not self._stop.is_set():
-                message = consumer.poll(0.05)
-                self.parts = frozenset((each.topic, each.partition) for each in consumer.assignment())
-                if message is not None and not message.error():
-                    self.seen.append(
-                        (message.topic(), message.partition(), message.offset(), message.value())
-                    )
-                    if self.is_committing:
-                        consumer.commit(message, asynchronous=False)
-        finally:
-            consumer.close()
 
 
 @pytest.fixture(scope="module")
@@ -137,43 +103,6 @@ def test_a_static_member_comes_back_to_what_it_had(quick: BrokerProcess, topic: 
     finally:
         for member in members:
             member.close()
-
-
-KILLED = """
-import sys
-import confluent_kafka
-address, group, topic = sys.argv[1:]
-consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": group, "group.protocol": "consumer"})
-consumer.subscribe([topic])
-while True:
-    consumer.poll(0.1)
-    if consumer.assignment():
-        print("ready", flush=True)
-"""
-
-
-def test_the_partitions_of_a_killed_member_go_to_the_others(
-    quick: BrokerProcess, topic: str, group: str, tmp_path: Path
-) -> None:
-    client = Confluent(quick.address)
-    client.create(topic, 4)
-    script = tmp_path / "member.py"
-    script.write_text(KILLED)
-    process = subprocess.Popen(
-        [sys.executable, str(script), quick.address, group, topic], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    member = Follower(quick.address, group, topic, assignor="uniform")
-    try:
-        eventually(lambda: len(member.parts) == 2, "shared")
-        process.send_signal(signal.SIGKILL)
-        process.wait(PATIENCE_S)
-        eventually(lambda: have_all([member], *places(topic, 4)), "it has all")
-    finally:
-        process.kill()
-        process.stdout.close()
-        process.wait(PATIENCE_S)
-        member.close()
 
 
 def test_a_pattern_takes_topics_that_come_later(quick: BrokerProcess, topic: str, group: str) -> None:

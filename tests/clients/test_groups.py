@@ -1,11 +1,7 @@
 """Consumer groups with each of the clients, unmodified: who has which partition, and where they go on."""
 
 import itertools
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -136,44 +132,6 @@ def test_a_static_member_comes_back_to_what_it_had(
     finally:
         for member in members:
             member.close()
-
-
-KILLED = """
-import sys
-import confluent_kafka
-address, group, topic = sys.argv[1:]
-consumer = confluent_kafka.Consumer({
-    "bootstrap.servers": address, "group.id": group, "session.timeout.ms": 1000, "heartbeat.interval.ms": 200})
-consumer.subscribe([topic])
-while True:
-    consumer.poll(0.1)
-    if consumer.assignment():
-        print("ready", flush=True)
-"""
-
-
-def test_the_partitions_of_a_killed_member_go_to_the_others(
-    quick: BrokerProcess, topic: str, group: str, tmp_path: Path
-) -> None:
-    client = Confluent(quick.address)
-    client.create(topic, 4)
-    script = tmp_path / "member.py"
-    script.write_text(KILLED)
-    process = subprocess.Popen(
-        [sys.executable, str(script), quick.address, group, topic], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    member = ConfluentSubscriber(quick.address, group, topic)
-    try:
-        eventually(lambda: len(member.parts) == 2, "shared")
-        process.send_signal(signal.SIGKILL)
-        process.wait(PATIENCE_S)
-        eventually(lambda: have_all([member], *places(topic, 4)), "it has all")
-    finally:
-        process.kill()
-        process.stdout.close()
-        process.wait(PATIENCE_S)
-        member.close()
 
 
 @pytest.mark.parametrize("kind", SUBSCRIBERS, ids=lambda kind: kind.name)

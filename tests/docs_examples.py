@@ -1,0 +1,21 @@
+"""The programs and commands that a page of the docs shows, as the tests run them."""
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+OFFSETS = DOCS / "offsets.md"
+
+
+def programs(page: Path) -> list[str]:
+    """The blocks of Python, in their order."""
+    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def indented(page: Path) -> list[str]:
+    """The lines that are set apart: commands, and what they say."""
+    return [
+        line[4:]
+        for line in re.sub(r"(?ms)^```.*?^```$", "", page.read_text()).splitlines()
+        if line.startswith("    ")
+    ]
