@@ -104,8 +104,10 @@ class Member:
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
-    def supports(self, name: str) -> bool:
-        return any(name == each for each, _metadata in self.protocols)
+    @property
+    def names(self) -> set[str]:
+        """The protocols that it has; a stranger may name as many as fit into a request."""
+        return {name for name, _metadata in self.protocols}
 
     # --- the session --------------------------------------------------------------------------------------------
 
@@ -230,20 +232,22 @@ class Group:
             return True
         if protocol_type != self.protocol_type:
             return False
-        members = self.members.values()
-        return any(all(member.supports(name) for member in members) for name, _metadata in protocols)
+        common = {name for name, _metadata in protocols}
+        for member in self.members.values():
+            common &= member.names
+            if not common:
+                return False
+        return True
 
     def choose_protocol(self) -> str:
         """Of those that all have: the one that most members name first; a tie goes to what the first member prefers."""
-        first, *others = self.members.values()
-        common = [
-            name for name, _metadata in first.protocols if all(other.supports(name) for other in others)
-        ]
+        members = list(self.members.values())
+        common = set.intersection(*(member.names for member in members))
         votes = Counter(
-            next(name for name, _metadata in member.protocols if name in common)
-            for member in self.members.values()
+            next(name for name, _metadata in member.protocols if name in common) for member in members
         )
-        return max(common, key=lambda name: votes[name])
+        in_order = (name for name, _metadata in members[0].protocols if name in common)
+        return max(in_order, key=lambda name: votes[name])
 
     def begin_generation(self, wall_ms: int) -> None:
         """Everybody who is to be in the next generation is there."""
