@@ -209,12 +209,11 @@ class ConsumerGroup:
                 self._hold(member, Holding())
                 member.end_session()
                 del self.members[member_id]
-                instance_id = member.said.instance_id
-                if instance_id is not None and self.static.get(instance_id) == member_id:
-                    del self.static[instance_id]
+                self._forget_instance(member)
             return
         if member is None:
             member = self.members[member_id] = Member(member_id)
+        self._forget_instance(member)
         member.said = Subscription(
             value["instance_id"], value["rack_id"], value["client_id"], value["client_host"],
             frozenset(value["subscribed_topic_names"]), value["subscribed_topic_regex"] or None,
@@ -222,6 +221,11 @@ class ConsumerGroup:
         )  # fmt: skip
         if member.said.instance_id is not None:
             self.static[member.said.instance_id] = member_id
+
+    def _forget_instance(self, member: Member) -> None:
+        instance_id = member.said.instance_id
+        if instance_id is not None and self.static.get(instance_id) == member.member_id:
+            del self.static[instance_id]
 
     def _replay_holding(self, member_id: str, value: Mapping[str, Any] | None) -> None:
         member = self.members.get(member_id)
