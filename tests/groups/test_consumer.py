@@ -260,6 +260,27 @@ def test_a_static_member_finds_what_it_had_when_it_is_back(world: World, t: byte
     assert refused(one, member_epoch=epoch) is ErrorCode.FENCED_INSTANCE_ID
 
 
+def test_a_static_member_that_has_not_heard_the_answer_to_its_join_asks_again(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t", instance_id="i").beat()
+    epoch, had = one.epoch, one.owned
+    one.epoch, one.owned = 0, frozenset()
+    one.beat()
+    assert (one.epoch, one.owned) == (epoch, had)
+    # Another process with its name is another matter.
+    assert refused(Client(world, "two", "t", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
+
+
+def test_a_member_that_joins_under_another_instance_is_not_the_former_one_any_more(
+    world: World, t: bytes
+) -> None:
+    one = Client(world, "one", "t", instance_id="i").beat()
+    one.epoch, one.said["instance_id"] = 0, "j"
+    one.beat()
+    assert group_of(world).static == {"j": "one"}
+    assert world.shard.classic.leave("g", [("", "i")], world.now_ms) == [ErrorCode.UNKNOWN_MEMBER_ID]
+    assert Client(world, "two", "t", instance_id="i").beat().epoch == one.epoch + 1
+
+
 def test_a_static_member_that_stays_away_is_lost(world: World, t: bytes) -> None:
     one = Client(world, "one", "t", instance_id="i").beat()
     one.beat(member_epoch=-2)

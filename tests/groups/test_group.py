@@ -59,6 +59,35 @@ def test_votes_decide_between_what_all_have() -> None:
     assert group.choose_protocol() == "b"
 
 
+class Name(str):
+    """The name of a protocol that counts how often it is looked at."""
+
+    looks = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.looks += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        Name.looks += 1
+        return str.__hash__(self)
+
+
+def test_many_protocols_cost_no_more_than_their_number() -> None:
+    # A request of a megabyte has a hundred thousand of them; whoever compared all with all would stop everybody.
+    count = 400
+    group = Group("g")
+    group.add(member("0", *(Name(f"a{at}") for at in range(count)), Name("z")), "consumer")
+    group.state = State.STABLE
+    others = tuple((Name(f"b{at}"), b"") for at in range(count))
+    Name.looks = 0
+    assert not group.supports("consumer", others)
+    assert group.supports("consumer", (*others, (Name("z"), b"")))
+    group.add(member("1", *(name for name, _metadata in others), Name("z")), "consumer")
+    assert group.choose_protocol() == "z"
+    assert Name.looks < 40 * count
+
+
 def test_the_leader_is_the_first_and_then_the_next() -> None:
     group = Group("g")
     first, second = member("1", "a"), member("2", "a")

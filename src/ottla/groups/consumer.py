@@ -204,6 +204,9 @@ class Consumer:
             return member, None
         known = group.members.get(group.static.get(instance_id, ""))
         if joins:
+            if known is not None and known.member_id == member_id and known.holding.epoch != AWAY:
+                # Nobody else: it has not heard the answer to its first join, or has been fenced.
+                return known, None
             if known is not None and known.holding.epoch != AWAY:
                 raise Refusal(
                     ErrorCode.UNRELEASED_INSTANCE_ID,

@@ -219,14 +219,13 @@ class ConsumerGroup:
                 member.end_session()
                 self._wishes_no_more(member)
                 del self.members[member_id]
-                instance_id = member.said.instance_id
-                if instance_id is not None and self.static.get(instance_id) == member_id:
-                    del self.static[instance_id]
+                self._forget_instance(member)
             return
         if member is None:
             member = self.members[member_id] = Member(member_id)
         else:
             self._wishes_no_more(member)
+            self._forget_instance(member)
         member.said = Subscription(
             value["instance_id"], value["rack_id"], value["client_id"], value["client_host"],
             frozenset(value["subscribed_topic_names"]), value["subscribed_topic_regex"] or None,
@@ -241,6 +240,11 @@ class ConsumerGroup:
         self.wishes[wish] -= 1
         if not self.wishes[wish]:
             del self.wishes[wish]
+
+    def _forget_instance(self, member: Member) -> None:
+        instance_id = member.said.instance_id
+        if instance_id is not None and self.static.get(instance_id) == member.member_id:
+            del self.static[instance_id]
 
     def _replay_holding(self, member_id: str, value: Mapping[str, Any] | None) -> None:
         member = self.members.get(member_id)

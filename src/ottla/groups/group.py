@@ -106,7 +106,7 @@ class Member:
 
     @property
     def names(self) -> set[str]:
-        """What it supports; a client may name something twice."""
+        """The protocols that it has; a stranger may name as many as fit into a request, and one of them twice."""
         return {name for name, _metadata in self.protocols}
 
     # --- the session --------------------------------------------------------------------------------------------
@@ -277,15 +277,13 @@ class Group:
 
     def choose_protocol(self) -> str:
         """Of those that all have: the one that most members name first; a tie goes to what the first member prefers."""
-        first = next(iter(self.members.values()))
-        common = [
-            name for name, _metadata in first.protocols if self.supporters[name] == len(self.members)
-        ]
+        members = list(self.members.values())
+        common = {name for name in members[0].names if self.supporters[name] == len(members)}
         votes = Counter(
-            next(name for name, _metadata in member.protocols if name in common)
-            for member in self.members.values()
+            next(name for name, _metadata in member.protocols if name in common) for member in members
         )
-        return max(common, key=lambda name: votes[name])
+        in_order = (name for name, _metadata in members[0].protocols if name in common)
+        return max(in_order, key=lambda name: votes[name])
 
     def begin_generation(self, wall_ms: int) -> None:
         """Everybody who is to be in the next generation is there."""

@@ -40,6 +40,8 @@ __all__ = [
 
 _TAGGED_FIELDS_MAX: Final = 10_000
 _VARINT_BYTES_MAX: Final = 5
+#: The longest time that Python has.
+_LONGEST_MS: Final = timedelta.max // timedelta(milliseconds=1)
 
 
 def decode_request(api_key: int, version: int, buffer: Buffer, offset: int) -> Any:
@@ -202,7 +204,8 @@ def _converted(field: FieldLayout, value: Any) -> Any:
     if field.kind == "uuid":
         return UUID(bytes=value) if any(value) else None
     if field.kind.startswith("timedelta"):
-        return timedelta(milliseconds=value)
+        # A client that says for ever means three million years as well.
+        return timedelta(milliseconds=min(max(value, -_LONGEST_MS), _LONGEST_MS))
     if field.kind == "datetime_i64":
         return None if field.is_nullable and value == -1 else EPOCH + timedelta(milliseconds=value)
     if field.kind == "error_code":

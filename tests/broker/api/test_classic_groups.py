@@ -349,6 +349,20 @@ def test_a_member_that_waits_for_others_is_not_lost(driver: Any) -> None:
     assert second.joined().generation_id == 2
 
 
+def test_a_new_member_whose_client_may_be_gone_is_not_waited_for_for_ever(driver: Any) -> None:
+    first, second = Member(driver, "g"), Member(driver, "g")
+    settle(first)
+    second.begin_join(rebalance_ms=3_600_000)
+    for _ in range(59):
+        driver.advance(5000)
+        assert first.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
+    assert not second.client.answers
+    driver.advance(6000)
+    assert second.joined().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    first.send_join()
+    assert first.joined().generation_id == 2 and first.members == [first.member_id]
+
+
 # --- leaving --------------------------------------------------------------------------------------------------
 
 
@@ -365,6 +379,24 @@ def test_leaving_is_heard_at_once(driver: Any) -> None:
     assert [int(row.error_code) for row in second.leave().members] == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert second.leave(version=2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert first.leave(version=0).error_code == 0
+    assert state(driver) == "Empty"
+
+
+@pytest.mark.parametrize("version", [2, 5])
+def test_the_last_has_left_when_that_is_written(drive: Start, version: int) -> None:
+    driver = drive(group_initial_rebalance_delay_ms="0", log_flush_policy="durable")
+    find(driver.connect())
+    member = Member(driver, "g")
+    settle(member)
+    driver.are_syncs_held = True
+    member.client.send(
+        LEAVE, version, group_id="g", member_id=member.member_id,
+        members=[{"member_id": member.member_id, "group_instance_id": None, "reason": None}],
+    )  # fmt: skip
+    assert not member.client.answers
+    driver.sync()
+    driver.turn()
+    assert not member.client.answers.pop().error_code
     assert state(driver) == "Empty"
 
 

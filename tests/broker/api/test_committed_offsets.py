@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
+from ottla.groups.shard import partition_of
 from ottla.model.errors import ErrorCode
 from ottla.records.record import whole_batches
 from tests.broker.api.members import COMMIT, FETCH_OFFSETS, Member, committed, find, settle, topic_rows
@@ -270,6 +272,28 @@ def test_offsets_go_with_their_topic(driver: Any) -> None:
     assert committed(client, "g", ("t", 0)) == {("t", 0): -1}
 
 
+@pytest.mark.parametrize("version", [7, 10])
+def test_offsets_of_a_topic_that_had_the_name_before_are_not_those_of_the_new_one(
+    driver: Any, version: int
+) -> None:
+    by_hand(driver).commit({("t", 0): 1, ("u", 0): 2})
+    client, coordinating = driver.connect(), driver.broker.coordinating
+    # While the topic goes, nobody can note it: the group's log is just read again.
+    coordinating.reload(coordinating.tenures[partition_of("g", 50)], "for a test")
+    client.ask(20, topics=[{"name": "t"}], timeout=1000)
+    topic_id = client.create("t", 4)
+    driver.advance(2000)
+    if version < 10:
+        assert committed(client, "g") == {("u", 0): 2}
+        assert committed(client, "g", ("t", 0)) == {("t", 0): -1}
+        return
+    for topics in (None, [{"topic_id": topic_id, "partition_indexes": [0]}]):
+        asked = {"group_id": "g", "topics": topics, "member_id": None, "member_epoch": -1}
+        [group] = client.ask(FETCH_OFFSETS, 10, groups=[asked], require_stable=True).groups
+        found = {topic.topic_id: topic.partitions[0].committed_offset for topic in group.topics}
+        assert found.get(UUID(bytes=topic_id), -1) == -1 and len(found) == 1
+
+
 def test_offsets_of_an_empty_group_expire_and_the_group_with_them(drive: Start) -> None:
     driver = drive(group_initial_rebalance_delay_ms="0", offsets_retention_minutes="1440")
     client = driver.connect()
@@ -304,6 +328,14 @@ def test_an_old_client_says_itself_how_long_its_offsets_are_kept(driver: Any) ->
     by_hand(driver).commit({("t", 1): 1}, version=3)
     driver.advance(3_600_000 + 700_000)
     assert committed(driver.connect(), "g") == {("t", 1): 1}
+
+
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, 2**62, 2**55, 86_400_000_000_000_000])
+def test_for_ever_is_not_too_long(driver: Any, retention_ms: int) -> None:
+    client = driver.connect()
+    found = by_hand(driver).commit({("t", 0): 1}, version=3, retention_time=retention_ms)
+    assert found == {("t", 0): 0}
+    assert committed(client, "g") == {("t", 0): 1}
 
 
 def test_huge_offsets_and_the_empty_group_are_taken_as_they_are(driver: Any) -> None:

@@ -1,5 +1,6 @@
 """LeaveGroup (13): members leave; from version 3 on many at once, and static ones by their instance alone, for administrators.
 
+The answer waits until what follows from it is written and counts: afterwards the members are gone whoever coordinates.
 Errors, by member from version 3 on: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID; for all: INVALID_GROUP_ID and those of a coordinator
 that is elsewhere or not ready.
 """
@@ -8,9 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import find_shard
+from ottla.broker.api.grouping import Answering, find_shard
 from ottla.broker.api.table import Response, serves
-from ottla.model.errors import Refusal
+from ottla.groups.decision import Decision
+from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -22,16 +24,24 @@ def leave_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Respon
     try:
         shard = find_shard(broker, request.group_id, writes=True)
     except Refusal as refused:
-        return {"error_code": refused.code, "members": []}
+        return _refusal(refused.code)
+    reply = Answering(broker, call, _refusal)
     if call.version < 3:
         [code] = shard.classic.leave(request.group_id, [(request.member_id, None)], now_ms)
-        return {"error_code": code}
-    leaving = [(member.member_id, member.group_instance_id) for member in request.members]
-    codes = shard.classic.leave(request.group_id, leaving, now_ms)
-    return {
-        "error_code": 0,
-        "members": [
-            {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
-            for (member_id, instance_id), code in zip(leaving, codes, strict=True)
-        ],
-    }
+        response: dict[str, Any] = {"error_code": code}
+    else:
+        leaving = [(member.member_id, member.group_instance_id) for member in request.members]
+        codes = shard.classic.leave(request.group_id, leaving, now_ms)
+        response = {
+            "error_code": 0,
+            "members": [
+                {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+                for (member_id, instance_id), code in zip(leaving, codes, strict=True)
+            ],
+        }
+    shard.host.decided(Decision(answers=[(reply, response)], is_read=True))
+    return reply.outcome
+
+
+def _refusal(code: ErrorCode) -> Response:
+    return {"error_code": code, "members": []}

@@ -9,7 +9,7 @@ INVALID_GROUP_ID and those of a coordinator that is elsewhere or not ready.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.grouping import Gathering, find_shard
 from ottla.broker.api.table import Response, serves
@@ -19,8 +19,12 @@ from ottla.model.errors import ErrorCode, Refusal
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.controller.image import TopicImage
     from ottla.groups.formats import Committed
     from ottla.groups.shard import Shard
+
+#: Of a topic, in an offset that an older broker has written.
+_NO_ID: Final = bytes(16)
 
 
 @serves(9)
@@ -61,8 +65,9 @@ def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_sta
     by_id, by_name = broker.image.topics_by_id, broker.image.topics
     if group.topics is None:
         asked: dict[str, list[int]] = {}
-        for name, number in known:
-            asked.setdefault(name, []).append(number)
+        for (name, number), value in known.items():
+            if _is_of(by_name.get(name), value):
+                asked.setdefault(name, []).append(number)
         wanted = [(name, by_name.get(name), numbers) for name, numbers in asked.items()]
         if version >= 10:
             # A topic without an id cannot be told of.
@@ -79,16 +84,22 @@ def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_sta
             else:
                 wanted.append((topic.name, topic, each.partition_indexes))
     else:
-        wanted = [(each.name, None, each.partition_indexes) for each in group.topics]
+        wanted = [(each.name, by_name.get(each.name), each.partition_indexes) for each in group.topics]
     for name, topic, numbers in wanted:
-        rows = [
-            _partition(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-            if require_stable and shard.offsets.is_unstable(group_id, name, number)
-            else _partition(number, known.get((name, number)))
-            for number in numbers
-        ]
+        rows = []
+        for number in numbers:
+            found = known.get((name, number))
+            if require_stable and shard.offsets.is_unstable(group_id, name, number):
+                rows.append(_partition(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                rows.append(_partition(number, found if found and _is_of(topic, found) else None))
         topics.append({"name": name, "topic_id": topic and topic.topic_id, "partitions": rows})
     return {"group_id": group_id, "error_code": 0, "topics": topics}
+
+
+def _is_of(topic: TopicImage | None, value: Committed) -> bool:
+    """Whether an offset is one of this topic, not of one that had its name before and was deleted while nobody could note it."""
+    return topic is None or value.topic_id in (topic.topic_id, _NO_ID)
 
 
 def _partition(number: int, value: Committed | None, code: ErrorCode = ErrorCode.NONE) -> Mapping[str, Any]:
