@@ -366,41 +366,45 @@ class Coordinating:
             return _SLICE_BYTES
         # Compaction leaves batches without records: those at the end of a piece are passed over.
         passed = tenure.at
-        #: The offsets of this piece that no later one has replaced. What they replay to depends on no other kind of record.
-        latest: dict[bytes | None, Record] = {}
+        #: The offsets of this piece by their keys: the last that makes sense counts. What they replay to depends on no other
+        #: kind of record.
+        offsets: dict[bytes, list[Record]] = {}
         try:
             for batch in whole_batches(data):
                 header = HEADER.unpack_from(batch)
                 if not header[5] & CONTROL_BIT:
                     for record in decode_batch(batch):
                         if record.key is not None and record.key[:2] == _OFFSET_KIND:
-                            latest[record.key] = record
+                            offsets.setdefault(record.key, []).append(record)
                         else:
                             self._replay(tenure, record)
                 passed = header[0] + header[6] + 1
         except CorruptRecords as error:
             self.reload(tenure, str(error))
             return _SLICE_BYTES
-        for record in latest.values():
-            self._replay(tenure, record)
+        for records in offsets.values():
+            any(self._replay(tenure, record) for record in reversed(records))
         if not data or passed <= tenure.at or passed >= tenure.end:
             self._loaded(tenure)
         else:
             tenure.at = passed
         return len(data)
 
-    def _replay(self, tenure: Tenure, record: Record) -> None:
+    def _replay(self, tenure: Tenure, record: Record) -> bool:
+        """Whether the record made sense; if not, it is left out."""
         if record.offset < tenure.at:
-            return
+            return False
         try:
             known = decode(record.key, record.value)
         except Malformed as damage:
             self._broker.say_once(
                 f"{OFFSETS_TOPIC}-{tenure.replica.number}: the record at {record.offset} is left out: {damage}"
             )
-            return
-        if known is not None:
-            tenure.shard.replay(known)
+            return False
+        if known is None:
+            return False
+        tenure.shard.replay(known)
+        return True
 
     def _loaded(self, tenure: Tenure) -> None:
         self._loading.pop(tenure, None)
