@@ -1,60 +1,19 @@
 """Consumer groups of KIP-848: what each request is told, what it changes, and that a refusal changes nothing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from ottla.groups.consumer import Heartbeat
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.groups.formats import REGULAR_EXPRESSION, decode
 from ottla.groups.group import Group
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
+from tests.groups.clients import REBALANCE_MS, SESSION_MS, Client
 from tests.groups.conftest import Heard, World
 
-REBALANCE_MS = 10_000
-SESSION_MS = 45_000
 #: Timers may ring so much late.
 TICK_MS = 1000
-
-Place = tuple[bytes, int]
-
-
-class Client:
-    """A member as a real client is one: it owns what it is told, and gives up what it is not told any more."""
-
-    def __init__(self, world: World, name: str, *topics: str, **said: Any) -> None:
-        self.world = world
-        self.name = name
-        self.epoch = 0
-        self.owned: frozenset[Place] = frozenset()
-        self.said = {"names": frozenset(topics), "rebalance_timeout_ms": REBALANCE_MS, **said}
-        self.answer: Mapping[str, Any] = {}
-
-    def beat(self, **other: Any) -> "Client":
-        """A heartbeat; a join has everything, later ones only what is owned, unless a test says otherwise."""
-        fields: dict[str, Any] = {"instance_id": self.said.get("instance_id"), "owned": self.owned}
-        if not self.epoch:
-            fields |= self.said | {"owned": frozenset()}
-        request = Heartbeat(
-            **{"group_id": "g", "member_id": self.name, "member_epoch": self.epoch, **fields, **other}
-        )
-        heard = Heard()
-        self.world.shard.consumer.heartbeat(request, heard, self.world.now_ms)
-        assert heard.response is not None
-        self.answer = heard.response
-        self.epoch = self.answer["member_epoch"]
-        told = self.answer["assignment"]
-        if told is not None:
-            self.owned = frozenset(
-                (row["topic_id"], number) for row in told["topic_partitions"] for number in row["partitions"]
-            )
-        return self
-
-    @property
-    def numbers(self) -> list[int]:
-        return sorted(number for _topic, number in self.owned)
 
 
 def group_of(world: World) -> ConsumerGroup:
@@ -303,19 +262,20 @@ def test_what_a_static_member_had_is_free_when_it_is_back_and_was_given_to_anoth
     assert sorted(back.numbers + two.beat().numbers) == [0, 1, 2, 3]
 
 
-def test_an_administrator_sends_static_members_away(world: World, t: bytes) -> None:
-    one, two = Client(world, "one", "t", instance_id="i"), Client(world, "two", "t")
-    settle(one, two)
-    leaving = [("", "i"), ("two", None), ("", "nobody"), ("", None)]
-    unknown = ErrorCode.UNKNOWN_MEMBER_ID
+def test_an_administrator_sends_members_away(world: World, t: bytes) -> None:
+    one, two, three = (
+        Client(world, "one", "t", instance_id="i"),
+        Client(world, "two", "t"),
+        Client(world, "three", "t", instance_id="j"),
+    )
+    settle(one, two, three)
+    leaving = [("", "i"), ("two", None), ("", "nobody"), ("", None), ("other", "j")]
+    gone, unknown = ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID
     assert world.shard.classic.leave("g", leaving, world.now_ms) == [
-        ErrorCode.NONE,
-        unknown,
-        unknown,
-        unknown,
-    ]
-    assert two.beat().numbers == [0, 1, 2, 3]
-    assert refused(one) is unknown
+        gone, gone, unknown, unknown, ErrorCode.FENCED_INSTANCE_ID,
+    ]  # fmt: skip
+    assert three.beat().numbers == [0, 1, 2, 3]
+    assert refused(one) is unknown and refused(two) is unknown
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------

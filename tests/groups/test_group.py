@@ -4,8 +4,7 @@ from collections import deque
 
 import pytest
 
-from ottla.groups.group import TRANSITIONS, Event, Group, Member, State, topics_of
-from tests.broker.api.members import subscription
+from ottla.groups.group import TRANSITIONS, Event, Group, Member, State
 
 
 def member(name: str, *protocols: str) -> Member:
@@ -62,6 +61,7 @@ def test_votes_decide_between_what_all_have() -> None:
 class Name(str):
     """The name of a protocol that counts how often it is looked at."""
 
+    __slots__ = ()
     looks = 0
 
     def __eq__(self, other: object) -> bool:
@@ -98,14 +98,3 @@ def test_the_leader_is_the_first_and_then_the_next() -> None:
     assert group.leader_id == "2"
     group.remove(second)
     assert group.leader_id is None
-
-
-@pytest.mark.parametrize(
-    ("metadata", "topics"),
-    [
-        (subscription("a", "b"), ["a", "b"]), (subscription(), []), (b"", None), (b"\0\1\0\0\0\1", None),
-        (b"\0\1\0\0\0\1\0\5a", None), (b"\0\1\xff\xff\xff\xff", None), (b"\0\1\0\0\0\1\0\1\xff", None),
-    ],
-)  # fmt: skip
-def test_topics_in_a_subscription(metadata: bytes, topics: list[str] | None) -> None:
-    assert topics_of(metadata) == topics

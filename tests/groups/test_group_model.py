@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ottla.groups.classic import Join
+from ottla.groups.classic import Join, Sync
 from ottla.groups.group import State
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode
@@ -182,9 +182,11 @@ class Groups(RuleBasedStateMachine):
                 for at, name in enumerate(names)
             }
         self.world.shard.classic.sync(
-            "g", generation=consumer.generation, member_id=consumer.member_id, instance_id=consumer.instance,
-            protocol_type="consumer", protocol_name="range", assignments=assignments, reply=consumer.sync,
-            now_ms=self.world.now_ms,
+            Sync(
+                "g", consumer.generation, consumer.member_id, consumer.instance, "consumer", "range", assignments
+            ),
+            consumer.sync,
+            self.world.now_ms,
         )  # fmt: skip
         self._synced(consumer)
 

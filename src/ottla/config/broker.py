@@ -141,6 +141,7 @@ class BrokerConfig(Settings):
     group_consumer_max_heartbeat_interval_ms: int
     group_consumer_max_size: int
     group_consumer_assignors: tuple[str, ...]
+    group_consumer_migration_policy: str
     offset_metadata_max_bytes: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int

@@ -18,6 +18,8 @@ ASSIGNORS: Final = ("uniform", "range")
 SESSION: Final = "consumer.session.timeout.ms"
 HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
 
+MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
+
 
 def _ms(name: str, default: int, doc: str, **more: str) -> Definition:
     return Definition(
@@ -56,6 +58,17 @@ CONSUMER_GROUPS: Final = (
         "How the partitions of a consumer group may be assigned; the first is the default.",
         check=lambda value: isinstance(value, tuple) and bool(value) and set(value) <= set(ASSIGNORS),
         form="a comma-separated list of at least one of uniform, range",
+        section=GROUPS,
+    ),
+    Definition(
+        "group.consumer.migration.policy",
+        "string",
+        "bidirectional",
+        "Whether a group with members becomes a consumer group when somebody comes who speaks that protocol (upgrade), "
+        "and a classic one when the last such member goes (downgrade). Without members it becomes either at any time.",
+        # In capitals too, as Kafka takes it.
+        check=lambda value: str(value).lower() in MIGRATION_POLICIES,
+        form=f"one of {', '.join(MIGRATION_POLICIES)}",
         section=GROUPS,
     ),
 )

@@ -25,9 +25,6 @@ _NAMES_BY_REASON = {
     "compaction reads 4 MiB and writes 1 MiB at a time": ("log.cleaner.io.buffer.size",),
     "log starts are written down as soon as they move": ("log.flush.start.offset.checkpoint.interval.ms",),
     "there is no tiered storage": ("log.local.retention.bytes", "log.local.retention.ms"),
-    "a group changes between the classic and the consumer protocol only while it has no members": (
-        "group.consumer.migration.policy",
-    ),
     "the topic it shapes does not exist yet": (
         "share.coordinator.state.topic.min.isr",
         "share.coordinator.state.topic.replication.factor",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.groups.decision import TopicView
@@ -79,35 +80,58 @@ def _is_near(reader: Reader, place: Place, topics: Topics) -> bool:
 
 
 def _equal_shares(readers: Sequence[Reader], topics: Topics) -> dict[str, Places]:
-    """Everybody gets P // M or one more. Whoever has most keeps the larger shares: so the fewest move."""
-    free = set(_places(readers[0].topics, topics))
+    """Everybody gets P // M or one more. Whoever has most keeps the larger shares: so the fewest move.
+
+    Sets as wholes, and a look only at those whose shares change: a group of a thousand is assigned anew for each that comes.
+    """
+    free = set[Place]().union(
+        *(_all_of(topic_id, len(topics[topic_id].racks)) for topic_id in readers[0].topics)
+    )
     least, extra = divmod(len(free), len(readers))
-    # Sets as wholes: a group of a thousand is assigned anew for each member that comes.
-    had = {reader.member_id: reader.had & free for reader in readers}
-    shares: dict[str, list[Place]] = {}
-    settled: dict[str, Places] = {}
-    for reader in sorted(readers, key=lambda each: (-len(had[each.member_id]), each.member_id)):
-        kept = had[reader.member_id] & free
+    settled = _undisputed(readers, free)
+    rich = [reader for reader in readers if len(settled[reader.member_id]) > least]
+    for reader in sorted(rich, key=lambda each: (-len(settled[each.member_id]), each.member_id)):
         limit = least
-        if len(kept) > least and extra:
+        if extra:
             limit, extra = least + 1, extra - 1
+        kept = settled[reader.member_id]
         if len(kept) > limit:
             # What is in another rack is given away first.
             near_first = sorted(
                 kept, key=lambda place: (not _is_near(reader, place, topics), place)
             )  # used at once
-            kept = frozenset(near_first[:limit])
-        free -= kept
-        settled[reader.member_id] = kept
-        if len(kept) <= least:
-            shares[reader.member_id] = []
+            settled[reader.member_id] = frozenset(near_first[:limit])
+    free.difference_update(*settled.values())
     if not free:
         return settled
-    left = dict.fromkeys(sorted(free))
+    poor = least if extra else least - 1
+    shares: dict[str, list[Place]] = {name: [] for name, kept in settled.items() if len(kept) <= poor}
     room = {name: least - len(settled[name]) for name in shares}
+    left = dict.fromkeys(sorted(free))
     extra = _give_to_near(readers, topics, left, shares, room, extra)
     _deal(left, shares, room, extra)
-    return {name: kept.union(shares[name]) if shares.get(name) else kept for name, kept in settled.items()}
+    for name, share in shares.items():
+        if share:
+            settled[name] = settled[name].union(share)
+    return settled
+
+
+@lru_cache(maxsize=256)
+def _all_of(topic_id: bytes, count: int) -> Places:
+    return frozenset((topic_id, number) for number in range(count))
+
+
+def _undisputed(readers: Sequence[Reader], free: set[Place]) -> dict[str, Places]:
+    """What each reader had that is still there, each place once: almost always just what they had."""
+    had = {reader.member_id: reader.had for reader in readers}
+    together = set[Place]().union(*had.values())
+    if len(together) == sum(map(len, had.values())) and together <= free:
+        return had
+    left = set(free)
+    for reader in sorted(readers, key=lambda each: (-len(each.had & free), each.member_id)):
+        had[reader.member_id] = kept = reader.had & left
+        left -= kept
+    return had
 
 
 def _give_to_near(

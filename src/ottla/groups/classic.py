@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.groups.classic_members import refused_join
 from ottla.groups.decision import Decision, Reply
 from ottla.groups.group import UNKNOWN_MEMBER, Group, Member, Protocols, State
 from ottla.groups.rebalancing import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard
@@ -38,6 +39,25 @@ class Join(NamedTuple):
     #: Whether a leader can be told that there is nothing to assign (KIP-814, version 9).
     can_skip_assignment: bool
 
+    def as_member(self, member_id: str) -> Member:
+        return Member(
+            member_id, self.instance_id, client_id=self.client_id, client_host=self.client_host,
+            session_timeout_ms=self.session_timeout_ms, rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocols=self.protocols,
+        )  # fmt: skip
+
+
+class Sync(NamedTuple):
+    """A SyncGroup request, whatever its version."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: Mapping[str, bytes]
+
 
 class Classic:
     def __init__(self, shard: Shard) -> None:
@@ -56,12 +76,16 @@ class Classic:
         ):
             return _fail_join(reply, request.member_id, ErrorCode.INVALID_SESSION_TIMEOUT)
         is_unknown = request.member_id == UNKNOWN_MEMBER
+        other = self._shard.consumer_group(request.group_id)
+        if other is not None and other.members:
+            try:
+                return self._shard.classic_members.join(other, request, self._new_id(request), reply, now_ms)
+            except Refusal as refusal:
+                return _fail_join(reply, request.member_id, refusal.code)
         if is_unknown:
             self._shard.give_way(request.group_id)
         group = self._shard.classic_group(request.group_id)
         if group is None:
-            if request.group_id in self._shard.groups:
-                return _fail_join(reply, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
             if not is_unknown:
                 return _fail_join(reply, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             group = Group(request.group_id)
@@ -88,9 +112,12 @@ class Classic:
             return (member is not None and member.join is not None) or group.joined < size_max
         return member is not None
 
-    def _join_new(self, group: Group, request: Join, reply: Reply, now_ms: int) -> None:
+    def _new_id(self, request: Join) -> str:
         prefix = request.client_id if request.instance_id is None else request.instance_id
-        member_id = f"{prefix[:_PREFIX_MAX]}-{self._host.unique()}"
+        return f"{prefix[:_PREFIX_MAX]}-{self._host.unique()}"
+
+    def _join_new(self, group: Group, request: Join, reply: Reply, now_ms: int) -> None:
+        member_id = self._new_id(request)
         if request.instance_id is not None:
             old = group.members.get(group.static.get(request.instance_id, UNKNOWN_MEMBER))
             if old is None:
@@ -99,7 +126,7 @@ class Classic:
                 self._replace(group, old, member_id, request, reply, now_ms)
         elif request.needs_known_id:
             # Only its session counts until it comes: what it supports it says again.
-            expected = _member(member_id, request._replace(protocols=()))
+            expected = request._replace(protocols=()).as_member(member_id)
             group.pending[member_id] = expected
             self.rebalancing.begin_session(group, expected, now_ms)
             _fail_join(reply, member_id, ErrorCode.MEMBER_ID_REQUIRED)
@@ -110,7 +137,7 @@ class Classic:
         expected = group.pending.get(member_id)
         if expected is not None:
             expected.end_session()
-        member = _member(member_id, request)
+        member = request.as_member(member_id)
         member.is_new = True
         group.await_others(member, reply)
         if group.state is State.PREPARING_REBALANCE and group.previous is State.EMPTY:
@@ -152,7 +179,7 @@ class Classic:
             if waiting is not None:
                 waiting.refuse(ErrorCode.FENCED_INSTANCE_ID)
         old.end_session()
-        member = _member(member_id, request)
+        member = request.as_member(member_id)
         member.assignment = old.assignment
         group.replace(old, member)
         self.rebalancing.begin_session(group, member, now_ms)
@@ -170,28 +197,23 @@ class Classic:
 
     # --- the assignment -----------------------------------------------------------------------------------------
 
-    def sync(
-        self,
-        group_id: str,
-        *,
-        generation: int,
-        member_id: str,
-        instance_id: str | None,
-        protocol_type: str | None,
-        protocol_name: str | None,
-        assignments: Mapping[str, bytes],
-        reply: Reply,
-        now_ms: int,
-    ) -> None:
-        group = self._shard.classic_group(group_id)
+    def sync(self, request: Sync, reply: Reply, now_ms: int) -> None:
+        other = self._shard.consumer_group(request.group_id)
+        if other is not None:
+            try:
+                return self._shard.classic_members.sync(other, request, reply, now_ms)
+            except Refusal as refusal:
+                return reply.refuse(refusal.code)
+        group = self._shard.classic_group(request.group_id)
         if group is None:
             return reply.refuse(ErrorCode.UNKNOWN_MEMBER_ID)
-        error = group.check(member_id, instance_id)
-        if not error and generation != group.generation:
+        member_id, assignments = request.member_id, request.assignments
+        error = group.check(member_id, request.instance_id)
+        if not error and request.generation != group.generation:
             error = ErrorCode.ILLEGAL_GENERATION
         if not error and (
-            (protocol_type is not None and protocol_type != group.protocol_type)
-            or (protocol_name is not None and protocol_name != group.protocol)
+            request.protocol_type not in (None, group.protocol_type)
+            or request.protocol_name not in (None, group.protocol)
         ):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if not error and group.state is State.PREPARING_REBALANCE:
@@ -236,7 +258,7 @@ class Classic:
         """Members (id, instance) leave; an instance without an id is sent away by an administrator."""
         other = self._shard.consumer_group(group_id)
         if other is not None:
-            return self._shard.consumer.dismiss(other, leaving)
+            return self._shard.classic_members.leave(other, leaving, now_ms)
         group = self._shard.classic_group(group_id)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
@@ -289,7 +311,11 @@ class Classic:
         """A group has been loaded: its members have a session's time to be heard of."""
         for member in group.members.values():
             self.rebalancing.begin_session(group, member, now_ms)
-        if len(group.members) > self._host.config.group_max_size:
+        if group.members and group.leader_id is None:
+            # It was a consumer group, and somebody had just left it.
+            group.leader_id = next(iter(group.members))
+            self.rebalancing.prepare(group, now_ms)
+        elif len(group.members) > self._host.config.group_max_size:
             self.rebalancing.prepare(group, now_ms)
 
     # --- telling ------------------------------------------------------------------------------------------------
@@ -314,14 +340,6 @@ class Classic:
         }  # fmt: skip
 
 
-def _member(member_id: str, request: Join) -> Member:
-    return Member(
-        member_id, request.instance_id, client_id=request.client_id, client_host=request.client_host,
-        session_timeout_ms=request.session_timeout_ms, rebalance_timeout_ms=request.rebalance_timeout_ms,
-        protocols=request.protocols,
-    )  # fmt: skip
-
-
 def _update(member: Member, request: Join) -> None:
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -329,6 +347,4 @@ def _update(member: Member, request: Join) -> None:
 
 
 def _fail_join(reply: Reply, member_id: str, code: ErrorCode) -> None:
-    reply.answer(
-        {"error_code": code, "member_id": member_id, "members": [], "leader": "", "protocol_name": ""}
-    )
+    reply.answer(refused_join(member_id, code))

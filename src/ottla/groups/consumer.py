@@ -1,26 +1,21 @@
 """The requests of a consumer group's members (KIP-848): heartbeats, in which they join, leave and say what they own.
 
-Whether a request is allowed is decided here, before anything is changed, with Kafka's errors: a Refusal. Then, in this order: what the
-member says of itself is noted; the group's epoch grows if that, or the topics, have changed; a new target is computed for a new
-epoch; and the member takes its next step towards it. Each step is a record that is replayed at once; all records of a heartbeat are
-one decision. Topics that change are noticed at the next heartbeat of any member.
-
-What the epoch and the target become is `targeting.py`'s, the member's step `reconciling.py`'s.
+Whether a request is allowed is decided here, before anything is changed, with Kafka's errors: a Refusal. What it makes of the group
+is `membership.py`'s; all records of a heartbeat are one decision. Topics that change are noticed at the next heartbeat of any
+member. A heartbeat that joins a classic group of consumers makes it a consumer group (`migrating.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.assignors import NOTHING, Places
-from ottla.groups.consumer_group import AWAY, ConsumerGroup, Member, Subscription, rows
+from ottla.groups.consumer_group import ConsumerGroup, rows
+from ottla.groups.consumer_member import AWAY, Member, Subscription
 from ottla.groups.decision import Decision, Reply
-from ottla.groups.formats import GROUP_METADATA, Record
-from ottla.groups.group import Group, State
-from ottla.groups.reconciling import STABLE, UNREVOKED, Holding, reconcile
+from ottla.groups.group import Group
+from ottla.groups.reconciling import STABLE, Holding
 from ottla.groups.regex import BadPattern, compiled
-from ottla.groups.targeting import Targeting
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -32,6 +27,9 @@ LEAVING: Final = -1
 UNCHANGED: Final = -1
 #: OffsetCommit before this cannot tell a member's epoch from a generation.
 _COMMIT_VERSION_MIN: Final = 9
+#: What ConsumerGroupDescribe calls the two protocols of members.
+_SPEAKS_CLASSIC: Final = 0
+_SPEAKS_CONSUMER: Final = 1
 
 
 class Heartbeat(NamedTuple):
@@ -64,7 +62,7 @@ class Consumer:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
-        self._targeting = Targeting(shard.host)
+        self._membership = shard.membership
 
     # --- heartbeats ---------------------------------------------------------------------------------------------
 
@@ -72,58 +70,39 @@ class Consumer:
         """Answers, or raises Refusal; then nothing has changed."""
         self._check(request)
         if request.member_epoch in (LEAVING, AWAY):
-            self._leave(request, reply)
+            self._leave(request, reply, now_ms)
         else:
             self._hear(request, reply, now_ms)
 
     def _hear(self, request: Heartbeat, reply: Reply, now_ms: int) -> None:
         joins = request.member_epoch == JOINING
-        group = self._group(request.group_id, joins)
-        size_max = self._host.config.group_consumer_max_size
+        known = self._shard.groups.get(request.group_id)
+        if isinstance(known, ConsumerGroup):
+            group = known
+        elif joins:
+            group = ConsumerGroup(request.group_id)
+        else:
+            raise _no_group(request.group_id, known)
+        draft = self._membership.draft(group, now_ms)
+        is_upgraded = False
+        if isinstance(known, Group) and joins:
+            is_upgraded = bool(self._shard.migrating.upgrade(known, group, draft))
         member, old = self._member(group, request, joins)
-        if member is None and old is None and len(group.members) >= size_max:
-            raise Refusal(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"The consumer group has reached its maximum capacity of {size_max} members."
-            )  # fmt: skip
+        if member is None and old is None:
+            self._membership.check_room(group)
+        draft.begin()
         said = _said(old or member, request)
-        record = group.member_record(request.member_id, said)
-        if (member is None or member.said != said) and not self._host.fits(record):
-            raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
-        records: list[Record] = []
-        if self._shard.groups.get(request.group_id) is not group:
-            records += self._begin(group)
         if old is not None:
-            self._take_over(group, old, request.member_id, records)
-            member = group.members[request.member_id]
-        before = member.said if member is not None else None
-        if before != said:
-            self._do(group, record, records)
-        changes = before is None or before.wish != said.wish
-        for each in self._targeting.refreshed(group, changes, is_new=before is None, now_ms=now_ms):
-            self._do(group, each, records)
-        member = group.members[request.member_id]
-        changed = self._step(group, member, request.owned if not joins else NOTHING, records, now_ms)
-        self._begin_session(group, member, now_ms)
+            self._membership.take_over(group, old, request.member_id, draft)
+        member = self._membership.update(group, request.member_id, said, draft, now_ms, anew=is_upgraded)
+        changed = self._membership.step(group, member, request.owned if not joins else NOTHING, draft, now_ms)
+        if isinstance(known, Group):
+            self._shard.migrating.retire(known)
+            self._membership.resume(group, now_ms)
+        self._membership.begin_session(group, member, now_ms)
         is_told = joins or changed or request.is_full or request.member_epoch != member.holding.epoch
         answer = self._answer(group, member, is_told)
-        self._host.decided(Decision(records, [(reply, answer)], is_read=True, is_replayed=True))
-
-    def _step(
-        self, group: ConsumerGroup, member: Member, owned: Places | None, records: list[Record], now_ms: int
-    ) -> bool:
-        """The member's next step towards its target; whether it has something else to read after it."""
-        before, member_id = member.holding, member.member_id
-        after = reconcile(
-            before, group.assignment_epoch, group.targets.get(member_id, NOTHING), owned, group.is_free_for(member_id)
-        )  # fmt: skip
-        if after is before:
-            return False
-        self._do(group, group.holding_record(member_id, after), records)
-        if after.state == UNREVOKED:
-            self._await_revocation(group, member, now_ms)
-        else:
-            member.end_revocation()
-        return after.assigned != before.assigned or bool(after.revoking)
+        self._host.decided(Decision(draft.records, [(reply, answer)], is_read=True, is_replayed=True))
 
     def _answer(self, group: ConsumerGroup, member: Member, is_told: bool) -> dict[str, Any]:
         return {
@@ -134,10 +113,6 @@ class Consumer:
             "heartbeat_interval": self.heartbeat_interval_ms(group.group_id),
             "assignment": {"topic_partitions": rows(member.holding.assigned)} if is_told else None,
         }
-
-    def _do(self, group: ConsumerGroup, record: Record, records: list[Record]) -> None:
-        group.replay(record.key, record.value)
-        records.append(record)
 
     # --- who may --------------------------------------------------------------------------------------------------
 
@@ -181,15 +156,6 @@ class Consumer:
                     f"SubscribedTopicRegex `{request.regex[:200]}` is not a valid regular expression: {bad}.",
                 ) from None
 
-    def _group(self, group_id: str, joins: bool) -> ConsumerGroup:
-        group = self._shard.groups.get(group_id)
-        if isinstance(group, ConsumerGroup):
-            return group
-        if not joins or (group is not None and not _gives_way(group)):
-            reason = "not found" if group is None else "is not a consumer group"
-            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
-        return ConsumerGroup(group_id)
-
     def _member(
         self, group: ConsumerGroup, request: Heartbeat, joins: bool
     ) -> tuple[Member | None, Member | None]:
@@ -207,7 +173,8 @@ class Consumer:
             if known is not None and known.member_id == member_id and known.holding.epoch != AWAY:
                 # Nobody else: it has not heard the answer to its first join, or has been fenced.
                 return known, None
-            if known is not None and known.holding.epoch != AWAY:
+            # One that speaks the classic protocol says nothing when it goes.
+            if known is not None and known.holding.epoch != AWAY and known.said.classic is None:
                 raise Refusal(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
@@ -224,32 +191,12 @@ class Consumer:
         _check_epoch(known, request)
         return known, None
 
-    # --- coming and going -----------------------------------------------------------------------------------------
+    # --- going ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, group: ConsumerGroup) -> list[Record]:
-        """A group begins; an empty classic one of its name ends, and leaves its offsets to it."""
-        records = []
-        if group.group_id in self._shard.groups:
-            records.append(Record((GROUP_METADATA, group.group_id), None))
-        self._shard.groups[group.group_id] = group
-        return records
-
-    def _take_over(
-        self, group: ConsumerGroup, old: Member, member_id: str, records: list[Record]
-    ) -> None:  # fmt: skip
-        """A static member is back under another id: what it had, and was to have, is its own."""
-        said, assigned = old.said, old.holding.assigned
-        target = group.targets.get(old.member_id, NOTHING)
-        for record in (
-            *group.member_tombstones(old.member_id),
-            group.member_record(member_id, said),
-            group.target_record(member_id, target),
-            group.holding_record(member_id, Holding(JOINING, JOINING, STABLE, assigned)),
-        ):
-            self._do(group, record, records)
-
-    def _leave(self, request: Heartbeat, reply: Reply) -> None:
-        group = self._group(request.group_id, joins=False)
+    def _leave(self, request: Heartbeat, reply: Reply, now_ms: int) -> None:
+        group = self._shard.groups.get(request.group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise _no_group(request.group_id, group)
         member_id, instance_id = request.member_id, request.instance_id
         if instance_id is None:
             member = group.members.get(member_id)
@@ -268,71 +215,16 @@ class Consumer:
             "error_code": 0, "error_message": None, "member_id": member_id, "member_epoch": request.member_epoch,
             "heartbeat_interval": 0, "assignment": None,
         }  # fmt: skip
-        records: list[Record] = []
         if request.member_epoch == AWAY:
             # It has stopped reading; what it had waits for it until its session ends.
             held = member.holding
-            away = Holding(AWAY, held.epoch, STABLE, held.assigned)
-            self._do(group, group.holding_record(member_id, away), records)
-            member.end_revocation()
+            draft = self._membership.draft(group, now_ms)
+            draft.do(group.holding_record(member_id, Holding(AWAY, held.epoch, STABLE, held.assigned)))
+            member.end_owing()
+            records = draft.records
         else:
-            self._remove(group, member, records)
+            records = self._membership.remove(group, (member,), now_ms)
         self._host.decided(Decision(records, [(reply, answer)], is_replayed=True))
-
-    def dismiss(self, group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]]) -> list[ErrorCode]:
-        """An administrator sends static members away, by instance, with LeaveGroup; others leave by their heartbeats alone."""
-        errors: list[ErrorCode] = []
-        records: list[Record] = []
-        for member_id, instance_id in leaving:
-            member = group.members.get(group.static.get(instance_id or "", ""))
-            if member_id or member is None:
-                errors.append(ErrorCode.UNKNOWN_MEMBER_ID)
-                continue
-            self._remove(group, member, records)
-            errors.append(ErrorCode.NONE)
-        if records:
-            self._host.decided(Decision(records, is_replayed=True))
-        return errors
-
-    def _remove(self, group: ConsumerGroup, member: Member, records: list[Record]) -> None:
-        for record in group.member_tombstones(member.member_id):
-            self._do(group, record, records)
-        for record in self._targeting.without(group):
-            self._do(group, record, records)
-
-    def _lost(self, group: ConsumerGroup, member: Member) -> None:
-        """Its session is over, or it has not given up in time what it was told to."""
-        if group.members.get(member.member_id) is not member:
-            return
-        records: list[Record] = []
-        self._remove(group, member, records)
-        self._host.decided(Decision(records, is_replayed=True))
-
-    def _begin_session(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
-        member.begin_session(
-            self._host.timers,
-            lambda _now: self._lost(group, member),
-            now_ms + self.session_timeout_ms(group.group_id),
-        )
-
-    def _await_revocation(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
-        member.begin_revocation(
-            self._host.timers,
-            lambda _now: self._lost(group, member),
-            now_ms + max(member.said.rebalance_timeout_ms, 0),
-        )
-
-    def resume(self, group: ConsumerGroup, now_ms: int) -> None:
-        """A group has been loaded: its members have a session's time to be heard of."""
-        for member in group.members.values():
-            self._begin_session(group, member, now_ms)
-            if member.holding.state == UNREVOKED:
-                self._await_revocation(group, member, now_ms)
-
-    def forget(self, group: ConsumerGroup) -> None:
-        """It is coordinated elsewhere from now on."""
-        for member in group.members.values():
-            member.end_session()
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
@@ -343,15 +235,13 @@ class Consumer:
         member = group.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
+        if member.said.classic is not None:
+            return ErrorCode.NONE if epoch == member.holding.epoch else ErrorCode.ILLEGAL_GENERATION
         if version < _COMMIT_VERSION_MIN:
             return ErrorCode.UNSUPPORTED_VERSION
         return ErrorCode.NONE if epoch == member.holding.epoch else ErrorCode.STALE_MEMBER_EPOCH
 
     # --- settings ---------------------------------------------------------------------------------------------------
-
-    def session_timeout_ms(self, group_id: str) -> int:
-        own = self._host.group_settings(group_id).get("consumer.session.timeout.ms")
-        return self._host.config.group_consumer_session_timeout_ms if own is None else int(own)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         own = self._host.group_settings(group_id).get("consumer.heartbeat.interval.ms")
@@ -380,7 +270,7 @@ class Consumer:
             "subscribed_topic_names": sorted(said.names), "subscribed_topic_regex": said.regex,
             "assignment": self._named(member.holding.assigned),
             "target_assignment": self._named(group.targets.get(member.member_id, NOTHING)),
-            "member_type": 1,
+            "member_type": _SPEAKS_CONSUMER if said.classic is None else _SPEAKS_CLASSIC,
         }  # fmt: skip
 
     def _named(self, places: Places) -> dict[str, Any]:
@@ -429,6 +319,6 @@ def _unknown(member_id: str) -> Refusal:
     return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of the group.")
 
 
-def _gives_way(group: Any) -> bool:
-    """Whether a classic group is only a name with offsets."""
-    return isinstance(group, Group) and group.state is State.EMPTY and not group.pending
+def _no_group(group_id: str, known: object) -> Refusal:
+    reason = "not found" if known is None else "is not a consumer group"
+    return Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.groups.assignors import NOTHING, Place, Places
-from ottla.groups.decision import Alarm, Timers
+from ottla.groups.consumer_member import AWAY, Member, Subscription, Wish
 from ottla.groups.formats import (
     CONSUMER_GROUP_MEMBER,
     CONSUMER_GROUP_METADATA,
@@ -26,15 +26,13 @@ from ottla.groups.formats import (
     TARGET_ASSIGNMENT_MEMBER,
     Record,
 )
-from ottla.groups.group import CONSUMER
+from ottla.groups.group import CONSUMER, Protocols
 from ottla.groups.reconciling import STABLE, Holding
 
 if TYPE_CHECKING:
     from ottla.groups.formats import Key
 
 CONSUMER_TYPE: Final = "consumer"
-#: A static member that has gone and said that it will be back.
-AWAY: Final = -2
 
 
 class Phase(Enum):
@@ -46,80 +44,10 @@ class Phase(Enum):
     STABLE = "Stable"
 
 
-#: What a member wants of the assignment: topics, pattern, assignor.
-Wish: TypeAlias = tuple[frozenset[str], str | None, str | None]
-
-
-class Subscription(NamedTuple):
-    """What a member says of itself."""
-
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    names: frozenset[str] = frozenset()
-    #: A pattern of topic names; None if it has none.
-    regex: str | None = None
-    rebalance_timeout_ms: int = -1
-    server_assignor: str | None = None
-
-    @property
-    def wish(self) -> Wish:
-        return self.names, self.regex, self.server_assignor
-
-
-class Member:
-    """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
-
-    __slots__ = ("alarm", "bucket", "deadline_ms", "holding", "lost", "member_id", "said", "timers")
-
-    def __init__(self, member_id: str) -> None:
-        self.member_id = member_id
-        self.said = Subscription()
-        self.holding = Holding()
-        self.deadline_ms = 0
-        self.bucket = -1
-        self.timers: Timers | None = None
-        self.lost: Callable[[int], None] | None = None
-        #: The end of the time that it has to give up what it was told to.
-        self.alarm: Alarm | None = None
-
-    def begin_session(self, timers: Timers, lost: Callable[[int], None], deadline_ms: int) -> None:
-        """From now on it is lost unless it says something in time."""
-        self.deadline_ms = deadline_ms
-        if self.bucket < 0:
-            self.timers, self.lost = timers, lost
-            timers.add(self, deadline_ms)
-
-    def begin_revocation(
-        self, timers: Timers, over: Callable[[int], None], deadline_ms: int
-    ) -> None:  # fmt: skip
-        if self.alarm is None:
-            self.alarm = Alarm(timers, over)
-        self.alarm.set(deadline_ms)
-
-    def end_revocation(self) -> None:
-        if self.alarm is not None:
-            self.alarm.clear()
-            self.alarm = None
-
-    def end_session(self) -> None:
-        self.end_revocation()
-        if self.timers is not None and self.bucket >= 0:
-            self.timers.cancel(self)
-
-    def expire(self, now_ms: int) -> None:
-        assert self.timers is not None and self.lost is not None
-        if now_ms < self.deadline_ms:
-            self.timers.add(self, self.deadline_ms)
-        else:
-            self.lost(now_ms)
-
-
 class ConsumerGroup:
     __slots__ = (
-        "assignment_epoch", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns", "static", "target_due_ms",
-        "targets", "topics_version", "wishes",
+        "assignment_epoch", "classic_count", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns",
+        "static", "supporters", "target_due_ms", "targets", "topics_version", "wishes",
     )  # fmt: skip
 
     type: Final = CONSUMER_TYPE
@@ -136,6 +64,9 @@ class ConsumerGroup:
         self.members: dict[str, Member] = {}
         #: By how many of them each is wished: most want the same, and every one that comes is looked at with all.
         self.wishes: Counter[Wish] = Counter()
+        #: How many of those who speak the classic protocol support each of its protocols.
+        self.supporters: Counter[str] = Counter()
+        self.classic_count = 0
         #: The ids of static members by their instances.
         self.static: dict[str, str] = {}
         self.targets: dict[str, Places] = {}
@@ -183,6 +114,16 @@ class ConsumerGroup:
                 votes[assignor] += count
         return min(votes, key=lambda name: (-votes[name], name)) if votes else default
 
+    def supports(self, member_id: str, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a classic member with these protocols can be here: one of them all other classic members have."""
+        if protocol_type != CONSUMER:
+            return False
+        member = self.members.get(member_id)
+        own = member.said.classic if member is not None else None
+        names = own.names if own is not None else frozenset()
+        others = self.classic_count - (own is not None)
+        return any(self.supporters[name] - (name in names) == others for name, _metadata in protocols)
+
     def is_free_for(self, member_id: str) -> Callable[[Place], bool]:
         owners = self.owners
         return lambda place: owners.get(place, member_id) == member_id
@@ -217,29 +158,28 @@ class ConsumerGroup:
             if member is not None:
                 self._hold(member, Holding())
                 member.end_session()
-                self._wishes_no_more(member)
+                self._count(member, -1)
                 del self.members[member_id]
                 self._forget_instance(member)
             return
         if member is None:
             member = self.members[member_id] = Member(member_id)
         else:
-            self._wishes_no_more(member)
+            self._count(member, -1)
             self._forget_instance(member)
-        member.said = Subscription(
-            value["instance_id"], value["rack_id"], value["client_id"], value["client_host"],
-            frozenset(value["subscribed_topic_names"]), value["subscribed_topic_regex"] or None,
-            value["rebalance_timeout_ms"], value["server_assignor"] or None,
-        )  # fmt: skip
-        self.wishes[member.said.wish] += 1
+        member.said = Subscription.replayed(value)
+        self._count(member, 1)
         if member.said.instance_id is not None:
             self.static[member.said.instance_id] = member_id
 
-    def _wishes_no_more(self, member: Member) -> None:
-        wish = member.said.wish
-        self.wishes[wish] -= 1
-        if not self.wishes[wish]:
-            del self.wishes[wish]
+    def _count(self, member: Member, more: int) -> None:
+        """A member wants and supports something, or does no more."""
+        said = member.said
+        _add(self.wishes, said.wish, more)
+        if said.classic is not None:
+            self.classic_count += more
+            for name in said.classic.names:
+                _add(self.supporters, name, more)
 
     def _forget_instance(self, member: Member) -> None:
         instance_id = member.said.instance_id
@@ -255,7 +195,7 @@ class ConsumerGroup:
         if member is None:
             # Its own record is written before, but compaction may have left a later one of it alone.
             member = self.members[member_id] = Member(member_id)
-            self.wishes[member.said.wish] += 1
+            self._count(member, 1)
         holding = Holding(
             value["member_epoch"], value["previous_member_epoch"], value["state"],
             _places(value["assigned_partitions"]), _places(value["partitions_pending_revocation"]),
@@ -278,15 +218,7 @@ class ConsumerGroup:
         )
 
     def member_record(self, member_id: str, said: Subscription) -> Record:
-        return Record(
-            (CONSUMER_GROUP_MEMBER, self.group_id, member_id),
-            {
-                "instance_id": said.instance_id, "rack_id": said.rack_id, "client_id": said.client_id,
-                "client_host": said.client_host, "subscribed_topic_names": sorted(said.names),
-                "subscribed_topic_regex": said.regex, "rebalance_timeout_ms": said.rebalance_timeout_ms,
-                "server_assignor": said.server_assignor,
-            },
-        )  # fmt: skip
+        return Record((CONSUMER_GROUP_MEMBER, self.group_id, member_id), said.value)
 
     def target_record(self, member_id: str, target: Places) -> Record:
         return Record(
@@ -325,12 +257,38 @@ class ConsumerGroup:
         ]
 
     def tombstones(self) -> list[Record]:
-        """The records that forget a group which has no members."""
+        """The records that forget the group, with its members if it has any."""
         return [
+            *(record for member_id in self.members for record in self.member_tombstones(member_id)),
             *(self.pattern_record(pattern, None, 0, 0) for pattern in self.patterns),
             Record((TARGET_ASSIGNMENT, self.group_id), None),
             Record((CONSUMER_GROUP_METADATA, self.group_id), None),
         ]
+
+    def as_it_is(self, key: Key) -> Record:
+        """The record that makes the group, as far as this key goes, what it is now."""
+        kind = key[0]
+        if kind == CONSUMER_GROUP_METADATA:
+            return self.record(self.epoch, self.metadata_hash)
+        if kind == TARGET_ASSIGNMENT:
+            return Record(key, {"assignment_epoch": self.assignment_epoch, "assignment_timestamp": 0})
+        name = key[2]
+        member = self.members.get(name)
+        if kind == CONSUMER_GROUP_MEMBER and member is not None:
+            return self.member_record(name, member.said)
+        if kind == CURRENT_ASSIGNMENT and member is not None:
+            return self.holding_record(name, member.holding)
+        if kind == TARGET_ASSIGNMENT_MEMBER and name in self.targets:
+            return self.target_record(name, self.targets[name])
+        if kind == REGULAR_EXPRESSION and name in self.patterns:
+            return self.pattern_record(name, self.patterns[name], 0, 0)
+        return Record(key, None)
+
+
+def _add(counter: Counter[Any], key: Any, more: int) -> None:
+    counter[key] += more
+    if not counter[key]:
+        del counter[key]
 
 
 def rows(places: Iterable[Place]) -> list[dict[str, Any]]:

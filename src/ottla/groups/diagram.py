@@ -1,4 +1,5 @@
-"""The manual page of a classic group's states, drawn from the table that the coordinator goes by.
+"""The manual page of groups: the states of classic ones, drawn from the table that the coordinator goes by; those of the members of
+consumer groups; and how one becomes the other.
 
 `python -m ottla.groups.diagram > docs/groups.md` renews it; a test holds the file equal to `render()`.
 """
@@ -6,6 +7,7 @@
 from __future__ import annotations
 
 from ottla.groups.group import TRANSITIONS, State
+from ottla.groups.reconciling import STABLE, STATES, UNRELEASED, UNREVOKED
 
 INTRODUCTION = """\
 # Consumer groups
@@ -30,6 +32,49 @@ NOTES = """
 """
 
 
+MEMBERS = """
+## The members of a consumer group (KIP-848)
+
+A consumer group has an epoch, which grows when a member comes, goes or wants something else, or when topics change; then the broker
+computes a target assignment. Each member goes from what it has to its target by itself, a step a heartbeat:
+
+```mermaid
+stateDiagram-v2
+    [*] --> {stable} : it joins
+    {stable} --> {unrevoked} : its target lacks something that it has
+    {stable} --> {unreleased} : its target has something that another has
+    {unrevoked} --> {stable} : it has given that up, and all of its target is free
+    {unrevoked} --> {unreleased} : it has given that up, and another has some of its target
+    {unreleased} --> {stable} : the others have given up
+    {unreleased} --> {unrevoked} : the target changes
+```
+
+- It keeps its epoch until it has given up what it was told to, for which it has its rebalance time-out; then it has the target's.
+- Between two members a partition has no owner. Nobody else stops reading.
+- The group is Assigning while its epoch is ahead of its target, Reconciling until all members are stable in it, then Stable.
+
+## From one protocol to the other
+
+A group is of one kind at a time, and changes while it has members; `group.consumer.migration.policy` says in which directions.
+
+```mermaid
+stateDiagram-v2
+    Classic --> Consumer : a member of the consumer protocol joins
+    Consumer --> Classic : the last one leaves, is lost, or comes back as a classic static member
+```
+
+- Up: the classic members stay, with what they have; their generation is their epoch. Who waits for a join or a sync is told
+  REBALANCE_IN_PROGRESS. The group must be one of consumers (protocol type `consumer`) whose subscriptions and assignments can be read;
+  otherwise the heartbeat that would join hears GROUP_ID_NOT_FOUND with the reason.
+- In a consumer group, classic members go on with their own requests. Heartbeat tells them REBALANCE_IN_PROGRESS when the epoch has
+  grown, when they have to give something up, and when all that they wait for is free. A join is answered at once, and nobody leads; the
+  owned partitions in its subscription say what the member still has: nothing if it is eager. SyncGroup tells what it has now.
+- A classic member has its own session time-out, and its rebalance time-out from being told to join, and from joining to syncing.
+- Down: the generation is the group's epoch, and a rebalance begins; not for a static member that comes back with the same topics
+  while all others are stable. Committed offsets stay in both directions.
+"""
+
+
 def render() -> str:
     """The whole page."""
     rows = [f"    [*] --> {State.EMPTY.value}"]
@@ -37,7 +82,9 @@ def render() -> str:
         f"    {begin.value} --> {end.value} : {event.value}" for (begin, event), end in TRANSITIONS.items()
     ]
     rows += [f"    {State.DEAD.value} --> [*]"]
-    return f"{INTRODUCTION}```mermaid\nstateDiagram-v2\n" + "\n".join(rows) + f"\n```\n{NOTES}"
+    drawn = f"{INTRODUCTION}```mermaid\nstateDiagram-v2\n" + "\n".join(rows) + f"\n```\n{NOTES}"
+    states = {"stable": STABLE, "unrevoked": UNREVOKED, "unreleased": UNRELEASED}
+    return drawn + MEMBERS.format_map({name: STATES[number] for name, number in states.items()})
 
 
 if __name__ == "__main__":

@@ -9,14 +9,15 @@ Called by `classic.py` and `rebalancing.py`, which own the transitions' reasons;
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.groups.consumer_protocol import read_subscription
 from ottla.groups.decision import Alarm, Timers
 from ottla.groups.formats import GROUP_METADATA, Record
+from ottla.groups.layout import Malformed
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -308,11 +309,11 @@ class Group:
             return
         found: set[str] = set()
         for member in self.members.values():
-            topics = topics_of(member.metadata(self.protocol))
-            if topics is None:
+            try:
+                found |= read_subscription(member.metadata(self.protocol)).topics
+            except Malformed:
                 self.subscribed = None
                 return
-            found.update(topics)
         self.subscribed = frozenset(found)
 
     def is_subscribed(self, topic: str) -> bool:
@@ -367,28 +368,8 @@ class Group:
             group.supporters.update(member.names)
             if member.instance_id is not None:
                 group.static[member.instance_id] = member.member_id
-        group.leader_id = (
-            value["leader"] if value["leader"] in group.members else next(iter(group.members), None)
-        )
+        group.leader_id = value["leader"] if value["leader"] in group.members else None
         group.state = State.STABLE if group.members else State.EMPTY
         group.previous = group.state
         group.look_at_subscriptions()
         return group
-
-
-def topics_of(metadata: bytes) -> list[str] | None:
-    """The topics in a consumer's subscription: int16 version | int32 count | strings …; None if it is none."""
-    try:
-        _version, count = struct.unpack_from(">hi", metadata)
-        if not 0 <= count <= len(metadata):
-            return None
-        at, topics = 6, []
-        for _ in range(count):
-            size = struct.unpack_from(">h", metadata, at)[0]
-            if size < 0 or at + 2 + size > len(metadata):
-                return None
-            topics.append(bytes(metadata[at + 2 : at + 2 + size]).decode())
-            at += 2 + size
-    except (struct.error, UnicodeError):
-        return None
-    return topics

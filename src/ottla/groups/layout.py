@@ -67,14 +67,14 @@ def write(kind: Struct, version: int, value: Mapping[str, Any]) -> bytes:
     return b"".join(out)
 
 
-def read(kind: Struct, version: int, data: bytes, at: int = 0) -> dict[str, Any]:
-    """The struct that `data` holds from a position on to its end."""
+def read(kind: Struct, version: int, data: bytes, at: int = 0, *, may_go_on: bool = False) -> dict[str, Any]:
+    """The struct that `data` holds from a position on, to its end unless it may go on with what is not known here."""
     reader = _Reader(data, at)
     try:
         value = _read_struct(reader, kind, version, version >= kind.flexible)
     except (struct.error, UnicodeError, IndexError) as error:
         raise Malformed(f"cannot be read: {error!r}") from error
-    if reader.at != len(data):
+    if reader.at != len(data) and not may_go_on:
         raise Malformed(f"{len(data) - reader.at} bytes are left over")
     return value
 

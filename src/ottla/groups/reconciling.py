@@ -7,7 +7,7 @@ two owners: between two members it has none.
     STABLE      has all of its target            UNREVOKED   still has to give up something, and keeps its epoch until then
     UNRELEASED  has the target's epoch; something of its target is still held by others
 
-Called by `consumer.py` for each heartbeat; nothing here knows of groups or time.
+Called by `membership.py` for each heartbeat, and each join of a classic member; nothing here knows of groups or time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ottla.groups.assignors import NOTHING, Place, Places
 STABLE: Final = 0
 UNREVOKED: Final = 1
 UNRELEASED: Final = 2
+#: As the manual calls them.
+STATES: Final = ("Stable", "Unrevoked", "Unreleased")
 
 
 class Holding(NamedTuple):

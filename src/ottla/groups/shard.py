@@ -14,11 +14,14 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from ottla.groups.classic import Classic
+from ottla.groups.classic_members import ClassicMembers
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.decision import Decision, Host, Reply
 from ottla.groups.formats import CONSUMER_GROUP_METADATA, GROUP_METADATA, OFFSET_COMMIT, Committed, Record
 from ottla.groups.group import Event, Group, State
+from ottla.groups.membership import Membership
+from ottla.groups.migrating import Migrating
 from ottla.groups.offsets import Offsets
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -57,7 +60,10 @@ class Shard:
         self.host = host
         self.groups: dict[str, Any] = {}
         self.offsets = Offsets()
+        self.migrating = Migrating(self)
+        self.membership = Membership(self)
         self.classic = Classic(self)
+        self.classic_members = ClassicMembers(self)
         self.consumer = Consumer(self)
 
     # --- the log ------------------------------------------------------------------------------------------------
@@ -98,13 +104,13 @@ class Shard:
             if isinstance(group, Group):
                 self.classic.resume(group, now_ms)
             else:
-                self.consumer.resume(group, now_ms)
+                self.membership.resume(group, now_ms)
 
     def forget(self) -> list[Reply]:
         """The groups are coordinated elsewhere; returns those who still wait here."""
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
-                self.consumer.forget(group)
+                self.membership.forget(group)
         return self.classic.rebalancing.forget(
             each for each in self.groups.values() if isinstance(each, Group)
         )
@@ -129,8 +135,10 @@ class Shard:
         self, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
     ) -> ErrorCode:
         group = self.groups.get(group_id)
-        if group is None or not isinstance(group, Group):
+        if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
+        if not isinstance(group, Group):
+            return self.classic_members.heartbeat(group, generation, member_id, instance_id, now_ms)
         return self.classic.heartbeat(group, generation, member_id, instance_id, now_ms)
 
     def forget_if_nothing(self, group: Group) -> None:

@@ -5,7 +5,7 @@ The target of a large group takes milliseconds. When a thousand members come at 
 due after a while, and the first heartbeat from then on has it computed for all who have come (KIP-1263 does alike). Meanwhile
 who comes has the present target's epoch and nothing to read. A group of a few hundred always has its target at once.
 
-Called by `consumer.py`, which replays each record before it takes the next: the generators here go on from what that made.
+Called by `membership.py`, which replays each record before it takes the next: the generators here go on from what that made.
 """
 
 from __future__ import annotations

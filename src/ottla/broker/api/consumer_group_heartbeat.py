@@ -1,9 +1,10 @@
 """ConsumerGroupHeartbeat (68): a member of a consumer group (KIP-848) joins, says what it owns, hears what it shall own, leaves.
 
-Member epoch 0 joins, -1 leaves, -2 is a static member that will be back. From version 1 on the member makes its own id
+Member epoch 0 joins, -1 leaves, -2 is a static member that will be back. Who joins a classic group of consumers makes it a consumer
+group, if `group.consumer.migration.policy` allows it; otherwise it hears GROUP_ID_NOT_FOUND with the reason. From version 1 on the member makes its own id
 (KIP-1082), and may subscribe to a pattern. Errors: INVALID_REQUEST, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
 FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, UNSUPPORTED_ASSIGNOR, GROUP_MAX_SIZE_REACHED,
-INVALID_REGULAR_EXPRESSION, and those of a coordinator that is elsewhere or not ready.
+INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR (an assignment too large to be written), and those of a coordinator that is elsewhere or not ready.
 """
 
 from __future__ import annotations

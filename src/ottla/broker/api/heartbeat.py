@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member is there. The answer tells whether it must join again.
+"""Heartbeat (12): a member of the classic protocol is there, in a group of either kind. The answer tells whether it must join again.
 
 Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, NOT_COORDINATOR. While the
 groups are loaded nobody is missed yet, so that a heartbeat then is a success, as on Kafka.

@@ -1,4 +1,5 @@
-"""LeaveGroup (13): members leave; from version 3 on many at once, and static ones by their instance alone, for administrators.
+"""LeaveGroup (13): members leave; from version 3 on many at once, and static ones by their instance alone, for administrators. Of a
+consumer group (KIP-848) members of either protocol.
 
 The answer waits until what follows from it is written and counts: afterwards the members are gone whoever coordinates.
 Errors, by member from version 3 on: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID; for all: INVALID_GROUP_ID and those of a coordinator

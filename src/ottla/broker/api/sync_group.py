@@ -1,4 +1,5 @@
-"""SyncGroup (14): a member asks for its assignment; the leader brings all. The answer waits for the leader's to be written.
+"""SyncGroup (14): a member asks for its assignment; the leader brings all. The answer waits for the leader's to be written. In a
+consumer group (KIP-848) the broker has assigned.
 
 Errors: INVALID_GROUP_ID, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL,
 REBALANCE_IN_PROGRESS, UNKNOWN_SERVER_ERROR (an assignment too large to be written), and those of a coordinator that is elsewhere.
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.grouping import Answering, find_shard
 from ottla.broker.api.table import Response, serves
+from ottla.groups.classic import Sync
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -24,17 +26,16 @@ def sync_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Respons
     except Refusal as refused:
         return _refusal(refused.code)
     reply = Answering(broker, call, _refusal)
-    shard.classic.sync(
-        request.group_id,
+    sync = Sync(
+        group_id=request.group_id,
         generation=request.generation_id,
         member_id=request.member_id,
         instance_id=getattr(request, "group_instance_id", None),
         protocol_type=getattr(request, "protocol_type", None),
         protocol_name=getattr(request, "protocol_name", None),
         assignments={each.member_id: each.assignment for each in request.assignments},
-        reply=reply,
-        now_ms=now_ms,
     )
+    shard.classic.sync(sync, reply, now_ms)
     return reply.outcome
 
 

@@ -1,0 +1,206 @@
+"""Members of a consumer group that still speak the classic protocol: their JoinGroup, SyncGroup, Heartbeat, LeaveGroup (KIP-848).
+
+Their epoch is their generation. A heartbeat tells them to join again when the group's epoch has grown, when they have to give up
+something, or when what they wait for is free. A join is answered at once: in it the member says what it still owns, which is nothing
+if its assignor gives up everything before (eager), and takes its step towards its target; the sync that follows tells what it
+has then. Nobody leads: the broker assigns. From being told to join, and from joining to syncing, a member has its rebalance
+time-out.
+
+Errors are Kafka's. What the requests make of the group is `membership.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ottla.groups.assignors import NOTHING
+from ottla.groups.consumer_group import ConsumerGroup
+from ottla.groups.consumer_member import ClassicSide, Member, Subscription
+from ottla.groups.consumer_protocol import Wanted, read_subscription
+from ottla.groups.decision import Decision, Reply
+from ottla.groups.group import CONSUMER, UNKNOWN_MEMBER
+from ottla.groups.layout import Malformed
+from ottla.groups.reconciling import UNRELEASED, UNREVOKED
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.groups.classic import Join, Sync
+    from ottla.groups.shard import Shard
+
+
+class ClassicMembers:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._host = shard.host
+        self._membership = shard.membership
+
+    # --- joining ------------------------------------------------------------------------------------------------
+
+    def join(self, group: ConsumerGroup, request: Join, new_id: str, reply: Reply, now_ms: int) -> None:
+        """Answers, or raises Refusal; then nothing has changed. `new_id` is the id of a member that has none yet."""
+        member_id = request.member_id or new_id
+        member, old = self._who(group, request, member_id)
+        if member is None and old is None:
+            self._membership.check_room(group)
+        if not group.supports(
+            (old or member or Member("")).member_id, request.protocol_type, request.protocols
+        ):
+            raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        wanted = _wanted(request)
+        if not request.member_id and request.instance_id is None and request.needs_known_id:
+            reply.answer(refused_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
+            return
+        classic = ClassicSide(request.session_timeout_ms, request.protocols)
+        if old is not None and old.said.classic is None:
+            migrating = self._shard.migrating
+            if migrating.may_downgrade(group, (old,), classic) and migrating.downgrade_with(
+                group, old, request.as_member(member_id), reply, now_ms
+            ):
+                return
+        before = (old or member or Member("")).said
+        said = Subscription(
+            before.instance_id if request.instance_id is None else request.instance_id,
+            wanted.rack, request.client_id, request.client_host, wanted.topics, None, request.rebalance_timeout_ms,
+            before.server_assignor, classic,
+        )  # fmt: skip
+        draft = self._membership.draft(group, now_ms)
+        if old is not None:
+            self._membership.take_over(group, old, member_id, draft)
+        member = self._membership.update(group, member_id, said, draft, now_ms)
+        owned = self._shard.migrating.places(wanted.owned)
+        self._membership.step(group, member, owned, draft, now_ms)
+        # Its session time-out may be a shorter one now; and it owes a sync.
+        member.end_session()
+        self._membership.begin_session(group, member, now_ms)
+        self._membership.begin_owing(group, member, now_ms)
+        answer = _joined(member, classic)
+        self._host.decided(Decision(draft.records, [(reply, answer)], is_read=True, is_replayed=True))
+
+    def _who(
+        self, group: ConsumerGroup, request: Join, member_id: str
+    ) -> tuple[Member | None, Member | None]:
+        """The member that joins, None if it is new; and the static one whose place it takes, if it does."""
+        member = group.members.get(member_id)
+        if request.instance_id is not None:
+            known = group.members.get(group.static.get(request.instance_id, UNKNOWN_MEMBER))
+            if not request.member_id:
+                return None, known
+            if known is None:
+                raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
+            if known.member_id != member_id:
+                raise Refusal(ErrorCode.FENCED_INSTANCE_ID)
+        if member is not None and member.said.classic is None:
+            # The id of somebody who speaks the other protocol.
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member, None
+
+    # --- the assignment -----------------------------------------------------------------------------------------
+
+    def sync(self, group: ConsumerGroup, request: Sync, reply: Reply, now_ms: int) -> None:
+        """Answers, or raises Refusal."""
+        member, classic = self._known(group, request.member_id, request.instance_id, request.generation)
+        if request.protocol_type not in (None, CONSUMER) or request.protocol_name not in (
+            None,
+            classic.protocol,
+        ):
+            raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        self._membership.begin_session(group, member, now_ms)
+        # Who gives up something has joined already, and goes on from there when it has.
+        if group.assignment_epoch > member.holding.epoch and member.holding.state != UNREVOKED:
+            self._membership.begin_owing(group, member, now_ms)
+            raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
+        member.end_owing()
+        answer = {
+            "error_code": 0, "protocol_type": CONSUMER, "protocol_name": classic.protocol,
+            "assignment": self._shard.migrating.written(classic, member.holding.assigned),
+        }  # fmt: skip
+        self._host.decided(Decision(answers=[(reply, answer)], is_read=True))
+
+    # --- being there --------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, group: ConsumerGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        try:
+            member, _classic = self._known(group, member_id, instance_id, generation)
+        except Refusal as refusal:
+            return refusal.code
+        self._membership.begin_session(group, member, now_ms)
+        if not _must_join(group, member, now_ms):
+            return ErrorCode.NONE
+        if not member.owes:
+            self._membership.begin_owing(group, member, now_ms)
+        return ErrorCode.REBALANCE_IN_PROGRESS
+
+    def leave(
+        self, group: ConsumerGroup, leaving: Sequence[tuple[str, str | None]], now_ms: int
+    ) -> list[ErrorCode]:
+        """Members (id, instance) leave, of either protocol; an instance without an id is sent away by an administrator."""
+        errors: list[ErrorCode] = []
+        gone: dict[str, Member] = {}
+        for member_id, instance_id in leaving:
+            known = member_id if instance_id is None else group.static.get(instance_id, UNKNOWN_MEMBER)
+            member, error = group.members.get(known), ErrorCode.NONE
+            if member is None:
+                error = ErrorCode.UNKNOWN_MEMBER_ID
+            elif member_id not in (UNKNOWN_MEMBER, known):
+                error = ErrorCode.FENCED_INSTANCE_ID
+            else:
+                gone[known] = member
+            errors.append(error)
+        if gone:
+            records = self._membership.remove(group, list(gone.values()), now_ms)
+            self._host.decided(Decision(records, is_replayed=True))
+        return errors
+
+    def _known(
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+    ) -> tuple[Member, ClassicSide]:
+        """A member that speaks the classic protocol, in its generation. Raises Refusal."""
+        known = member_id if instance_id is None else group.static.get(instance_id)
+        member = group.members.get(known or UNKNOWN_MEMBER)
+        if member is None:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
+        if known != member_id:
+            raise Refusal(ErrorCode.FENCED_INSTANCE_ID)
+        if member.said.classic is None:
+            raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
+        if generation != member.holding.epoch:
+            raise Refusal(ErrorCode.ILLEGAL_GENERATION)
+        return member, member.said.classic
+
+
+def refused_join(member_id: str, code: ErrorCode) -> dict[str, Any]:
+    return {"error_code": code, "member_id": member_id, "members": [], "leader": "", "protocol_name": ""}
+
+
+def _joined(member: Member, classic: ClassicSide) -> dict[str, Any]:
+    """The answer to a join: nobody is the leader, so that nobody assigns."""
+    return {
+        "error_code": 0, "generation_id": member.holding.epoch, "protocol_type": CONSUMER,
+        "protocol_name": classic.protocol, "leader": "", "skip_assignment": False, "member_id": member.member_id,
+        "members": [],
+    }  # fmt: skip
+
+
+def _wanted(request: Join) -> Wanted:
+    try:
+        return read_subscription(request.protocols[0][1])
+    except Malformed:
+        raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
+
+
+def _must_join(group: ConsumerGroup, member: Member, now_ms: int) -> bool:
+    """Whether a member has to come: for a newer epoch, having given something up, or because all that it waits for is free."""
+    holding = member.holding
+    if holding.epoch < group.assignment_epoch or holding.state == UNREVOKED:
+        return True
+    if group.epoch > group.assignment_epoch and now_ms >= group.target_due_ms:
+        # Its join has the target computed. Before that it would stop reading for nothing.
+        return True
+    if holding.state != UNRELEASED:
+        return False
+    is_free = group.is_free_for(member.member_id)
+    missing = group.targets.get(member.member_id, NOTHING) - holding.assigned
+    return all(is_free(place) for place in missing)

@@ -1,0 +1,146 @@
+"""One member of a consumer group (KIP-848): what it says of itself, what it has, and until when it must be heard of.
+
+A member may still speak the classic protocol (`Subscription.classic`); then its session time-out is its own, and whatever it owes
+the group, a join or a sync, it owes within its rebalance time-out. Called by `consumer_group.py`, which keeps them, and by
+`membership.py`, which owns the reasons for the deadlines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ottla.groups.consumer_protocol import version_of
+from ottla.groups.decision import Alarm, Timers
+from ottla.groups.group import Protocols
+from ottla.groups.reconciling import Holding
+
+#: The epoch of a static member that has gone and said that it will be back.
+AWAY: Final = -2
+
+
+#: What a member wants of the assignment: topics, pattern, assignor.
+Wish: TypeAlias = tuple[frozenset[str], str | None, str | None]
+
+
+class ClassicSide(NamedTuple):
+    """What a member that speaks the classic protocol has said in JoinGroup beside its subscription."""
+
+    session_timeout_ms: int
+    protocols: Protocols
+
+    @property
+    def protocol(self) -> str:
+        """The protocol that it is told the group has: its own first one. The broker assigns, whatever its name."""
+        return self.protocols[0][0]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All protocols that it supports."""
+        return frozenset(name for name, _metadata in self.protocols)
+
+    @property
+    def version(self) -> int:
+        """The version in which it reads its assignment."""
+        return version_of(self.protocols[0][1])
+
+
+class Subscription(NamedTuple):
+    """What a member says of itself."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    names: frozenset[str] = frozenset()
+    #: A pattern of topic names; None if it has none.
+    regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    #: None if it speaks the consumer protocol.
+    classic: ClassicSide | None = None
+
+    @property
+    def wish(self) -> Wish:
+        return self.names, self.regex, self.server_assignor
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """As it is written down."""
+        row: dict[str, Any] = {
+            "instance_id": self.instance_id, "rack_id": self.rack_id, "client_id": self.client_id,
+            "client_host": self.client_host, "subscribed_topic_names": sorted(self.names),
+            "subscribed_topic_regex": self.regex, "rebalance_timeout_ms": self.rebalance_timeout_ms,
+            "server_assignor": self.server_assignor,
+        }  # fmt: skip
+        if self.classic is not None:
+            row["classic_member_metadata"] = {
+                "session_timeout_ms": self.classic.session_timeout_ms,
+                "supported_protocols": [
+                    {"name": name, "metadata": metadata} for name, metadata in self.classic.protocols
+                ],
+            }
+        return row
+
+    @classmethod
+    def replayed(cls, value: Mapping[str, Any]) -> Subscription:
+        row = value.get("classic_member_metadata")
+        classic = row and ClassicSide(
+            row["session_timeout_ms"],
+            tuple((each["name"], each["metadata"]) for each in row["supported_protocols"]),
+        )
+        return cls(
+            value["instance_id"], value["rack_id"], value["client_id"], value["client_host"],
+            frozenset(value["subscribed_topic_names"]), value["subscribed_topic_regex"] or None,
+            value["rebalance_timeout_ms"], value["server_assignor"] or None, classic,
+        )  # fmt: skip
+
+
+class Member:
+    """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
+
+    __slots__ = ("alarm", "bucket", "deadline_ms", "holding", "lost", "member_id", "said", "timers")
+
+    def __init__(self, member_id: str) -> None:
+        self.member_id = member_id
+        self.said = Subscription()
+        self.holding = Holding()
+        self.deadline_ms = 0
+        self.bucket = -1
+        self.timers: Timers | None = None
+        self.lost: Callable[[int], None] | None = None
+        #: The end of the time that it has for what it was told to do: to give up something, to join, to sync.
+        self.alarm: Alarm | None = None
+
+    def begin_session(self, timers: Timers, lost: Callable[[int], None], deadline_ms: int) -> None:
+        """From now on it is lost unless it says something in time."""
+        self.deadline_ms = deadline_ms
+        if self.bucket < 0:
+            self.timers, self.lost = timers, lost
+            timers.add(self, deadline_ms)
+
+    @property
+    def owes(self) -> bool:
+        return self.alarm is not None
+
+    def begin_owing(self, timers: Timers, over: Callable[[int], None], deadline_ms: int) -> None:
+        if self.alarm is None:
+            self.alarm = Alarm(timers, over)
+        self.alarm.set(deadline_ms)
+
+    def end_owing(self) -> None:
+        if self.alarm is not None:
+            self.alarm.clear()
+            self.alarm = None
+
+    def end_session(self) -> None:
+        self.end_owing()
+        if self.timers is not None and self.bucket >= 0:
+            self.timers.cancel(self)
+
+    def expire(self, now_ms: int) -> None:
+        assert self.timers is not None and self.lost is not None
+        if now_ms < self.deadline_ms:
+            self.timers.add(self, self.deadline_ms)
+        else:
+            self.lost(now_ms)

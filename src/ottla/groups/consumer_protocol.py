@@ -1,0 +1,86 @@
+"""What consumers of the classic protocol say in JoinGroup and hear in SyncGroup: bytes that only they, and migrations, look into.
+
+    subscription  int16 version | topics | user data | owned partitions (from version 1) | generation (2) | rack (3)
+    assignment    int16 version | partitions | user data
+
+Both in the old encoding. A version from the future is read as the newest known one, and may go on behind it. Some clients claim a
+version and leave out what it brought: of those the topics are read, which come first in all versions.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple, TypeAlias
+
+from ottla.groups.layout import Array, Field, Malformed, Struct, fields, read, write
+
+NEWEST: Final = 3
+
+#: (topic, number)
+NamedPlace: TypeAlias = tuple[str, int]
+
+_PARTITIONS: Final = Array(Struct(fields(("topic", "string"), ("partitions", Array("int32")))))
+_TOPICS: Final = Struct(fields(("topics", Array("string"))))
+_SUBSCRIPTION: Final = Struct(
+    fields(
+        ("topics", Array("string")),
+        ("user_data", "?bytes"),
+        Field("owned_partitions", _PARTITIONS, since=1, default=()),
+        Field("generation", "int32", since=2, default=-1),
+        Field("rack", "?string", since=3),
+    )
+)
+_ASSIGNMENT: Final = Struct(fields(("partitions", _PARTITIONS), ("user_data", "?bytes")))
+_VERSION: Final = struct.Struct(">h")
+
+
+class Wanted(NamedTuple):
+    """A subscription. `owned` is what its member had when it joined: nothing if it gives up everything before."""
+
+    topics: frozenset[str]
+    owned: frozenset[NamedPlace] = frozenset()
+    rack: str | None = None
+
+
+def version_of(data: bytes) -> int:
+    """The version that a client speaks; raises Malformed if it says none."""
+    if len(data) < _VERSION.size:
+        raise Malformed("bytes without a version")
+    version: int = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise Malformed(f"version {version}")
+    return version
+
+
+def read_subscription(data: bytes) -> Wanted:
+    """Raises Malformed."""
+    version = min(version_of(data), NEWEST)
+    try:
+        row = read(_SUBSCRIPTION, version, data, _VERSION.size, may_go_on=True)
+    except Malformed:
+        return Wanted(frozenset(read(_TOPICS, 0, data, _VERSION.size, may_go_on=True)["topics"]))
+    return Wanted(frozenset(row["topics"]), _places(row["owned_partitions"]), row["rack"] or None)
+
+
+def read_assignment(data: bytes) -> tuple[frozenset[NamedPlace], bytes]:
+    """The partitions, and what an assignor of one's own has added. Nothing at all is an empty assignment. Raises Malformed."""
+    if not data:
+        return frozenset(), b""
+    version_of(data)
+    row = read(_ASSIGNMENT, 0, data, _VERSION.size, may_go_on=True)
+    return _places(row["partitions"]), row["user_data"] or b""
+
+
+def write_assignment(version: int, places: Iterable[NamedPlace]) -> bytes:
+    """An assignment for somebody who speaks this version."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(places):
+        by_topic.setdefault(topic, []).append(number)
+    rows = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
+    version = min(version, NEWEST)
+    return _VERSION.pack(version) + write(_ASSIGNMENT, version, {"partitions": rows, "user_data": None})
+
+
+def _places(rows: Iterable[dict[str, object]]) -> frozenset[NamedPlace]:
+    return frozenset((row["topic"], number) for row in rows for number in row["partitions"])  # type: ignore[attr-defined,misc]

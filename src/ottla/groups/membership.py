@@ -1,0 +1,157 @@
+"""Being a member of a consumer group (KIP-848), whichever protocol one speaks: coming, following the target, going, being lost.
+
+What a member says of itself is noted; the group's epoch grows if that, or the topics, have changed; a new target is computed for a
+new epoch; and the member takes its next step towards it. Each is a record of a draft (`drafting.py`). When the last member that
+speaks the consumer protocol is gone and others are left, the group becomes a classic one (`migrating.py`).
+
+Called by `consumer.py` and `classic_members.py`, which own what each protocol asks and is told. What the epoch and the target
+become is `targeting.py`'s, a member's step `reconciling.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from ottla.groups.assignors import NOTHING, Places
+from ottla.groups.consumer_group import ConsumerGroup
+from ottla.groups.consumer_member import Member, Subscription
+from ottla.groups.decision import Decision
+from ottla.groups.drafting import Draft
+from ottla.groups.formats import Record
+from ottla.groups.reconciling import STABLE, UNREVOKED, Holding, reconcile
+from ottla.groups.targeting import Targeting
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.groups.shard import Shard
+
+
+class Membership:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._host = shard.host
+        self._targeting = Targeting(shard.host)
+
+    def draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
+        return Draft(self._shard, group, lambda: self.resume(group, now_ms, only_new=True))
+
+    # --- coming -------------------------------------------------------------------------------------------------
+
+    def check_room(self, group: ConsumerGroup) -> None:
+        size_max = self._host.config.group_consumer_max_size
+        if len(group.members) >= size_max:
+            raise Refusal(
+                ErrorCode.GROUP_MAX_SIZE_REACHED, f"The consumer group has reached its maximum capacity of {size_max} members."
+            )  # fmt: skip
+
+    def update(
+        self,
+        group: ConsumerGroup,
+        member_id: str,
+        said: Subscription,
+        draft: Draft,
+        now_ms: int,
+        *,
+        anew: bool = False,
+    ) -> Member:
+        """Somebody is a member who says this, and the group is up to date with it; `anew`: whether that is new or not."""
+        member = group.members.get(member_id)
+        before = member.said if member is not None else None
+        if before != said:
+            record = group.member_record(member_id, said)
+            if not self._host.fits(record):
+                draft.take_back()
+                raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
+            draft.do(record)
+        is_changed = anew or before is None or before.wish != said.wish
+        draft.do_all(self._targeting.refreshed(group, is_changed, is_new=before is None, now_ms=now_ms))
+        return group.members[member_id]
+
+    def take_over(self, group: ConsumerGroup, old: Member, member_id: str, draft: Draft) -> None:
+        """A static member is back under another id: what it had, and was to have, is its own."""
+        said, assigned = old.said, old.holding.assigned
+        target = group.targets.get(old.member_id, NOTHING)
+        draft.do_all(
+            (
+                *group.member_tombstones(old.member_id),
+                group.member_record(member_id, said),
+                group.target_record(member_id, target),
+                group.holding_record(member_id, Holding(0, 0, STABLE, assigned)),
+            )
+        )
+
+    def step(
+        self, group: ConsumerGroup, member: Member, owned: Places | None, draft: Draft, now_ms: int
+    ) -> bool:
+        """The member's next step towards its target; whether it has something else to read after it."""
+        before, member_id = member.holding, member.member_id
+        after = reconcile(
+            before, group.assignment_epoch, group.targets.get(member_id, NOTHING), owned, group.is_free_for(member_id)
+        )  # fmt: skip
+        if after is before:
+            return False
+        draft.do(group.holding_record(member_id, after))
+        if member.said.classic is None:
+            if after.state == UNREVOKED:
+                self.begin_owing(group, member, now_ms)
+            else:
+                member.end_owing()
+        return after.assigned != before.assigned or bool(after.revoking)
+
+    # --- going --------------------------------------------------------------------------------------------------
+
+    def remove(self, group: ConsumerGroup, gone: Collection[Member], now_ms: int) -> list[Record]:
+        """These are members no more. The records; the state has them already."""
+        if self._shard.migrating.may_downgrade(group, gone):
+            records = self._shard.migrating.downgrade(group, gone, now_ms)
+            if records is not None:
+                return records
+        draft = self.draft(group, now_ms)
+        for member in gone:
+            draft.do_all(group.member_tombstones(member.member_id))
+        draft.do_all(self._targeting.without(group))
+        return draft.records
+
+    def _lost(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+        """Its session is over, or it has not done in time what it was told to."""
+        if group.members.get(member.member_id) is not member:
+            return
+        self._host.decided(Decision(self.remove(group, (member,), now_ms), is_replayed=True))
+
+    # --- deadlines ----------------------------------------------------------------------------------------------
+
+    def begin_session(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+        classic = member.said.classic
+        timeout_ms = (
+            self.session_timeout_ms(group.group_id) if classic is None else classic.session_timeout_ms
+        )
+        member.begin_session(
+            self._host.timers, lambda now: self._lost(group, member, now), now_ms + timeout_ms
+        )
+
+    def begin_owing(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
+        """It has been told to do something, and has its rebalance time-out for it."""
+        member.begin_owing(
+            self._host.timers,
+            lambda now: self._lost(group, member, now),
+            now_ms + max(member.said.rebalance_timeout_ms, 0),
+        )
+
+    def resume(self, group: ConsumerGroup, now_ms: int, *, only_new: bool = False) -> None:
+        """A group has been loaded: its members have a session's time to be heard of."""
+        for member in group.members.values():
+            if only_new and member.bucket >= 0:
+                continue
+            self.begin_session(group, member, now_ms)
+            if member.holding.state == UNREVOKED:
+                self.begin_owing(group, member, now_ms)
+
+    def forget(self, group: ConsumerGroup) -> None:
+        """It is coordinated elsewhere from now on."""
+        for member in group.members.values():
+            member.end_session()
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        own = self._host.group_settings(group_id).get("consumer.session.timeout.ms")
+        return self._host.config.group_consumer_session_timeout_ms if own is None else int(own)
