@@ -79,6 +79,10 @@ class Subscriber:
             raise self.error
 
 
+#: What a commit hears between two generations.
+_IN_BETWEEN = ("ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "STALE_MEMBER_EPOCH")
+
+
 class ConfluentSubscriber(Subscriber):
     name = "confluent"
     assignors = ("range", "roundrobin", "cooperative-sticky")
@@ -103,10 +107,12 @@ class ConfluentSubscriber(Subscriber):
             self.times += 1
 
         consumer.subscribe([self.pattern] if self.pattern else self.topics, on_assign=assigned)
+        uncommitted: dict[Place, Any] = {}
         try:
             while not self._stop.is_set():
                 message = consumer.poll(0.05)
                 self.parts = frozenset((each.topic, each.partition) for each in consumer.assignment())
+                self._commit(consumer, uncommitted)
                 if message is None:
                     continue
                 if message.error():
@@ -114,9 +120,22 @@ class ConfluentSubscriber(Subscriber):
                     continue
                 self.seen.append((message.topic(), message.partition(), message.offset(), message.value()))
                 if self.is_committing:
-                    consumer.commit(message, asynchronous=False)
+                    uncommitted[message.topic(), message.partition()] = message
+                    self._commit(consumer, uncommitted)
         finally:
             consumer.close()
+
+    def _commit(self, consumer: confluent_kafka.Consumer, uncommitted: dict[Place, Any]) -> None:
+        """Commit what was read. In the middle of a rebalance that fails: then it is tried again, as long as it is its own."""
+        for place, message in list(uncommitted.items()):
+            try:
+                if place in self.parts:
+                    consumer.commit(message, asynchronous=False)
+            except confluent_kafka.KafkaException as error:
+                if error.args[0].name() not in _IN_BETWEEN:
+                    raise
+                continue
+            del uncommitted[place]
 
 
 class ConfluentFollower(ConfluentSubscriber):
