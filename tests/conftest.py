@@ -22,6 +22,8 @@ MAY_SKIP: dict[str, str] = {
     "Maven is not here": "it fetches Apache Kafka's jars",
     "Go is not here": "franz-go and Sarama need it",
     "Node.js and npm are not here": "KafkaJS needs them",
+    "neither redis-server nor apt-get is here": "Redis comes from the machine or from its Debian packages",
+    "neither MariaDB nor apt-get is here": "as Redis",
     "kcat is not here": "it is a package of the system, which a test does not install",
 }
 

@@ -219,7 +219,7 @@ def test_what_is_not_there_is_named(ottla_address: str, filled: str) -> None:
 
 
 def test_a_group_is_refused_until_groups_are_served(ottla_address: str) -> None:
-    with pytest.raises(SettingError, match=r"not served yet; use assign"):
+    with pytest.raises(SettingError, match=r"cannot join groups yet; use assign"):
         ottla.Consumer(ottla_address, group_id="g")
 
 

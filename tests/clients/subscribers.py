@@ -39,10 +39,12 @@ class Subscriber:
         instance: str | None = None,
         session_ms: int = 6000,
         reset: str = "earliest",
+        start_at: Callable[[str, int], int] | None = None,
     ) -> None:
+        """`start_at`: where it begins to read what it is assigned, from a store of its own."""
         self.address, self.group, self.topics, self.pattern = address, group, list(topics), pattern
         self.assignor, self.instance, self.session_ms = assignor or self.assignors[0], instance, session_ms
-        self.reset = reset
+        self.reset, self.start_at = reset, start_at
         self.parts: frozenset[Place] = frozenset()
         self.errors: list[str] = []
         self.seen: list[tuple[str, int, int, bytes]] = []
@@ -93,6 +95,13 @@ class ConfluentSubscriber(Subscriber):
             "partition.assignment.strategy": self.assignor, "topic.metadata.refresh.interval.ms": 500,
         }  # fmt: skip
 
+    def _take(self, consumer: Any, parts: Any) -> None:
+        """Take what was assigned, each at its own place."""
+        if self.assignor == "cooperative-sticky":
+            consumer.incremental_assign(parts)
+        else:
+            consumer.assign(parts)
+
     def _run(self) -> None:
         consumer = confluent_kafka.Consumer(
             {
@@ -103,8 +112,12 @@ class ConfluentSubscriber(Subscriber):
             }
         )  # fmt: skip
 
-        def assigned(_consumer: Any, _parts: Any) -> None:
+        def assigned(_consumer: Any, parts: Any) -> None:
             self.times += 1
+            if self.start_at is not None:
+                for each in parts:
+                    each.offset = self.start_at(each.topic, each.partition)
+                self._take(consumer, parts)
 
         consumer.subscribe([self.pattern] if self.pattern else self.topics, on_assign=assigned)
         uncommitted: dict[Place, Any] = {}
@@ -147,6 +160,9 @@ class ConfluentFollower(ConfluentSubscriber):
     def _settings(self) -> dict[str, Any]:
         return {"group.protocol": "consumer", "group.remote.assignor": self.assignor}
 
+    def _take(self, consumer: Any, parts: Any) -> None:
+        consumer.incremental_assign(parts)
+
 
 _KAFKA = {
     "range": kafka.coordinator.assignors.range.RangePartitionAssignor,
@@ -169,6 +185,9 @@ class KafkaPythonSubscriber(Subscriber):
 
             def on_partitions_assigned(self, assigned: Any) -> None:
                 subscriber._assigned((each.topic, each.partition) for each in assigned)
+                if subscriber.start_at is not None:
+                    for each in assigned:
+                        consumer.seek(each, subscriber.start_at(each.topic, each.partition))
 
         consumer = kafka.KafkaConsumer(
             bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset=self.reset,
@@ -214,6 +233,9 @@ class AioKafkaSubscriber(Subscriber):
 
             def on_partitions_assigned(self, assigned: Any) -> None:
                 subscriber._assigned((each.topic, each.partition) for each in assigned)
+                if subscriber.start_at is not None:
+                    for each in assigned:
+                        consumer.seek(each, subscriber.start_at(each.topic, each.partition))
 
         consumer = aiokafka.AIOKafkaConsumer(
             bootstrap_servers=self.address, group_id=self.group, enable_auto_commit=False, auto_offset_reset=self.reset,

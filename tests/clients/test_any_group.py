@@ -292,6 +292,32 @@ def test_the_text_of_a_commit_comes_back(quick: BrokerProcess, topic: str, group
     assert committed(quick, f"{group}-other", topic, 1) == [-1]
 
 
+@EACH
+def test_a_store_of_its_own_says_where_a_member_begins_whenever_it_is_assigned_something(
+    quick: BrokerProcess, topic: str, group: str, kind: type[Subscriber]
+) -> None:
+    """Nothing is committed; the place is set in the callback, at the start and after a rebalance."""
+    client = Confluent(quick.address)
+    client.create(topic, 2)
+    fill(client, topic, 2, 10)
+    store = {0: 7, 1: 8}
+    members = [kind(quick.address, group, topic, start_at=lambda _topic, number: store[number])]
+    try:
+        eventually(lambda: len(members[0].seen) == 5, "it reads from its places on")
+        assert sorted(each[1:3] for each in members[0].seen) == [(0, 7), (0, 8), (0, 9), (1, 8), (1, 9)]
+        store.update({0: 10, 1: 10})
+        members.append(kind(quick.address, group, topic, start_at=lambda _topic, number: store[number]))
+        eventually(lambda: all(len(each.parts) == 1 for each in members), "shared")
+        fill(client, topic, 2, 1)
+        eventually(lambda: sum(len(each.seen) for each in members) >= 7, "each reads what came")
+        later = [*members[0].seen[5:], *members[1].seen]
+        assert sorted(each[1:3] for each in later) == [(0, 10), (1, 10)]
+    finally:
+        for member in members:
+            member.close()
+    assert committed(quick, group, topic, 2) == [-1, -1]
+
+
 # --- clients of different kinds -------------------------------------------------------------------------------
 
 

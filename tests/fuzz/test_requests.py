@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.table import APIS, SILENT
+from ottla.groups.consumer_group import ConsumerGroup
+from ottla.groups.group import Group
 from ottla.testing.fuzz import core, sockets
 from ottla.testing.fuzz.__main__ import main
 from ottla.testing.fuzz.making import frame_of, served_versions
@@ -126,3 +128,28 @@ def test_every_api_in_every_version_is_made(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_request_is_replayed_from_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", "001200000000000affff", "ffff"]) == 0
     assert "1 answered" in capsys.readouterr().out
+
+
+def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every API of groups is asked, and some requests get as far as joining, of both kinds, and committing."""
+    asked: set[int] = set()
+    members: set[type] = set()
+    ends: list[int] = []
+    receive, look = core.Round.receive, core.Round._members
+
+    def remember(self: Any, client: Any, frame: bytes) -> None:
+        asked.add(int.from_bytes(frame[:2], "big"))
+        receive(self, client, frame)
+
+    def note(self: Any) -> Any:
+        for shard in self.broker.coordinating.shards:
+            members.update(type(group) for group in shard.groups.values() if group.members)
+            ends.append(len(shard.offsets.by_group))
+        return look(self)
+
+    monkeypatch.setattr(core.Round, "receive", remember)
+    monkeypatch.setattr(core.Round, "_members", note)
+    core.run_core(2_500, 1)
+    assert asked >= {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69}
+    assert members == {Group, ConsumerGroup}
+    assert max(ends) > 0

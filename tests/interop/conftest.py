@@ -1,7 +1,7 @@
 """The brokers and the foreign toolchains of the interop tests.
 
-What is fetched is fetched once: the jars, Go modules and npm packages lie in `.cache` beside this file (the broker of Apache
-Kafka itself in the cache of `bench`). A toolchain that is not on the machine skips its tests; one that is there and fails
+What is fetched is fetched once: the jars, Go modules, npm packages and databases lie in `.cache` beside this file (the broker of
+Apache Kafka itself in the cache of `bench`). A toolchain that is not on the machine skips its tests; one that is there and fails
 makes them fail.
 """
 

@@ -41,7 +41,9 @@ class AsyncConsumer:
 
     def __init__(self, bootstrap_servers: str | Sequence[str], settings: Consuming) -> None:
         if settings.group_id is not None:
-            raise SettingError("group_id: consumer groups are not served yet; use assign() without a group")
+            raise SettingError(
+                "group_id: this client cannot join groups yet; use assign() without a group, or another client"
+            )
         self.settings = settings
         self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
         self.buffer = FetchBuffer(partition_bytes_max=settings.max_partition_fetch_bytes)

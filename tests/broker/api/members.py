@@ -27,11 +27,16 @@ class Member:
         protocol_type: str = "consumer",
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
+        metadata: bytes | None = None,
     ) -> None:
         self.client.send(
             JOIN, version, group_id=self.group, session_timeout=session_ms, rebalance_timeout=rebalance_ms,
             member_id=self.member_id, group_instance_id=self.instance, protocol_type=protocol_type,
-            protocols=[{"name": name, "metadata": subscription("t")} for name in protocols or ("range",)], reason=None,
+            protocols=[
+                {"name": name, "metadata": subscription("t") if metadata is None else metadata}
+                for name in protocols or ("range",)
+            ],
+            reason=None,
         )  # fmt: skip
 
     def joined(self) -> Any:

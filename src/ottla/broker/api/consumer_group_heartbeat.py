@@ -9,16 +9,19 @@ INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR (an assignment too large to be 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.grouping import Answering, find_shard, milliseconds
 from ottla.broker.api.table import Response, serves
+from ottla.groups.assignors import Places
 from ottla.groups.consumer import JOINING, Heartbeat
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+
+_CLAIM_MAX: Final = 10_000
 
 
 @serves(68, by_client=True)
@@ -35,13 +38,13 @@ def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: i
         member_id = request.member_id
         if not member_id and call.version == 0 and request.member_epoch == JOINING:
             member_id = shard.host.unique()
-        shard.consumer.heartbeat(_heartbeat(call, request, member_id), reply, now_ms)
+        shard.consumer.heartbeat(_heartbeat(broker, call, request, member_id), reply, now_ms)
     except Refusal as refused:
         return refusal(refused.code, refused.message)
     return reply.outcome
 
 
-def _heartbeat(call: Call, request: Any, member_id: str) -> Heartbeat:
+def _heartbeat(broker: Broker, call: Call, request: Any, member_id: str) -> Heartbeat:
     names, owned = request.subscribed_topic_names, request.topic_partitions
     return Heartbeat(
         group_id=request.group_id,
@@ -55,10 +58,19 @@ def _heartbeat(call: Call, request: Any, member_id: str) -> Heartbeat:
         names=None if names is None else frozenset(names),
         regex=request.subscribed_topic_regex if call.version >= 1 else None,
         server_assignor=request.server_assignor,
-        owned=None if owned is None else frozenset(
-            (topic.topic_id.bytes, number)
-            for topic in owned
-            if topic.topic_id is not None
-            for number in topic.partitions
-        ),
-    )  # fmt: skip
+        owned=None if owned is None else _claimed(broker, owned),
+    )
+
+
+def _claimed(broker: Broker, owned: Any) -> Places:
+    """What a member says it owns. Of a claim that is larger than most clusters only what there is: it cannot have been given
+    more, and a set of millions would hold up everybody."""
+    rows = [(row.topic_id.bytes, row.partitions) for row in owned if row.topic_id is not None]
+    if sum(len(numbers) for _topic_id, numbers in rows) > _CLAIM_MAX:
+        topics = broker.image.topics_by_id
+        rows = [
+            (topic_id, set(numbers).intersection(range(len(topics[topic_id].partitions))))
+            for topic_id, numbers in rows
+            if topic_id in topics
+        ]
+    return frozenset((topic_id, number) for topic_id, numbers in rows for number in numbers)

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from ottla.broker.coordinating import OFFSETS_TOPIC
+from ottla.groups.group import Group
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import Record, encode_batch, whole_batches
 from ottla.testing.fuzz.answers import Expected, is_refusal
-from ottla.testing.fuzz.harness import DELETE_TOPICS, FETCH, Client, Harness, records_from
+from ottla.testing.fuzz.harness import DELETE_TOPICS, FETCH, FIND_COORDINATOR, Client, Harness, records_from
 from ottla.testing.fuzz.making import Known, Maker
 from ottla.testing.fuzz.mutating import mutate
 from ottla.testing.fuzz.outcome import Failed, Tally
@@ -45,6 +47,8 @@ WITNESS_SETTINGS: Final = {
     "message.timestamp.after.max.ms": "9223372036854775807",
 }
 _CONNECTIONS: Final = 6
+#: So many are known at a time.
+_MEMBERS: Final = 4
 
 
 class Attacker:
@@ -89,6 +93,9 @@ class Round(Harness):
         for name, settings in TOPICS.items():
             if name not in self.broker.image.topics:
                 self.known.topics[name] = self.create(name, PARTITIONS, settings)
+        if OFFSETS_TOPIC not in self.broker.image.topics:
+            # Whoever asks for a group's coordinator makes it.
+            self.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["group"])
 
     # --- the story --------------------------------------------------------------------------------------------
 
@@ -123,10 +130,22 @@ class Round(Harness):
         if number % 8 == 0:
             self.pass_time(self.random.choice((0, 1, 10, 200)))
             self.known.now_ms = self.now_ms
+            self.known.members = self._members()
         if number % 40 == 0:
             self._witness()
         if number % 100 == 0:
             self._keep_going()
+
+    def _members(self) -> list[tuple[str, str, int]]:
+        """Who is in a group, or has been told its id, in which generation or epoch; the last to come last."""
+        found = [
+            (group_id, member.member_id, group.generation if isinstance(group, Group) else member.holding.epoch)
+            for shard in self.broker.coordinating.shards
+            for group_id, group in shard.groups.items()
+            for member in (*group.members.values(), *(group.pending.values() if isinstance(group, Group) else ()))
+        ]  # fmt: skip
+        self.random.shuffle(found)
+        return found[-_MEMBERS:]
 
     def _keep_going(self) -> None:
         """What garbage may rightly do is undone, so that the next goes as deep."""

@@ -27,7 +27,7 @@ from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 from ottla.wire.schema import response_header_is_flexible
 
-PRODUCE, FETCH, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 19, 20
+PRODUCE, FETCH, FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 10, 19, 20
 
 
 class Client:

@@ -23,17 +23,19 @@ from ottla.wire.schema import request_class, request_header_is_flexible
 HEAD: Final = Struct(">hhih")
 _CLIENT_ID: Final = b"fuzz"
 _PRODUCE: Final = 0
-#: The APIs that the data goes through, asked for more often than the others.
-_OFTEN: Final = (0, 0, 0, 1, 1, 2, 3)
+#: The APIs that the data goes through, and those that make groups, asked for more often than the others.
+_OFTEN: Final = (0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 68)
 
 
 @dataclass
 class Known:
-    """What a request may speak of. Sessions are learnt from the answers."""
+    """What a request may speak of. Sessions are learnt from the answers, members from the coordinators."""
 
     topics: dict[str, bytes]
     partitions: int = 3
     sessions: list[tuple[int, int]] = field(default_factory=list)
+    #: Group, member id and generation (or epoch) of some that have joined.
+    members: list[tuple[str, str, int]] = field(default_factory=list)
     producer_id: int = 1
     now_ms: int = 1_700_000_000_000
 
@@ -92,7 +94,8 @@ class Maker:
         if not each.is_array:
             return self._value(each, key)
         wild = self.random.random() < self._wild
-        count = 0 if each.name == "assignments" and not wild else self.random.choice((1, 1, 1, 2, 3, 0))
+        counts = _EMPTY.get((key, each.name)) if not wild else None
+        count = self.random.choice(counts or (1, 1, 1, 2, 3, 0))
         items = [self._value(each, key) for _ in range(count)]
         # Named twice, or very often; not very often inside very often.
         return items * self.random.choice((2, 2, 3, 3 if each.struct else 300)) if wild else items
@@ -154,6 +157,15 @@ class Maker:
             return self.random.choice((0, 0, -1)) if part else 0
         return sessions[-1][part]
 
+    def member(self, part: int) -> Any:
+        """Group, id or generation of a member: mostly of the one that joined last, so that they belong together."""
+        members = self.known.members
+        if not members or self.random.random() < 0.3:
+            return (
+                self.random.choice(GROUPS), self.random.choice(("", "somebody")), self.random.choice((-1, 0, 0, -2)),
+            )[part]  # fmt: skip
+        return (members[-1] if self.random.random() < 0.8 else self.random.choice(members))[part]
+
     def batch(self) -> bytes:
         return make_batch(self.random, self.known.now_ms, self.known.producer_id)
 
@@ -171,6 +183,7 @@ def _name(maker: Maker) -> str:
     return maker.topic() if maker.random.random() < 0.6 else maker.random.choice(_NAMES)
 
 
+GROUPS: Final = ("group", "another", "third", "")
 _SETTINGS: Final = {
     "cleanup.policy": ("compact", "delete", "compact,delete"),
     "compression.type": ("gzip", "snappy", "lz4", "zstd", "producer", "uncompressed"),
@@ -228,8 +241,42 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "new_isr": _of(1, 1, 2),
     "replicas": _of(1, 1, 2),
     "election_type": _of(0, 0, 1, 2),
+    # Groups. What a group's protocols are called does not matter, as long as members agree now and then.
+    "group_id": lambda maker: maker.member(0),
+    "group_ids": lambda maker: maker.member(0),
+    "groups": lambda maker: maker.member(0),
+    "groups_names": _of(*GROUPS),
+    "key": _of(*GROUPS),
+    "coordinator_keys": _of(*GROUPS),
+    "key_type": _of(0, 0, 0, 1),
+    "member_id": lambda maker: maker.member(1),
+    "generation_id": lambda maker: maker.member(2),
+    "generation_id_or_member_epoch": lambda maker: maker.member(2),
+    "member_epoch": lambda maker: maker.member(2),
+    "group_instance_id": _of("one", "two"),
+    "instance_id": _of("one", "two"),
+    "session_timeout": _of(6000, 10_000, 1),
+    "rebalance_timeout": _of(0, 10, 1000, -1),
+    "protocol_type": _of("consumer", "consumer", "connect"),
+    "protocol_name": Maker.topic,
+    "metadata": lambda maker: maker.random.choice(
+        (b"", b"\0\0\0\0\0\1\0\5plain\xff\xff\xff\xff", b"\0\1\x7f")
+    ),
+    "subscribed_topic_names": Maker.topic,
+    "subscribed_topic_regex": _of(".*", "p.*", "", "(", "((a{100}){100}){100}"),
+    "server_assignor": _of("uniform", "range", "mine"),
+    "committed_offset": _of(0, 1, 5, -1, 1 << 40),
+    "committed_metadata": _of("", "text", "x" * 5000),
+    "states_filter": _of("Stable", "empty", "nothing"),
+    "types_filter": _of("classic", "Consumer", "nothing"),
 }
 
+#: How many there are of what is better left out mostly: who names replicas may not count them, who joins owns nothing.
+_EMPTY: Final[dict[tuple[int, str], tuple[int, ...]]] = {
+    (19, "assignments"): (0,),
+    (37, "assignments"): (0,),
+    (68, "topic_partitions"): (0, 0, 1),
+}
 _STRANGE: Final = (
     "", ".", "..", "a/b", "a\0b", "x" * 249, "x" * 250, "x" * 30_000, "\U0001f701", "a b", "__consumer_offsets", "a.b", "a_b",
     "-1", "9" * 400, "1e9", "plain,plain", "\n",
