@@ -1,9 +1,9 @@
-"""One produce and one fetch through the core alone: no socket, no event loop, a real disk.
+"""One produce, one fetch and one commit of an offset through the core alone: no socket, no event loop, a real disk.
 
     python -m bench.boundary
 
 What the boundary between deciding and doing costs shows here first: the whole of `Broker.receive` for a one-message
-produce, and for a fetch of it, in microseconds of this process's CPU.
+produce, and for a fetch of it, in microseconds of this process's CPU. Commits come fifty in a turn, of one group, and share a batch.
 """
 
 import shutil
@@ -12,10 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable
 
+from bench.members import FIND_COORDINATOR, OFFSET_COMMIT, frame
 from bench.raw import produce_frame
 from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
-from ottla.ports.effects import SEND
+from ottla.ports.effects import PROPOSE, SEND
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.entropy import SystemEntropy
 from ottla.wire.encode import request_encoder
@@ -23,6 +24,8 @@ from ottla.wire.encode import request_encoder
 TOPIC = "boundary"
 PRODUCES = 50_000
 FETCHES = 20_000
+COMMITS = 20_000
+COMMITS_IN_A_TURN = 50
 CREATE_TOPICS, FETCH = 19, 1
 
 
@@ -37,14 +40,19 @@ def started(directory: str, policy: str) -> Broker:
     broker.proposed = broker.image
     topics = [{"name": TOPIC, "num_partitions": 1, "replication_factor": 1}]
     body = request_encoder(CREATE_TOPICS, 7)({"topics": topics, "timeout": 1000})
-    broker.receive(broker.connected("bench"), request(CREATE_TOPICS, 7, body), now_ms())
-    effect = broker.outbox[-1]
-    broker.committed(effect[1], now_ms())
-    effect[2](None)
+    propose(broker, request(CREATE_TOPICS, 7, body))
+    return broker
+
+
+def propose(broker: Broker, made: memoryview) -> None:
+    """Send a request that changes metadata, and let that be committed."""
+    broker.receive(broker.connected("bench"), made, now_ms())
+    for effect in [effect for effect in broker.outbox if effect[0] == PROPOSE]:
+        broker.committed(effect[1], now_ms())
+        effect[2](None)
     while broker.settle(now_ms()):
         pass
     broker.outbox.clear()
-    return broker
 
 
 def now_ms() -> int:
@@ -94,9 +102,31 @@ def measure(policy: str) -> dict[str, float]:
                 broker.outbox.clear()
 
             figures["fetch"] = per_call_us(fetch, FETCHES)
+            figures["commit"] = commit_us(broker)
         return figures
     finally:
         shutil.rmtree(directory)
+
+
+def commit_us(broker: Broker) -> float:
+    propose(broker, memoryview(frame(FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": ["group"]}))[4:])
+    row = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": 0, "committed_metadata": ""}
+    fields = {
+        "group_id": "group", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
+        "topics": [{"name": TOPIC, "partitions": [row]}],
+    }  # fmt: skip
+    commit_frame = memoryview(frame(OFFSET_COMMIT, fields))[4:]
+    connections = [broker.connected("bench") for _ in range(COMMITS_IN_A_TURN)]
+
+    def turn() -> None:
+        for connection in connections:
+            broker.receive(connection, commit_frame, now_ms())
+            broker.settle(0, is_last=False)
+        broker.settle(0)
+        assert len(broker.outbox) == len(connections)
+        broker.outbox.clear()
+
+    return per_call_us(turn, COMMITS // COMMITS_IN_A_TURN) / COMMITS_IN_A_TURN
 
 
 def report() -> list[str]:

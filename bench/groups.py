@@ -1,6 +1,6 @@
 """Consumer groups: how long a large one takes to settle, what heartbeats cost, how many commits go through.
 
-The members are `bench.members`, in a process of its own. What is measured is what happens between its `ready` and its figures:
+The members are `bench.group_loads`, in a process of its own. What is measured is what happens between its `ready` and its figures:
 the time as the members see it, and the CPU of the broker. Commits are measured twice: from the page cache, and durable (ottla's
 default; on Kafka `flush.messages=1`), by the settings of the topic `__consumer_offsets`. Each time by members of one group, whose
 commits go to one partition of that topic, and by as many groups of one member each, whose commits go to most of its partitions.
@@ -68,7 +68,7 @@ def prepare(broker: Brokers, sizes: Sizes) -> None:
 def work(broker: Brokers, name: str, *arguments: object) -> tuple[Figures, Span]:
     """One piece of work by members in another process: what they say of it, and what it cost the broker."""
     port = broker.leader_port(TOPIC)
-    command = [sys.executable, "-m", "bench.members", str(port), name, *map(str, arguments)]
+    command = [sys.executable, "-m", "bench.group_loads", str(port), name, *map(str, arguments)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as members:

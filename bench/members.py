@@ -1,28 +1,22 @@
 """Members of groups on raw sockets, thousands in one process: the client that a coordinator is measured with.
 
-    python -m bench.members PORT WORK [argument …]      WORK is one of those in `WORKS`
-
 A real consumer takes more CPU than its coordinator does, and a thousand of them more than a machine has. Here a member is a
 socket and a few fields; it does what the protocol asks of a consumer and nothing else: join, sync, heartbeat, join again when
 told to. Requests that are sent again and again are encoded once. All sockets are served by one epoll; whatever is readable is
 one or more whole answers to come, since a member has one request under way. Every answer's error code is looked at.
-
-It runs in a process of its own (`bench.groups` starts it), says `ready`, waits for a line, works, and prints its figures as JSON.
+What they are made to do, and measured at, is in `bench.group_loads`.
 """
 
 from __future__ import annotations
 
-import json
 import select
 import socket
 import struct
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from bench.measure import quantile
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 
@@ -87,6 +81,7 @@ class Lines:
     def __init__(self, port: int) -> None:
         self._port = port
         self._epoll = select.epoll()
+        self.poll = self._epoll.poll
         self._lines: dict[int, Line] = {}
 
     def connect(self) -> Line:
@@ -97,7 +92,7 @@ class Lines:
 
     def serve(self, is_over: Callable[[], bool], every_tick: Callable[[float], None], limit_s: float) -> None:
         """Until it is over; raises NotAnswered if that takes too long."""
-        lines, poll, clock = self._lines, self._epoll.poll, time.perf_counter
+        lines, poll, clock = self._lines, self.poll, time.perf_counter
         begin = next_tick = clock()
         while not is_over():
             for number, _event in poll(TICK_S, 256):
@@ -261,9 +256,7 @@ def make_groups(lines: Lines, sizes: Sequence[tuple[str, int]], topic: str) -> l
             members.extend(under_way.pop(group))
         while waiting and len(under_way) < GROUPS_AT_ONCE:
             group = ClassicGroup(*waiting.pop(), topic)
-            under_way[group] = [
-                ClassicMember(lines.connect(), group, HASTY_S) for _ in range(group.size)
-            ]
+            under_way[group] = [ClassicMember(lines.connect(), group, HASTY_S) for _ in range(group.size)]
         for some in under_way.values():
             for member in some:
                 member.tick(now)
@@ -329,186 +322,3 @@ def is_settled(members: Sequence[ConsumerMember], partitions: int) -> bool:
         return False
     held = [place for member in members for place in member.owned]
     return len(held) == len(set(held)) == partitions
-
-
-# --- what is measured -------------------------------------------------------------------------------------------------
-
-
-def go() -> None:
-    """Everything is there: whoever started this process measures from now on."""
-    print("ready", flush=True)
-    sys.stdin.readline()
-
-
-def settle_classic(lines: Lines, group_id: str, topic: str, count: str) -> dict[str, float]:
-    """That many members come to a group at once: until all have their assignment of the same generation."""
-    group = ClassicGroup(group_id, int(count), topic)
-    lines.find_coordinator(group_id)
-    connected = [lines.connect() for _ in range(group.size)]
-    go()
-    begin = time.perf_counter()
-    members = [ClassicMember(line, group, HEARTBEAT_S) for line in connected]
-
-    def tick(now: float) -> None:
-        for member in members:
-            member.tick(now)
-
-    lines.serve(lambda: group.is_settled, tick, LIMIT_S)
-    return {"seconds": time.perf_counter() - begin, "generation": max(group.settled)}
-
-
-def settle_consumer(lines: Lines, group_id: str, topic: str, count: str, partitions: str) -> dict[str, float]:
-    """The same for a group whose assignment the broker computes: until every member has its target."""
-    size = int(count)
-    lines.find_coordinator(group_id)
-    connected = [lines.connect() for _ in range(size)]
-    go()
-    begin = time.perf_counter()
-    members = [
-        ConsumerMember(line, group_id, f"member-{at:05}", topic) for at, line in enumerate(connected)
-    ]
-    epoch = 0
-    settled = 0.0
-
-    def tick(now: float) -> None:
-        nonlocal settled
-        for member in members:
-            member.tick(now)
-        if members[0].epoch > epoch and is_settled(members, int(partitions)):
-            settled = now
-
-    while True:
-        lines.serve(lambda: settled > 0, tick, LIMIT_S)
-        # All have what they were told; whether the broker is to tell them something else it says itself.
-        request = {"group_ids": [group_id], "include_authorized_operations": False}
-        [row] = lines.ask(CONSUMER_DESCRIBE, request).groups
-        if len(row.members) == size and row.group_epoch == row.assignment_epoch == members[0].epoch:
-            return {"seconds": settled - begin, "epoch": row.group_epoch}
-        epoch, settled = members[0].epoch, 0.0
-
-
-def heartbeats(lines: Lines, prefix: str, topic: str, count: str, interval: str, span: str) -> dict[str, float]:
-    """That many groups of two members, which heartbeat evenly spread over the interval."""
-    interval_s, span_s = float(interval), float(span)
-    lines.find_coordinator(prefix)
-    members = make_groups(lines, [(f"{prefix}-{at}", 2) for at in range(int(count))], topic)
-    heard = Counter[bytes]()
-    requests = []
-    for member in members:
-        member.line.hear = lambda body: heard.update((body,))
-        requests.append(frame(HEARTBEAT, member.heartbeat()))
-    sent = 0
-    go()
-    begin = time.perf_counter()
-    end = begin + span_s
-
-    def tick(now: float) -> None:
-        nonlocal sent
-        due = int((min(now, end) - begin) * len(members) / interval_s)
-        while sent < due:
-            members[sent % len(members)].line.send(requests[sent % len(members)])
-            sent += 1
-
-    # Whoever cannot keep up with them is late, and that would show in the rate.
-    lines.serve(lambda: time.perf_counter() >= end and heard.total() >= sent, tick, span_s + 30)
-    # No throttling, no error, no tags.
-    if list(heard) != [bytes(7)]:
-        raise NotAnswered(f"heartbeats were refused: {heard.most_common(3)}")
-    return {"heartbeats": sent, "seconds": time.perf_counter() - begin}
-
-
-def commits(lines: Lines, prefix: str, topic: str, groups: str, count: str, span: str) -> dict[str, float]:
-    """That many members in that many groups commit an offset of a partition each, one request under way each."""
-    size, span_ns = int(count), int(float(span) * 1e9)
-    lines.find_coordinator(prefix)
-    share = size // int(groups)
-    members = make_groups(lines, [(f"{prefix}-{at}", share) for at in range(int(groups))], topic)
-    requests: dict[int, bytes] = {}
-    answers: dict[int, bytes] = {}
-    for at, member in enumerate(members):
-        row = {"partition_index": at, "committed_offset": 1 << 40, "committed_leader_epoch": 0, "committed_metadata": ""}
-        request = frame(
-            OFFSET_COMMIT,
-            {
-                "group_id": member.group.group_id, "generation_id_or_member_epoch": member.generation,
-                "member_id": member.member_id, "group_instance_id": None,
-                "topics": [{"name": topic, "partitions": [row]}],
-            },
-        )  # fmt: skip
-        number = member.line.sock.fileno()
-        requests[number] = request
-        answers[number] = _first_answer(member.line.sock, request)
-    return _commit(lines, [member.line.sock for member in members], requests, answers, span_ns)
-
-
-def _first_answer(sock: socket.socket, request: bytes) -> bytes:
-    """The whole answer to a commit that succeeded; all that follow on this connection must be the same."""
-    sock.sendall(request)
-    answer = sock.recv(4096)
-    response = decode_response(*OFFSET_COMMIT, answer[9:], 0)
-    codes = [row.error_code.value for of_topic in response.topics for row in of_topic.partitions]
-    if codes != [0]:
-        raise NotAnswered(f"a commit was refused with error codes {codes}")
-    return answer
-
-
-def _commit(
-    lines: Lines, socks: Sequence[socket.socket], requests: dict[int, bytes], answers: dict[int, bytes], span_ns: int
-) -> dict[str, float]:  # fmt: skip
-    """The loop that must not be slower than a broker: nothing in it but what each commit needs."""
-    by_number = {sock.fileno(): sock for sock in socks}
-    sent: dict[int, int] = {}
-    times: list[int] = []
-    clock, poll = time.perf_counter_ns, lines._epoll.poll
-    go()
-    begin = clock()
-    end = begin + span_ns
-    for number, sock in by_number.items():
-        sent[number] = clock()
-        sock.send(requests[number])
-    while sent:
-        events = poll(10, 256)
-        if not events:
-            raise NotAnswered(f"{len(sent)} commits were not answered within 10 s")
-        for number, _event in events:
-            sock = by_number[number]
-            if sock.recv(4096) != answers[number]:
-                raise NotAnswered("a commit was refused, or a connection closed")
-            now = clock()
-            times.append(now - sent[number])
-            if now < end:
-                sent[number] = now
-                sock.send(requests[number])
-            else:
-                del sent[number]
-    seconds = (clock() - begin) / 1e9
-    times.sort()
-    return {
-        "commits": len(times),
-        "seconds": seconds,
-        "p50_ms": quantile(times, 0.5) / 1e6,
-        "p99_ms": quantile(times, 0.99) / 1e6,
-    }
-
-
-WORKS: Final[dict[str, Callable[..., dict[str, float]]]] = {
-    "settle-classic": settle_classic,
-    "settle-consumer": settle_consumer,
-    "heartbeats": heartbeats,
-    "commits": commits,
-}
-
-
-def main() -> int:
-    port, work, *arguments = sys.argv[1:]
-    try:
-        figures = WORKS[work](Lines(int(port)), *arguments)
-    except (NotAnswered, OSError) as error:
-        print(f"{work}: {error}", file=sys.stderr)
-        return 1
-    print(json.dumps({**figures, "cpu_s": time.process_time()}), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

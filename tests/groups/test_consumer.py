@@ -164,6 +164,31 @@ def test_a_member_may_want_something_else(world: World, t: bytes) -> None:
     assert one.owned == {(u, 0)}
 
 
+def test_a_large_group_is_not_assigned_anew_for_each_of_many_who_come_at_once(world: World) -> None:
+    big, u = world.make_topic("big", 2000), world.make_topic("u", 1)
+    one = Client(world, "one", "big").beat()
+    assert len(one.owned) == 2000
+    two, three = Client(world, "two", "big").beat(), Client(world, "three", "big").beat()
+    group = group_of(world)
+    assert (group.epoch, group.assignment_epoch, group.state) == (3, 1, Phase.ASSIGNING)
+    # They are members of the present assignment, in which there is nothing for them.
+    assert [(each.epoch, each.owned) for each in (two, three)] == [(1, frozenset())] * 2
+    assert one.beat().epoch == 1, "nor for whoever heartbeats meanwhile"
+    world.advance(1000)
+    settle(one, two, three)
+    assert sorted(len(each.owned) for each in (one, two, three)) == [666, 667, 667]
+    assert (group.assignment_epoch, group.state) == (3, Phase.STABLE)
+    # After a while the next who comes is given its part at once, and who wants something else always is.
+    world.advance(1000)
+    Client(world, "four", "big").beat()
+    assert group.assignment_epoch == 4
+    two.beat(names=frozenset({"u"}))
+    assert group.assignment_epoch == 5
+    settle(one, two, three)
+    assert two.owned == {(u, 0)}
+    assert {topic for topic, _number in one.owned} == {big}
+
+
 def test_a_pattern_follows_the_topics(world: World, t: bytes) -> None:
     one = Client(world, "one", regex="t.*", names=None).beat()
     assert one.numbers == [0, 1, 2, 3]

@@ -10,6 +10,7 @@ what it owns, and joins again owning nothing when it is fenced. An answer may be
 - A coordinator that moves takes everything along.
 """
 
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -267,6 +268,7 @@ class Groups(RuleBasedStateMachine):
             return
         held = {place: name for name, member in group.members.items() for place in member.holding.held}
         assert held == group.owners
+        assert group.wishes == Counter(member.said.wish for member in group.members.values())
         assert sum(len(member.holding.held) for member in group.members.values()) == len(held)
 
 

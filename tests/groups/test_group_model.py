@@ -10,6 +10,7 @@ coordinator is lost with everything that is not in its log.
   nothing.
 """
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import settings
@@ -267,6 +268,9 @@ class Groups(RuleBasedStateMachine):
             assert sorted(assigned) == list(PARTITIONS)
             assert group.leader_id in group.members
         assert set(group.static.values()) <= set(group.members)
+        # What is counted as it comes and goes is what would be found by looking.
+        assert group.joined == sum(member.join is not None for member in group.members.values())
+        assert group.supporters == Counter(name for member in group.members.values() for name in member.names)
         assert (not group.members) or group.state is not State.EMPTY
 
 

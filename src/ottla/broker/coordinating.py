@@ -18,6 +18,7 @@ from uuid import UUID
 
 from ottla.broker.appending import Pending, append_as_leader
 from ottla.broker.timers import Later, Periodic, Timers
+from ottla.broker.walking import Walk
 from ottla.config.broker import BrokerConfig
 from ottla.controller.image import GROUP_RESOURCE, NO_CONFIG
 from ottla.controller.records import Broker as BrokerRecord
@@ -216,6 +217,11 @@ class Tenure:
             else:
                 reply.refuse(_TOLD.get(code, ErrorCode.NOT_COORDINATOR))
 
+    @property
+    def is_writable(self) -> bool:
+        leading = self.replica.leading
+        return self.is_loaded and leading is not None and leading.has_enough
+
     def wait_for_loaded(self) -> None:
         """What was read and does not count yet is waited for like an own batch."""
         if self.end > self.replica.high_watermark:
@@ -246,6 +252,7 @@ class Coordinating:
         self._creating: list[Callable[[ErrorCode], None]] = []
         #: Grows with every change of topics, partitions and racks: groups look at them anew.
         self.topics_version = 0
+        self._expiry_walk = Walk(broker.timers, self._expire_offsets)
         broker.replicating.owners[OFFSETS_TOPIC] = self
 
     def start(self, now_ms: int) -> None:
@@ -254,7 +261,10 @@ class Coordinating:
         def interval_ms() -> int:
             return self._broker.config.offsets_retention_check_interval_ms
 
-        timers.add(Periodic(timers, interval_ms, self._expire_offsets), now_ms + interval_ms())
+        def begin(now_ms: int) -> None:
+            self._expiry_walk.begin([tenure.replica for tenure in self.tenures.values()], now_ms)
+
+        timers.add(Periodic(timers, interval_ms, begin), now_ms + interval_ms())
 
     # --- requests -----------------------------------------------------------------------------------------------
 
@@ -480,13 +490,12 @@ class Coordinating:
             for tenure in self._writable():
                 tenure.shard.topics_deleted(gone)
 
-    def _expire_offsets(self, now_ms: int) -> None:
-        for tenure in self._writable():
-            tenure.shard.expire_offsets(self._broker.wall_ms)
+    def _expire_offsets(self, replica: Replica, now_ms: int) -> int:
+        tenure = self.tenures.get(replica.number)
+        if tenure is None or not tenure.is_writable:
+            return 1
+        tenure.shard.expire_offsets(self._broker.wall_ms)
+        return 1 + len(tenure.shard.groups)
 
     def _writable(self) -> list[Tenure]:
-        return [
-            tenure
-            for tenure in self.tenures.values()
-            if tenure.is_loaded and (leading := tenure.replica.leading) is not None and leading.has_enough
-        ]
+        return [tenure for tenure in self.tenures.values() if tenure.is_writable]

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.groups.layout import Array, Field, Malformed, Struct, fields, read, write
@@ -173,6 +174,8 @@ _NO_ID: Final = bytes(16)
 _new: Final = tuple.__new__
 #: One tagged field, number 0, of 16 bytes.
 _ID_FOLLOWS: Final = b"\1\0\x10"
+#: The value of most commits: one without a text.
+_TEXTLESS: Final = struct.Struct(">hqibq3s16s")
 
 
 def encode(record: Record) -> tuple[bytes, bytes | None]:
@@ -192,12 +195,8 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 
 def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | None]:
     # The one record that is written thousands of times a second.
-    _kind, group_id, topic, partition = key
-    group, name = group_id.encode(), topic.encode()
     try:
-        head = b"".join(
-            (_KEY_HEAD.pack(OFFSET_COMMIT, len(group)), group, _INT16.pack(len(name)), name, _INT32.pack(partition))
-        )  # fmt: skip
+        head = _offset_key(*key)
         if value is None:
             return head, None
         offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id = value
@@ -210,6 +209,8 @@ def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | No
                 "expire_timestamp": expire_ms,
             }
             return head, _INT16.pack(1) + write(_OFFSET, 1, row)
+        if not metadata and topic_id != _NO_ID:
+            return head, _TEXTLESS.pack(4, offset, leader_epoch, 1, commit_ms, _ID_FOLLOWS, topic_id)
         text = metadata.encode()
         return head, b"".join(
             (
@@ -268,6 +269,14 @@ def _decode_offset(key: bytes, value: bytes) -> Record | None:
         )  # fmt: skip
     except (struct.error, IndexError, UnicodeError):
         return None
+
+
+@lru_cache(maxsize=10_000)
+def _offset_key(_kind: int, group_id: str, topic: str, partition: int) -> bytes:
+    group, name = group_id.encode(), topic.encode()
+    return b"".join(
+        (_KEY_HEAD.pack(OFFSET_COMMIT, len(group)), group, _INT16.pack(len(name)), name, _INT32.pack(partition))
+    )  # fmt: skip
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record | None:

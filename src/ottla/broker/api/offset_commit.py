@@ -8,24 +8,51 @@ and those of a coordinator that is elsewhere or not ready.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.grouping import Answering, find_shard, milliseconds
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.grouping import find_shard, milliseconds
+from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.wire.acknowledgement import commit_acknowledgement
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.controller.image import TopicImage
+
+#: From this version on topics are named by their ids.
+_BY_ID: Final = 10
+
+
+class Committing:
+    """The answer to one commit, once it counts: `frame` if it is packed already, else the rows of its partitions."""
+
+    __slots__ = ("_broker", "_call", "_frame", "_request", "is_answered")
+
+    def __init__(self, broker: Broker, call: Call, request: Any, frame: bytes | None) -> None:
+        self._broker = broker
+        self._call = call
+        self._request = request
+        self._frame = frame
+        self.is_answered = False
+
+    def answer(self, response: Mapping[str, Any]) -> None:
+        self.is_answered = True
+        if self._frame is not None:
+            self._broker.reply(self._call, [self._frame])
+        else:
+            self._broker.answer(self._call, response)  # type: ignore[arg-type]  # an encoder only reads it
+
+    def refuse(self, code: ErrorCode) -> None:
+        self.is_answered = True
+        self._broker.answer(self._call, _refusal(self._call, self._request, code))
 
 
 @serves(8)
 def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    def refusal(code: ErrorCode) -> Response:
-        return _refusal(call, request, code)
-
-    version = call.version
+    version = call.entry.version
     group_id = request.group_id
     try:
         shard = find_shard(broker, group_id, writes=True, may_be_empty=True)
@@ -36,62 +63,90 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
     except Refusal as refused:
         code = refused.code
     if code:
-        return refusal(code)
-    good, rows = _sorted_out(broker, call, request)
-    response = {"topics": rows}
+        return _refusal(call, request, code)
+    only = _only(broker, version, request)
+    if only is not None:
+        good: list[Commit] = [only]
+        response: Response = {}
+        acknowledge = commit_acknowledgement(version, only.topic_id if version >= _BY_ID else only.topic)
+        frame = acknowledge(call.correlation_id, only.partition)
+    else:
+        good, response = _sorted_out(broker, version, request)
+        frame = None
     if not good:
         return response
-    retention_ms = -1
-    if 2 <= version <= 4:
-        retention_ms = milliseconds(request.retention_time)
-    reply = Answering(broker, call, refusal)
+    retention_ms = milliseconds(request.retention_time) if 2 <= version <= 4 else -1
+    reply = Committing(broker, call, request, frame)
     shard.commit(
         group_id, good, broker.wall_ms + retention_ms if retention_ms >= 0 else -1, (reply, response)
     )
-    return reply.outcome
+    return SILENT if reply.is_answered else WAIT
 
 
-def _sorted_out(broker: Broker, call: Call, request: Any) -> tuple[list[Commit], list[dict[str, Any]]]:
-    """What can be committed, and the rows of the answer."""
-    topics, by_id, version = broker.image.topics, broker.image.topics_by_id, call.version
-    metadata_max = broker.config.offset_metadata_max_bytes
+def _only(broker: Broker, version: int, request: Any) -> Commit | None:
+    """The one offset that most commits are about, if that can be committed: its answer is packed, not encoded."""
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return None
+    asked = request.topics[0]
+    commit = _checked(_topic(broker, version, asked), asked.partitions[0], version, broker)
+    return commit if isinstance(commit, Commit) else None
+
+
+def _sorted_out(broker: Broker, version: int, request: Any) -> tuple[list[Commit], Response]:
+    """What can be committed, and the answer."""
     good: list[Commit] = []
     rows: list[dict[str, Any]] = []
     for asked in request.topics:
-        if version >= 10:
-            asked_id = asked.topic_id.bytes if asked.topic_id is not None else bytes(16)
-            topic, unknown = by_id.get(asked_id), ErrorCode.UNKNOWN_TOPIC_ID
-            row: dict[str, Any] = {"topic_id": asked_id}
-        else:
-            topic, unknown = topics.get(asked.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            row = {"name": asked.name}
-        rows.append(row)
-        partitions = row["partitions"] = []
-        for each in asked.partitions:
-            number, text = each.partition_index, each.committed_metadata or ""
-            code = ErrorCode.NONE
-            if topic is None:
-                code = unknown
-            elif not 0 <= number < len(topic.partitions):
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(text) > metadata_max:
-                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                epoch = each.committed_leader_epoch if version >= 6 else -1
-                good.append(Commit(topic.name, number, each.committed_offset, epoch, text, topic.topic_id))
-            partitions.append({"partition_index": number, "error_code": code})
-    return good, rows
+        topic = _topic(broker, version, asked)
+        outcomes = [_checked(topic, each, version, broker) for each in asked.partitions]
+        good += [commit for commit in outcomes if isinstance(commit, Commit)]
+        rows.append(
+            _named(asked, version)
+            | {
+                "partitions": [
+                    {"partition_index": each.partition_index, "error_code": 0 if isinstance(outcome, Commit) else outcome}
+                    for each, outcome in zip(asked.partitions, outcomes, strict=True)
+                ]
+            }
+        )  # fmt: skip
+    return good, {"topics": rows}
+
+
+def _topic(broker: Broker, version: int, asked: Any) -> TopicImage | None:
+    if version < _BY_ID:
+        return broker.image.topics.get(asked.name)
+    return None if asked.topic_id is None else broker.image.topics_by_id.get(asked.topic_id.bytes)
+
+
+def _checked(topic: TopicImage | None, asked: Any, version: int, broker: Broker) -> Commit | ErrorCode:
+    """What one row commits, or why it cannot."""
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID if version >= _BY_ID else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    number, text = asked.partition_index, asked.committed_metadata or ""
+    if not 0 <= number < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if text and len(text) > broker.config.offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    epoch = asked.committed_leader_epoch if version >= 6 else -1
+    return Commit(topic.name, number, asked.committed_offset, epoch, text, topic.topic_id)
+
+
+def _named(asked: Any, version: int) -> dict[str, Any]:
+    """A row of the answer names its topic as the request does."""
+    if version < _BY_ID:
+        return {"name": asked.name}
+    return {"topic_id": bytes(16) if asked.topic_id is None else asked.topic_id.bytes}
 
 
 def _refusal(call: Call, request: Any, code: ErrorCode) -> Response:
     return {
         "topics": [
-            {
-                **({"topic_id": topic.topic_id and topic.topic_id.bytes} if call.version >= 10 else {"name": topic.name}),
+            _named(topic, call.version)
+            | {
                 "partitions": [
                     {"partition_index": each.partition_index, "error_code": code} for each in topic.partitions
-                ],
+                ]
             }
             for topic in request.topics
         ]
-    }  # fmt: skip
+    }
