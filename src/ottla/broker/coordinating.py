@@ -51,6 +51,8 @@ _CREATE_TOPICS_VERSION: Final = 7
 _CREATE_MS: Final = 5_000
 #: After a log that could not be read, or a batch that could not be written.
 _RELOAD_MS: Final = 1_000
+#: How long a request that may wait for a load does so.
+_LOAD_WAIT_MS: Final = 5_000
 
 #: What a client may hear of a batch that was not written.
 _TOLD: Final = {
@@ -68,8 +70,8 @@ class Tenure:
     """This broker's time as the coordinator of one partition's groups; the shard's host."""
 
     __slots__ = (
-        "_batches", "_broker", "_coordinating", "at", "end", "is_loaded", "replica", "retry", "shard", "unanswered",
-        "unwritten",
+        "_batches", "_broker", "_coordinating", "at", "end", "is_loaded", "patience", "replica", "retry", "shard",
+        "unanswered", "unwritten", "visitors",
     )  # fmt: skip
 
     def __init__(self, coordinating: Coordinating, broker: Broker, replica: Replica) -> None:
@@ -82,6 +84,9 @@ class Tenure:
         self.at = -1
         self.end = -1
         self.retry: Later | None = None
+        #: Those who came while it loads and are called when that is over, and how long they wait at most.
+        self.visitors: list[Callable[[], None]] = []
+        self.patience: Later | None = None
         #: This turn's records, encoded, and the answers that wait for them.
         self.unwritten: list[tuple[bytes, bytes | None]] = []
         self.unanswered: Answers = []
@@ -274,6 +279,30 @@ class Coordinating:
                 raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return tenure.shard
 
+    def wait_for_load(self, group_id: str, again: Callable[[], None]) -> bool:
+        """Have `again` called when the shard of a group has been loaded, or is not loaded here any more, or that takes long.
+
+        A load takes a moment after most restarts, and some clients that are told of it ask only twice more before they fail.
+        """
+        topic = self._broker.image.topics[OFFSETS_TOPIC]
+        tenure = self.tenures.get(partition_of(group_id, len(topic.partitions)))
+        if tenure is None or tenure.retry is not None:
+            return False
+        if tenure.patience is None:
+            tenure.patience = Later(lambda: self._call_visitors(tenure))
+            self._broker.timers.add(tenure.patience, self._broker.now_ms + _LOAD_WAIT_MS)
+        elif tenure.patience.bucket < 0:
+            return False
+        tenure.visitors.append(again)
+        return True
+
+    def _call_visitors(self, tenure: Tenure) -> None:
+        if tenure.patience is not None and tenure.patience.bucket >= 0:
+            self._broker.timers.cancel(tenure.patience)
+        visitors, tenure.visitors = tenure.visitors, []
+        for again in visitors:
+            again()
+
     def writable_shard(self, group_id: str) -> Shard:
         """The same for a request that must write: nothing is decided that could not be written."""
         shard = self.shard(group_id)
@@ -305,6 +334,7 @@ class Coordinating:
         tenure = self.tenures.pop(replica.number, None)
         if tenure is not None:
             self._end(tenure)
+            self._call_visitors(tenure)
 
     def _end(self, tenure: Tenure) -> None:
         self._loading.pop(tenure, None)
@@ -327,6 +357,7 @@ class Coordinating:
 
         fresh.retry = Later(again)
         self._broker.timers.add(fresh.retry, self._broker.now_ms + _RELOAD_MS)
+        self._call_visitors(tenure)
 
     # --- loading ------------------------------------------------------------------------------------------------
 
@@ -366,47 +397,53 @@ class Coordinating:
             return _SLICE_BYTES
         # Compaction leaves batches without records: those at the end of a piece are passed over.
         passed = tenure.at
-        #: The offsets of this piece that no later one has replaced. What they replay to depends on no other kind of record.
-        latest: dict[bytes | None, Record] = {}
+        offsets: list[Record] = []
         try:
             for batch in whole_batches(data):
                 header = HEADER.unpack_from(batch)
                 if not header[5] & CONTROL_BIT:
                     for record in decode_batch(batch):
                         if record.key is not None and record.key[:2] == _OFFSET_KIND:
-                            latest[record.key] = record
+                            offsets.append(record)
                         else:
                             self._replay(tenure, record)
                 passed = header[0] + header[6] + 1
         except CorruptRecords as error:
             self.reload(tenure, str(error))
             return _SLICE_BYTES
-        for record in latest.values():
-            self._replay(tenure, record)
+        # What they replay to depends on no other kind of record, and only the last of a key counts; unless that is damaged.
+        latest = {record.key: record for record in offsets}
+        if not all(self._replay(tenure, record) for record in latest.values()):
+            for record in offsets:
+                self._replay(tenure, record)
         if not data or passed <= tenure.at or passed >= tenure.end:
             self._loaded(tenure)
         else:
             tenure.at = passed
         return len(data)
 
-    def _replay(self, tenure: Tenure, record: Record) -> None:
+    def _replay(self, tenure: Tenure, record: Record) -> bool:
+        """Whether the record is one of ours."""
         if record.offset < tenure.at:
-            return
+            return True
         try:
             known = decode(record.key, record.value)
         except Malformed as damage:
             self._broker.say_once(
                 f"{OFFSETS_TOPIC}-{tenure.replica.number}: the record at {record.offset} is left out: {damage}"
             )
-            return
-        if known is not None:
-            tenure.shard.replay(known)
+            return False
+        if known is None:
+            return False
+        tenure.shard.replay(known)
+        return True
 
     def _loaded(self, tenure: Tenure) -> None:
         self._loading.pop(tenure, None)
         tenure.is_loaded = True
         tenure.wait_for_loaded()
         tenure.shard.loaded(self._broker.now_ms)
+        self._call_visitors(tenure)
 
     # --- the topic ----------------------------------------------------------------------------------------------
 
