@@ -118,10 +118,3 @@ def test_groups_wait_for_the_third_broker(start_cluster: Callable[..., RunningCl
     known = cluster.partitions(OFFSETS_TOPIC, 3)
     assert len(known) == OFFSETS_PARTITIONS
     assert all(sorted(each.replicas) == [1, 2, 3] for each in known.values())
-
-
-def test_how_many_replicas_is_configured(start_cluster: Callable[..., RunningCluster]) -> None:
-    cluster = start_cluster(2, offsets_topic_replication_factor="2", offsets_topic_num_partitions="7")
-    cluster.wait_until(lambda: coordinator_of(cluster, "g") is not None, "a coordinator")
-    known = cluster.partitions(OFFSETS_TOPIC, 1)
-    assert [sorted(each.replicas) for each in known.values()] == [[1, 2]] * 7
