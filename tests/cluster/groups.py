@@ -24,7 +24,7 @@ from tests.crash.broker_process import Wire
 
 OFFSETS_TOPIC = "__consumer_offsets"
 PARTITIONS = 4
-FIND_COORDINATOR, OFFSET_FETCH = 10, 9
+FIND_COORDINATOR, OFFSET_FETCH, ELECT_LEADERS, ALTER_REASSIGNMENTS = 10, 9, 43, 45
 #: So often a member commits, if it has read something.
 _COMMIT_S = 0.1
 _LOOK_S = 0.1
@@ -238,19 +238,38 @@ def coordinator_of(cluster: RunningCluster, group: str) -> int | None:
 _NAMES = itertools.count()
 
 
+def move(cluster: RunningCluster, via: int, replicas: Iterable[Iterable[int]]) -> None:
+    """Give each partition of the groups' topic these replicas, the first of which leads; wait until that is so."""
+    wanted = [tuple(each) for each in replicas]
+    rows = [{"partition_index": number, "replicas": list(each)} for number, each in enumerate(wanted)]
+    numbers = [{"topic": OFFSETS_TOPIC, "partitions": list(range(len(wanted)))}]
+    with Wire(cluster.nodes[via].address) as wire:
+        answer = wire.ask(
+            ALTER_REASSIGNMENTS, 1, timeout=10_000, allow_replication_factor_change=True,
+            topics=[{"name": OFFSETS_TOPIC, "partitions": rows}],
+        )  # fmt: skip
+        assert answer.error_code.value == 0
+
+        def is_moved() -> bool:
+            wire.ask(ELECT_LEADERS, 2, election_type=0, topic_partitions=numbers, timeout=10_000)
+            known = cluster.partitions(OFFSETS_TOPIC, via)
+            return all(
+                (known[at].leader, known[at].isr) == (each[0], tuple(sorted(each)))
+                for at, each in enumerate(wanted)
+            )
+
+        cluster.wait_until(is_moved, "the groups' partitions have moved")
+
+
 def names_led_by(cluster: RunningCluster, leader: int, count: int) -> list[str]:
-    """Names of groups that this broker coordinates now."""
+    """Names of groups that this broker coordinates now, whoever did before."""
     cluster.wait_until(lambda: coordinator_of(cluster, "any") is not None, "there are coordinators")
-    via = cluster.running()[0]
-
-    def is_led() -> bool:
-        known = cluster.partitions(OFFSETS_TOPIC, via)
-        return len(known) > 0 and all(len(each.isr) == 3 for each in known.values())
-
-    cluster.wait_until(is_led, "all partitions of the groups are in sync")
-    known = cluster.partitions(OFFSETS_TOPIC, via)
+    partitions = len(cluster.partitions(OFFSETS_TOPIC, leader))
+    nodes = sorted(cluster.nodes)
+    spread = [nodes[at % len(nodes) :] + nodes[: at % len(nodes)] for at in range(partitions)]
+    move(cluster, leader, spread)
     names = (f"readers-{number}" for number in _NAMES)
-    led = (name for name in names if known[partition_of(name, len(known))].leader == leader)
+    led = (name for name in names if spread[partition_of(name, partitions)][0] == leader)
     return list(itertools.islice(led, count))
 
 

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer
 
-from tests.cluster.groups import FIND_COORDINATOR, OFFSETS_TOPIC, PARTITIONS, Groups, coordinator_of
+from tests.cluster.groups import FIND_COORDINATOR, OFFSETS_TOPIC, PARTITIONS, Groups, coordinator_of, move
 from tests.cluster.running_cluster import RunningCluster
-from tests.cluster.test_moves import ALTER_REASSIGNMENTS
 from tests.cluster.topics import QUIET, controller_first, new_topic, write
 from tests.crash.broker_process import Wire
 
@@ -77,20 +76,10 @@ def test_the_partition_of_a_group_is_moved(shared: RunningCluster) -> None:
     _controller, first, second = controller_first(shared)
     topic = new_wide_topic(shared)
     with Groups(shared, topic, first) as groups:
-        rest = [node for node in ALL if node != first]
-        for replicas in (
-            [second, *(node for node in rest if node != second)],
-            [second, *(n for n in ALL if n != second)],
-        ):
-            rows = [{"partition_index": number, "replicas": replicas} for number in range(OFFSETS_PARTITIONS)]
-            with Wire(shared.nodes[second].address) as wire:
-                answer = wire.ask(
-                    ALTER_REASSIGNMENTS, 1, timeout=10_000, allow_replication_factor_change=True,
-                    topics=[{"name": OFFSETS_TOPIC, "partitions": rows}],
-                )  # fmt: skip
-            assert answer.error_code.value == 0
-            shared.wait_in_sync(OFFSETS_TOPIC, second, replicas, range(OFFSETS_PARTITIONS))
-            assert all(coordinator_of(shared, name) != first for name in groups.names)
+        third = next(node for node in ALL if node not in (first, second))
+        for replicas in ((second, third), (second, third, first)):
+            move(shared, second, [replicas] * OFFSETS_PARTITIONS)
+            assert all(coordinator_of(shared, name) == second for name in groups.names)
             groups.wait_for_more()
         groups.wait_shared()
 
@@ -129,10 +118,3 @@ def test_groups_wait_for_the_third_broker(start_cluster: Callable[..., RunningCl
     known = cluster.partitions(OFFSETS_TOPIC, 3)
     assert len(known) == OFFSETS_PARTITIONS
     assert all(sorted(each.replicas) == [1, 2, 3] for each in known.values())
-
-
-def test_how_many_replicas_is_configured(start_cluster: Callable[..., RunningCluster]) -> None:
-    cluster = start_cluster(2, offsets_topic_replication_factor="2", offsets_topic_num_partitions="7")
-    cluster.wait_until(lambda: coordinator_of(cluster, "g") is not None, "a coordinator")
-    known = cluster.partitions(OFFSETS_TOPIC, 1)
-    assert [sorted(each.replicas) for each in known.values()] == [[1, 2]] * 7

@@ -431,6 +431,34 @@ def test_only_a_member_in_its_epoch_commits_and_asks_for_offsets(
     world.shard.check_fetch("g", None, -1, world.now_ms)
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_who_is_behind_its_epoch_commits_what_it_has_had_since(
+    world: World, t: bytes, is_moved: bool
+) -> None:
+    """KIP-1251: the answer that told it of its epoch may be on its way, or lost."""
+    one = Client(world, "one", "t").beat()
+    two = Client(world, "two", "t").beat()
+    settle(one, two)
+    assert (one.epoch, two.epoch) == (2, 2)
+    if is_moved:
+        world.begin()
+
+    def outcome(client: Client, epoch: int, *numbers: int) -> ErrorCode:
+        commits = [Commit("t", number, 1, 0, "", t) for number in numbers]
+        return world.shard.check_commit(
+            "g", epoch, client.name, None, world.now_ms, version=9, commits=commits
+        )
+
+    assert outcome(one, 1, *one.numbers) is ErrorCode.NONE
+    assert outcome(one, 1, one.numbers[0], two.numbers[0]) is ErrorCode.STALE_MEMBER_EPOCH
+    assert outcome(one, 0, *one.numbers) is ErrorCode.STALE_MEMBER_EPOCH, "it had nothing then"
+    assert outcome(one, 3, *one.numbers) is ErrorCode.STALE_MEMBER_EPOCH
+    assert outcome(two, 1, *two.numbers) is ErrorCode.STALE_MEMBER_EPOCH, "they were another's"
+    assert outcome(one, 1) is ErrorCode.STALE_MEMBER_EPOCH
+    with pytest.raises(Refusal):
+        world.shard.check_fetch("g", "one", 1, world.now_ms)
+
+
 def commit(world: World, offset: int) -> None:
     world.shard.commit("g", [Commit("t", 0, offset, 0, "", bytes(16))], -1, (Heard(), {"error_code": 0}))
 

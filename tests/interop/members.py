@@ -30,6 +30,7 @@ class Member:
             text=True,
             env={**os.environ, **(environment or {})},
         )
+        self.command = list(command)
         self._heard = threading.Condition()
         self.parts: set[Place] = set()
         self.read: list[tuple[str, int, int]] = []

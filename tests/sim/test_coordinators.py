@@ -15,8 +15,9 @@ SETTINGS = {
 
 
 class Cluster(Quiet):
-    def __init__(self, count: int = 3) -> None:
-        super().__init__(count, settings=SETTINGS)
+    def __init__(self, count: int = 3, **settings: str) -> None:
+        own = {name.replace("_", "."): value for name, value in settings.items()}
+        super().__init__(count, settings=SETTINGS | own)
         self.create("t", tuple(range(1, count + 1)))
 
     def find(self, group: str = "g") -> int:
@@ -124,6 +125,12 @@ def test_the_sessions_of_members_begin_anew_with_a_coordinator() -> None:
     assert cluster.heartbeat(member_id) == 0
     cluster.run(31_000)
     assert cluster.heartbeat(member_id) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_how_many_replicas_the_topic_has_is_configured() -> None:
+    cluster = Cluster(2, offsets_topic_replication_factor="2")
+    assert cluster.find() in (1, 2)
+    assert [sorted(each.replicas) for each in cluster.image_topic(TOPIC).partitions] == [[1, 2]] * 4
 
 
 def test_the_topic_waits_for_enough_brokers() -> None:

@@ -52,6 +52,8 @@ _CREATE_TOPICS_VERSION: Final = 7
 _CREATE_MS: Final = 5_000
 #: After a log that could not be read, or a batch that could not be written.
 _RELOAD_MS: Final = 1_000
+#: How long a request that may wait for a load does so.
+_LOAD_WAIT_MS: Final = 5_000
 
 #: What a client may hear of a batch that was not written.
 _TOLD: Final = {
@@ -69,8 +71,8 @@ class Tenure:
     """This broker's time as the coordinator of one partition's groups; the shard's host."""
 
     __slots__ = (
-        "_batches", "_broker", "_coordinating", "at", "end", "is_loaded", "replica", "retry", "shard", "unanswered",
-        "unwritten",
+        "_batches", "_broker", "_coordinating", "at", "end", "is_loaded", "patience", "replica", "retry", "shard",
+        "unanswered", "unwritten", "visitors",
     )  # fmt: skip
 
     def __init__(self, coordinating: Coordinating, broker: Broker, replica: Replica) -> None:
@@ -83,6 +85,9 @@ class Tenure:
         self.at = -1
         self.end = -1
         self.retry: Later | None = None
+        #: Those who came while it loads and are called when that is over, and how long they wait at most.
+        self.visitors: list[Callable[[], None]] = []
+        self.patience: Later | None = None
         #: This turn's records, encoded, and the answers that wait for them.
         self.unwritten: list[tuple[bytes, bytes | None]] = []
         self.unanswered: Answers = []
@@ -284,6 +289,30 @@ class Coordinating:
                 raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return tenure.shard
 
+    def wait_for_load(self, group_id: str, again: Callable[[], None]) -> bool:
+        """Have `again` called when the shard of a group has been loaded, or is not loaded here any more, or that takes long.
+
+        A load takes a moment after most restarts, and some clients that are told of it ask only twice more before they fail.
+        """
+        topic = self._broker.image.topics[OFFSETS_TOPIC]
+        tenure = self.tenures.get(partition_of(group_id, len(topic.partitions)))
+        if tenure is None or tenure.retry is not None:
+            return False
+        if tenure.patience is None:
+            tenure.patience = Later(lambda: self._call_visitors(tenure))
+            self._broker.timers.add(tenure.patience, self._broker.now_ms + _LOAD_WAIT_MS)
+        elif tenure.patience.bucket < 0:
+            return False
+        tenure.visitors.append(again)
+        return True
+
+    def _call_visitors(self, tenure: Tenure) -> None:
+        if tenure.patience is not None and tenure.patience.bucket >= 0:
+            self._broker.timers.cancel(tenure.patience)
+        visitors, tenure.visitors = tenure.visitors, []
+        for again in visitors:
+            again()
+
     def writable_shard(self, group_id: str) -> Shard:
         """The same for a request that must write: nothing is decided that could not be written."""
         shard = self.shard(group_id)
@@ -315,6 +344,7 @@ class Coordinating:
         tenure = self.tenures.pop(replica.number, None)
         if tenure is not None:
             self._end(tenure)
+            self._call_visitors(tenure)
 
     def _end(self, tenure: Tenure) -> None:
         self._loading.pop(tenure, None)
@@ -337,6 +367,7 @@ class Coordinating:
 
         fresh.retry = Later(again)
         self._broker.timers.add(fresh.retry, self._broker.now_ms + _RELOAD_MS)
+        self._call_visitors(tenure)
 
     # --- loading ------------------------------------------------------------------------------------------------
 
@@ -421,6 +452,7 @@ class Coordinating:
         tenure.is_loaded = True
         tenure.wait_for_loaded()
         tenure.shard.loaded(self._broker.now_ms)
+        self._call_visitors(tenure)
 
     # --- the topic ----------------------------------------------------------------------------------------------
 

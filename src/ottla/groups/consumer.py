@@ -7,9 +7,10 @@ member. A heartbeat that joins a classic group of consumers makes it a consumer 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.groups.assignors import NOTHING, Places
+from ottla.groups.assignors import NOTHING, Place, Places
 from ottla.groups.consumer_group import ConsumerGroup, rows
 from ottla.groups.consumer_member import AWAY, Member, Subscription
 from ottla.groups.decision import Decision, Reply
@@ -240,6 +241,21 @@ class Consumer:
         if version < _COMMIT_VERSION_MIN:
             return ErrorCode.UNSUPPORTED_VERSION
         return ErrorCode.NONE if epoch == member.holding.epoch else ErrorCode.STALE_MEMBER_EPOCH
+
+    def check_commit(
+        self, group: ConsumerGroup, member_id: str, epoch: int, version: int, places: Sequence[Place]
+    ) -> ErrorCode:
+        """Whether this caller may commit offsets of these partitions.
+
+        KIP-1251: a member that has not heard of its present epoch yet may commit what it had in the one that it knows, and has.
+        """
+        code = self.check_epoch(group, member_id, epoch, version)
+        if code is not ErrorCode.STALE_MEMBER_EPOCH or epoch > group.members[member_id].holding.epoch:
+            return code
+        are_its_own = bool(places) and all(
+            group.owners.get(place) == member_id and group.since[place] <= epoch for place in places
+        )
+        return ErrorCode.NONE if are_its_own else code
 
     # --- settings ---------------------------------------------------------------------------------------------------
 

@@ -47,7 +47,7 @@ class Phase(Enum):
 class ConsumerGroup:
     __slots__ = (
         "assignment_epoch", "classic_count", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns",
-        "static", "supporters", "target_due_ms", "targets", "topics_version", "wishes",
+        "since", "static", "supporters", "target_due_ms", "targets", "topics_version", "wishes",
     )  # fmt: skip
 
     type: Final = CONSUMER_TYPE
@@ -71,6 +71,8 @@ class ConsumerGroup:
         self.static: dict[str, str] = {}
         self.targets: dict[str, Places] = {}
         self.owners: dict[Place, str] = {}
+        #: The epoch of its owner in which that was given a partition (KIP-1251).
+        self.since: dict[Place, int] = {}
         #: What each pattern in use matches.
         self.patterns: dict[str, frozenset[str]] = {}
         #: The host's version of the topics that the hash and the patterns were last looked at with.
@@ -201,15 +203,21 @@ class ConsumerGroup:
             _places(value["assigned_partitions"]), _places(value["partitions_pending_revocation"]),
         )  # fmt: skip
         self._hold(member, holding)
+        for row in (*value["assigned_partitions"], *value["partitions_pending_revocation"]):
+            # Brokers before Kafka 4.3 do not write them.
+            for number, epoch in zip(row["partitions"], row.get("assignment_epochs") or (), strict=False):
+                self.since[row["topic_id"], number] = epoch
 
     def _hold(self, member: Member, holding: Holding) -> None:
         owners, member_id = self.owners, member.member_id
         held = holding.held
         for place in member.holding.held - held:
             if owners.get(place) == member_id:
-                del owners[place]
+                del owners[place], self.since[place]
         for place in held:
-            owners[place] = member_id
+            if owners.get(place) != member_id:
+                owners[place] = member_id
+                self.since[place] = holding.epoch
         member.holding = holding
 
     def record(self, epoch: int, metadata_hash: int) -> Record:
@@ -237,10 +245,21 @@ class ConsumerGroup:
             (CURRENT_ASSIGNMENT, self.group_id, member_id),
             {
                 "member_epoch": holding.epoch, "previous_member_epoch": holding.previous_epoch, "state": holding.state,
-                "assigned_partitions": rows(holding.assigned),
-                "partitions_pending_revocation": rows(holding.revoking),
+                "assigned_partitions": self._dated(member_id, holding.epoch, holding.assigned),
+                "partitions_pending_revocation": self._dated(member_id, holding.epoch, holding.revoking),
             },
         )  # fmt: skip
+
+    def _dated(self, member_id: str, epoch: int, places: Places) -> list[dict[str, Any]]:
+        """Partitions with the epochs in which the member was given them; what it does not have yet it is given now."""
+
+        def since(place: Place) -> int:
+            return self.since[place] if self.owners.get(place) == member_id else epoch
+
+        return [
+            {**row, "assignment_epochs": [since((row["topic_id"], number)) for number in row["partitions"]]}
+            for row in rows(places)
+        ]
 
     def pattern_record(
         self, pattern: str, topics: Iterable[str] | None, version: int, wall_ms: int

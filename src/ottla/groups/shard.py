@@ -162,8 +162,9 @@ class Shard:
         now_ms: int,
         *,
         version: int = 0,
+        commits: Sequence[Commit] = (),
     ) -> ErrorCode:
-        """Whether somebody may commit offsets for a group."""
+        """Whether somebody may commit these offsets for a group."""
         group = self.groups.get(group_id)
         if group is None:
             if generation < 0:
@@ -171,7 +172,8 @@ class Shard:
             return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, Group):
             return self.classic.check_commit(group, generation, member_id, instance_id, now_ms)
-        return self.consumer.check_epoch(group, member_id, generation, version)
+        places = [(each.topic_id, each.partition) for each in commits]
+        return self.consumer.check_commit(group, member_id, generation, version, places)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int, now_ms: int) -> None:
         """Whether somebody may see a group's offsets; raises Refusal. Of a classic group everybody may."""

@@ -184,22 +184,32 @@ def test_a_batch_that_cannot_be_written_is_no_commit(driver: Any) -> None:
     assert member.heartbeat() == 0 and set(member.commit({("t", 0): 3}).values()) == {0}
 
 
-def test_while_a_partition_is_loaded_it_says_so(driver: Any) -> None:
+def commit_fields(member: Member, offset: int, text: str = "") -> dict[str, Any]:
+    return {
+        "group_id": "g", "generation_id_or_member_epoch": 1, "member_id": member.member_id,
+        "topics": topic_rows({("t", 0): offset}, text),
+    }  # fmt: skip
+
+
+@pytest.fixture
+def long(driver: Any) -> Member:
+    """A member of a group whose log takes more than a turn to read."""
     client = driver.connect()
     find(client)
     member = Member(driver, "g")
     settle(member)
     for at in range(400):
-        client.ask(
-            COMMIT, 9, group_id="g", generation_id_or_member_epoch=1, member_id=member.member_id,
-            topics=topic_rows({("t", 0): at}, "x" * 1500),
-        )  # fmt: skip
+        client.ask(COMMIT, 9, **commit_fields(member, at, "x" * 1500))
+    return member
+
+
+def test_while_a_partition_is_loaded_it_says_so(driver: Any, long: Member) -> None:
+    client, member = driver.connect(), long
     replica = driver.replica("__consumer_offsets", 3)
     driver.broker.coordinating.rest(replica, driver.now_ms)
     assert set(member.commit({("t", 0): 9}).values()) == {ErrorCode.NOT_COORDINATOR}
     driver.broker.coordinating.lead(replica, driver.now_ms)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert set(member.commit({("t", 0): 9}).values()) == {loading}
     assert client.ask(9, 7, group_id="g", topics=None).error_code == loading
     assert client.ask(DESCRIBE, 5, groups=["g"]).groups[0].error_code == loading
     # Nobody is missed yet.
@@ -207,3 +217,43 @@ def test_while_a_partition_is_loaded_it_says_so(driver: Any) -> None:
     driver.advance(500)
     assert committed(client, "g") == {("t", 0): 399}
     assert member.heartbeat() == 0
+
+
+def test_a_commit_waits_while_a_partition_is_loaded(driver: Any, long: Member) -> None:
+    coordinating, replica = driver.broker.coordinating, driver.replica("__consumer_offsets", 3)
+    coordinating.rest(replica, driver.now_ms)
+    coordinating.lead(replica, driver.now_ms)
+    waiting = driver.connect()
+    waiting.send(COMMIT, 9, **commit_fields(long, 1000))
+    assert waiting.answers == []
+    driver.advance(500)
+    [answer] = waiting.answers
+    assert answer.topics[0].partitions[0].error_code == 0
+    assert committed(driver.connect(), "g") == {("t", 0): 1000}
+
+
+def test_a_commit_that_waits_for_a_load_hears_that_the_role_is_over(driver: Any, long: Member) -> None:
+    coordinating, replica = driver.broker.coordinating, driver.replica("__consumer_offsets", 3)
+    coordinating.rest(replica, driver.now_ms)
+    coordinating.lead(replica, driver.now_ms)
+    waiting = driver.connect()
+    waiting.send(COMMIT, 9, **commit_fields(long, 1000))
+    coordinating.rest(replica, driver.now_ms)
+    driver.turn()
+    [answer] = waiting.answers
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_commit_does_not_wait_for_ever(driver: Any, long: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinating, replica = driver.broker.coordinating, driver.replica("__consumer_offsets", 3)
+    coordinating.rest(replica, driver.now_ms)
+    coordinating.lead(replica, driver.now_ms)
+    waiting = driver.connect()
+    waiting.send(COMMIT, 9, **commit_fields(long, 1000))
+    # A disk that is very slow.
+    monkeypatch.setattr(coordinating, "_load_slice", lambda _tenure: 1 << 30)
+    driver.advance(6000)
+    [answer] = waiting.answers
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    later = waiting.ask(COMMIT, 9, **commit_fields(long, 1000))
+    assert later.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

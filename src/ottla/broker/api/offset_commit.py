@@ -1,9 +1,11 @@
 """OffsetCommit (8): a group notes how far it has read. The answer waits until that is written and counts.
 
-A member commits in its generation; who has none (generation -1) may commit while the group has no members. Errors by partition:
-UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID (version 10 names topics by id), OFFSET_METADATA_TOO_LARGE; for all:
-UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, GROUP_ID_NOT_FOUND (version 9), REBALANCE_IN_PROGRESS, INVALID_GROUP_ID
-and those of a coordinator that is elsewhere or not ready.
+A member commits in its generation; one of a consumer group may be behind its epoch, for partitions that it has had since (KIP-1251).
+Who has none (generation -1) may commit while the group has no members. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
+UNKNOWN_TOPIC_ID (version 10 names topics by id), OFFSET_METADATA_TOO_LARGE; for all: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
+ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, GROUP_ID_NOT_FOUND (version 9), REBALANCE_IN_PROGRESS, INVALID_GROUP_ID and those of a
+coordinator that is elsewhere or not ready. While the groups are loaded it waits for them, for some seconds: librdkafka asks twice more
+within a third of a second, and then its application has the error.
 """
 
 from __future__ import annotations
@@ -56,23 +58,29 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
     group_id = request.group_id
     try:
         shard = find_shard(broker, group_id, writes=True, may_be_empty=True)
-        code = shard.check_commit(
-            group_id, request.generation_id_or_member_epoch, request.member_id,
-            request.group_instance_id if version >= 7 else None, now_ms, version=version,
-        )  # fmt: skip
     except Refusal as refused:
-        code = refused.code
+        if refused.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+
+            def again() -> None:
+                response = offset_commit(broker, call, request, broker.now_ms)
+                if response is not WAIT and response is not SILENT:
+                    broker.answer(call, response)
+
+            if broker.coordinating.wait_for_load(group_id, again):
+                return WAIT
+        return _refusal(call, request, refused.code)
+    only = _only(broker, version, request)
+    good, response = ([only], {}) if only is not None else _sorted_out(broker, version, request)
+    code = shard.check_commit(
+        group_id, request.generation_id_or_member_epoch, request.member_id,
+        request.group_instance_id if version >= 7 else None, now_ms, version=version, commits=good,
+    )  # fmt: skip
     if code:
         return _refusal(call, request, code)
-    only = _only(broker, version, request)
+    frame = None
     if only is not None:
-        good: list[Commit] = [only]
-        response: Response = {}
         acknowledge = commit_acknowledgement(version, only.topic_id if version >= _BY_ID else only.topic)
         frame = acknowledge(call.correlation_id, only.partition)
-    else:
-        good, response = _sorted_out(broker, version, request)
-        frame = None
     if not good:
         return response
     retention_ms = milliseconds(request.retention_time) if 2 <= version <= 4 else -1
