@@ -158,10 +158,12 @@ class Tenure:
             return
         try:
             encoded = [encode(record) for record in records]
-        except Malformed:
-            # Nothing has changed: whoever makes records that are not replayed asks first whether they fit.
+        except Malformed as reason:
+            # Whoever replays records itself asks first whether they fit, so that nothing has changed; unless numbers ran out.
             for reply, _response in answers:
                 reply.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            if is_replayed:
+                self._coordinating.reload(self, str(reason))
             return
         if not is_replayed:
             replay = self.shard.replay
@@ -366,41 +368,44 @@ class Coordinating:
             return _SLICE_BYTES
         # Compaction leaves batches without records: those at the end of a piece are passed over.
         passed = tenure.at
-        #: The offsets of this piece that no later one has replaced. What they replay to depends on no other kind of record.
-        latest: dict[bytes | None, Record] = {}
+        #: The offsets of this piece, by key: the last that makes sense counts. What they replay to depends on no other kind.
+        offsets: dict[bytes, list[Record]] = {}
         try:
             for batch in whole_batches(data):
                 header = HEADER.unpack_from(batch)
                 if not header[5] & CONTROL_BIT:
                     for record in decode_batch(batch):
                         if record.key is not None and record.key[:2] == _OFFSET_KIND:
-                            latest[record.key] = record
+                            offsets.setdefault(record.key, []).append(record)
                         else:
                             self._replay(tenure, record)
                 passed = header[0] + header[6] + 1
         except CorruptRecords as error:
             self.reload(tenure, str(error))
             return _SLICE_BYTES
-        for record in latest.values():
-            self._replay(tenure, record)
+        for records in offsets.values():
+            while records and not self._replay(tenure, records.pop()):
+                pass
         if not data or passed <= tenure.at or passed >= tenure.end:
             self._loaded(tenure)
         else:
             tenure.at = passed
         return len(data)
 
-    def _replay(self, tenure: Tenure, record: Record) -> None:
+    def _replay(self, tenure: Tenure, record: Record) -> bool:
+        """False if it is of a kind or version that is not known here, or damaged."""
         if record.offset < tenure.at:
-            return
+            return True
         try:
             known = decode(record.key, record.value)
         except Malformed as damage:
             self._broker.say_once(
                 f"{OFFSETS_TOPIC}-{tenure.replica.number}: the record at {record.offset} is left out: {damage}"
             )
-            return
+            return False
         if known is not None:
             tenure.shard.replay(known)
+        return known is not None
 
     def _loaded(self, tenure: Tenure) -> None:
         self._loading.pop(tenure, None)
