@@ -39,6 +39,17 @@ def test_a_request_before_anybody_asked_is_for_somebody_else(driver: Any) -> Non
     assert client.ask(LIST).groups == ()
 
 
+def test_the_topic_keeps_its_partitions(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    Member(driver, "g").commit({("t", 0): 5})
+    topics = [{"name": "__consumer_offsets", "count": 60, "assignments": None}]
+    [row] = client.ask(37, topics=topics, timeout=1000, validate_only=False).results
+    assert row.error_code == ErrorCode.INVALID_PARTITIONS and "groups" in row.error_message
+    # With another number of partitions it would be looked for elsewhere.
+    assert committed(client, "g") == {("t", 0): 5}
+
+
 def test_asking_for_metadata_makes_it_not(driver: Any) -> None:
     answer = driver.connect().ask(3, topics=[{"name": "__consumer_offsets"}], allow_auto_topic_creation=True)
     assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
