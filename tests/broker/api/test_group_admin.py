@@ -201,6 +201,21 @@ def test_a_batch_that_cannot_be_written_is_no_commit(driver: Any) -> None:
     assert member.heartbeat() == 0 and set(member.commit({("t", 0): 3}).values()) == {0}
 
 
+def test_what_is_too_much_for_one_batch_is_written_in_several(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    client.create("wide", 80)
+    replica = driver.replica("__consumer_offsets", 3)
+    replica.configure(type(replica.config).resolve({"max.message.bytes": "300000"}, driver.broker.config))
+    offsets = {("wide", number): number for number in range(80)}
+    assert set(Member(driver, "g").commit(offsets, metadata="x" * 4096).values()) == {0}
+    assert committed(client, "g") == offsets
+    driver.broker.coordinating.rest(replica, driver.now_ms)
+    driver.broker.coordinating.lead(replica, driver.now_ms)
+    driver.advance(100)
+    assert committed(client, "g") == offsets
+
+
 def test_a_record_that_cannot_be_made_leaves_the_group_as_it_was_written(driver: Any) -> None:
     client = driver.connect()
     find(client)
