@@ -1,4 +1,5 @@
 import random
+import tracemalloc
 
 from ottla.broker.timers import Timers
 
@@ -53,6 +54,44 @@ def test_what_is_cancelled_does_not_ring_and_leaves_nothing_behind() -> None:
     assert timers.next_ms is None
     timers.expire(60_000)
     assert [alarm.rang_ms for alarm in alarms] == [None] * 100
+
+
+def test_deadlines_of_weeks_that_are_cancelled_are_not_kept_for_weeks() -> None:
+    timers = Timers()
+    kept = [Alarm(day * 86_400_000) for day in range(1, 20)]
+    for alarm in kept:
+        timers.add(alarm, alarm.deadline_ms)
+    tracemalloc.start()
+    try:
+        for at in range(40_000):
+            alarm = Alarm(2**31 - 1 - 16 * at)
+            timers.add(alarm, alarm.deadline_ms)
+            timers.cancel(alarm)
+        assert tracemalloc.get_traced_memory()[0] < 5_000_000
+    finally:
+        tracemalloc.stop()
+    timers.expire(2**31)
+    assert all(alarm.rang_ms for alarm in kept)
+
+
+def test_an_alarm_that_rings_may_have_the_empty_ones_swept_away() -> None:
+    timers = Timers()
+
+    class Busy(Alarm):
+        def expire(self, now_ms: int) -> None:
+            super().expire(now_ms)
+            for at in range(40_000):
+                other = Alarm(0)
+                timers.add(other, 10_000 + 16 * at)
+                timers.cancel(other)
+
+    alarms = [Busy(100), Alarm(100), Alarm(200), Alarm(5_000_000)]
+    for alarm in alarms:
+        timers.add(alarm, alarm.deadline_ms)
+    timers.expire(300)
+    assert [alarm.rang_ms for alarm in alarms] == [300, 300, 300, None]
+    timers.expire(6_000_000)
+    assert alarms[-1].rang_ms == 6_000_000
 
 
 def test_an_alarm_that_is_set_again_while_it_rings() -> None:

@@ -131,6 +131,32 @@ def test_uniform_moves_along_chains_where_subscriptions_differ() -> None:
     assert shares["c"] == had_b
 
 
+class Id(bytes):
+    """The id of a topic that counts how often it is looked at."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Id.looks += 1
+        return bytes.__hash__(self)
+
+
+def test_a_large_group_whose_subscriptions_differ_is_not_gone_through_for_each_member() -> None:
+    ids = [Id(f"{at:02}".encode()) for at in range(40)]
+    topics = {each: TopicView(each.decode(), each, (frozenset[str](),) * 11) for each in ids}
+    readers = [
+        Reader(f"m{at:03}", None, None, frozenset(ids[(at * 7 + step * 3) % 40] for step in range(10 + at % 2)))
+        for at in range(200)
+    ]
+    shares = uniform(readers, topics)
+    assert {len(share) for share in shares.values()} == {2, 3}
+    readers = again(readers, shares)
+    Id.looks = 0
+    assert uniform(readers, topics) == shares
+    # Some looks for each of their 2,100 subscriptions; and not again for each of the 200.
+    assert Id.looks < 40_000
+
+
 def test_uniform_gives_to_those_in_the_same_rack() -> None:
     racks = tuple(frozenset(rack) for rack in ("a", "b", "c", "a", "b", "c"))
     topics = {b"t": TopicView("t", b"t", racks)}

@@ -108,6 +108,34 @@ def test_who_does_not_give_up_in_time_is_lost_though_it_heartbeats(world: World,
     assert two.beat().numbers == [0, 1, 2, 3]
 
 
+def test_who_has_given_up_in_time_stays(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    two = Client(world, "two", "t").beat()
+    one.beat()
+    for _ in range(6):
+        world.advance(REBALANCE_MS // 3)
+        one.beat(), two.beat()
+    assert one.numbers and sorted(one.numbers + two.numbers) == [0, 1, 2, 3]
+
+
+def test_who_says_everything_is_told_everything(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    assert one.beat().answer["assignment"] is None
+    assert one.beat(**one.said).answer["assignment"]["topic_partitions"]
+    for less in ({"names": None}, {"rebalance_timeout_ms": -1}, {"owned": None}):
+        assert one.beat(**one.said | less).answer["assignment"] is None
+
+
+def test_an_epoch_long_past_is_not_one_whose_answer_was_lost(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t").beat()
+    for count in (5, 6):
+        world.make_topic("t", count)
+        one.beat()
+    assert one.epoch == 3
+    assert refused(one, member_epoch=1) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert one.beat(member_epoch=2).epoch == 3
+
+
 def test_an_answer_that_was_lost_is_told_again(world: World, t: bytes) -> None:
     one = Client(world, "one", "t").beat()
     Client(world, "two", "t").beat()
@@ -265,6 +293,31 @@ def test_a_member_that_joins_under_another_instance_is_not_the_former_one_any_mo
     assert Client(world, "two", "t", instance_id="i").beat().epoch == one.epoch + 1
 
 
+def test_a_static_member_may_be_away_longer_than_it_had_to_give_up_something(world: World, t: bytes) -> None:
+    one = Client(world, "one", "t", instance_id="i").beat()
+    two = Client(world, "two", "t").beat()
+    one.beat()
+    one.beat(member_epoch=-2)
+    for _ in range(3):
+        world.advance(REBALANCE_MS // 2)
+        two.beat()
+    assert group_of(world).state is Phase.STABLE
+    epoch = group_of(world).epoch
+    back = Client(world, "back", "t", instance_id="i").beat()
+    assert len(back.numbers) == 2 and group_of(world).epoch == epoch
+
+
+def test_a_static_member_comes_back_to_a_full_group() -> None:
+    world = World(group_consumer_max_size="2")
+    world.make_topic("t", 4)
+    one, two = Client(world, "one", "t", instance_id="i"), Client(world, "two", "t")
+    settle(one, two)
+    had = one.owned
+    one.beat(member_epoch=-2)
+    assert Client(world, "back", "t", instance_id="i").beat().owned == had
+    assert refused(Client(world, "three", "t")) is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
 def test_a_static_member_that_stays_away_is_lost(world: World, t: bytes) -> None:
     one = Client(world, "one", "t", instance_id="i").beat()
     one.beat(member_epoch=-2)
@@ -386,8 +439,10 @@ def test_sessions_and_revocations_begin_anew_after_a_load(world: World, t: bytes
 
 
 def test_a_shard_that_ends_leaves_no_timers(world: World, t: bytes) -> None:
-    Client(world, "one", "t").beat()
+    one = Client(world, "one", "t").beat()
     Client(world, "two", "t").beat()
+    # And one that is told to give something up.
+    one.beat()
     world.shard.forget()
     assert world.timers.next_ms is None
 

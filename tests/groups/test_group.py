@@ -4,6 +4,7 @@ from collections import deque
 
 import pytest
 
+from ottla.groups.formats import encode
 from ottla.groups.group import TRANSITIONS, Event, Group, Member, State
 
 
@@ -56,6 +57,41 @@ def test_votes_decide_between_what_all_have() -> None:
     group.members["0"].protocols = (("b", b""), ("c", b""))
     group.add(member("5", "c", "b"), "consumer")
     assert group.choose_protocol() == "b"
+
+
+def test_most_votes_beat_the_first_member() -> None:
+    group = Group("g")
+    for at, protocols in enumerate((("a", "b"), ("b", "a"), ("b", "a"))):
+        group.add(member(str(at), *protocols), "consumer")
+    assert group.choose_protocol() == "b"
+
+
+def test_after_the_last_generation_the_first_comes_again() -> None:
+    group = Group("g")
+    group.add(member("0", "a"), "consumer")
+    group.state, group.generation = State.PREPARING_REBALANCE, 2**31 - 1
+    group.begin_generation(5)
+    assert group.generation == 1
+    encode(group.record())
+
+
+@pytest.mark.parametrize(("leader", "found"), [("1", "1"), ("0", "0"), ("gone", "0"), (None, "0")])
+def test_who_led_leads_after_a_restart(leader: str | None, found: str) -> None:
+    group = Group("g")
+    for name in ("0", "1"):
+        group.add(member(name, "a"), "consumer")
+    group.leader_id = leader
+    again = Group.replayed("g", group.record().value)
+    assert again.leader_id == found and list(again.members) == ["0", "1"]
+
+
+def test_an_old_record_without_a_rebalance_timeout_has_that_of_the_session() -> None:
+    group = Group("g")
+    group.add(member("0", "a"), "consumer")
+    value = group.record().value
+    assert Group.replayed("g", value).rebalance_timeout_ms == 60_000
+    value["members"][0]["rebalance_timeout"] = -1
+    assert Group.replayed("g", value).rebalance_timeout_ms == 10_000
 
 
 class Name(str):

@@ -164,10 +164,12 @@ class Tenure:
             return
         try:
             encoded = [encode(record) for record in records]
-        except Malformed:
-            # Nothing has changed: whoever makes records that are not replayed asks first whether they fit.
+        except Malformed as reason:
+            # Whoever replays records itself asks first whether they fit, so that nothing has changed; unless numbers ran out.
             for reply, _response in answers:
                 reply.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            if is_replayed:
+                self._coordinating.reload(self, str(reason))
             return
         if not is_replayed:
             replay = self.shard.replay

@@ -11,6 +11,8 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 _BUCKET_BITS = 3
+#: So many buckets are kept before it is looked whether they have something: two minutes of them.
+_BUCKETS_MIN = 16_384
 
 
 class Timed(Protocol):
@@ -35,11 +37,13 @@ class Later:
 
 
 class Timers:
-    __slots__ = ("_buckets", "_heap", "sooner")
+    __slots__ = ("_buckets", "_heap", "_sweep_at", "sooner")
 
     def __init__(self) -> None:
         self._buckets: dict[int, dict[Timed, None]] = {}
         self._heap: list[int] = []
+        #: With how many buckets those are looked for that have nothing any more.
+        self._sweep_at = _BUCKETS_MIN
         #: A deadline was added before all others: whoever keeps the alarm must look at `next_ms` again and clear this.
         self.sooner = False
 
@@ -48,6 +52,8 @@ class Timers:
         number = (deadline_ms >> _BUCKET_BITS) + 1
         bucket = self._buckets.get(number)
         if bucket is None:
+            if len(self._heap) >= self._sweep_at:
+                self._sweep()
             bucket = self._buckets[number] = {}
             heappush(self._heap, number)
             if self._heap[0] == number:
@@ -60,6 +66,14 @@ class Timers:
         if bucket is not None:
             bucket.pop(timed, None)
         timed.bucket = -1
+
+    def _sweep(self) -> None:
+        """Clients may ask for weeks, and cancel: the bucket of such a deadline would be there for weeks."""
+        for number in [number for number, bucket in self._buckets.items() if not bucket]:
+            del self._buckets[number]
+        # In place: whoever rings holds on to it. What is sorted is a heap.
+        self._heap[:] = sorted(self._buckets)
+        self._sweep_at = max(_BUCKETS_MIN, 2 * len(self._heap))
 
     @property
     def next_ms(self) -> int | None:

@@ -195,6 +195,8 @@ class _FairShares:
         self._shares: dict[str, dict[bytes, set[Place]]] = {name: {} for name in self._readers}
         self._loads = Counter(dict.fromkeys(self._readers, 0))
         self._by_topic: dict[bytes, list[str]] = {}
+        #: Topics whose partitions move no more.
+        self._settled: set[bytes] = set()
         for reader in readers:
             for topic_id in reader.topics:
                 self._by_topic.setdefault(topic_id, []).append(reader.member_id)
@@ -232,14 +234,15 @@ class _FairShares:
         rich = set(self._readers)
         while rich:
             source = max(rich, key=lambda name: (self._loads[name], name))
-            chain = self._chain(source)
-            if not chain:
-                rich.discard(source)
-            for giver, topic_id, taker in chain:
+            for giver, topic_id, taker in self._chain(source, rich):
                 self._move(giver, topic_id, taker)
 
-    def _chain(self, source: str) -> list[tuple[str, bytes, str]]:
-        """The shortest chain of moves that takes one from `source` and gives it to somebody with two fewer."""
+    def _chain(self, source: str, rich: set[str]) -> list[tuple[str, bytes, str]]:
+        """The shortest chain of moves that takes one from `source`, who has most, and gives it to somebody with two fewer.
+
+        If there is none, everybody whom a chain from here comes to has one fewer at least: nobody gives or takes there any
+        more, and neither they nor what they read are looked at again.
+        """
         enough = self._loads[source] - 2
         came: dict[str, tuple[str, bytes]] = {}
         seen_topics: set[bytes] = set()
@@ -247,7 +250,7 @@ class _FairShares:
         while queue:
             giver = queue.popleft()
             for topic_id, places in self._shares[giver].items():
-                if not places or topic_id in seen_topics:
+                if not places or topic_id in seen_topics or topic_id in self._settled:
                     continue
                 seen_topics.add(topic_id)
                 for taker in self._by_topic[topic_id]:
@@ -257,6 +260,9 @@ class _FairShares:
                 poorest = min(self._by_topic[topic_id], key=lambda name: (self._loads[name], name))
                 if self._loads[poorest] <= enough:
                     return self._moves(came, source, poorest)
+        self._settled |= seen_topics
+        rich.discard(source)
+        rich.difference_update(came)
         return []
 
     @staticmethod

@@ -333,7 +333,8 @@ class Classic:
                     "member_id": member.member_id, "group_instance_id": member.instance_id,
                     "client_id": member.client_id, "client_host": member.client_host,
                     "member_metadata": member.metadata(group.protocol) if is_stable else b"",
-                    "member_assignment": member.assignment if is_stable else b"",
+                    # What it reads, while it is asked to join again, is what it had.
+                    "member_assignment": member.assignment,
                 }
                 for member in group.members.values()
             ],

@@ -29,11 +29,21 @@ NO_OFFSET: Final = -1
 #: The first version of OffsetFetch that has a member's epoch.
 FETCH_WITH_EPOCH: Final = 9
 _MINUTE_MS: Final = 60_000
+_KNOWN_LENGTH_MAX: Final = 256
+
+
+def partition_of(group_id: str, count: int) -> int:
+    """The partition that a group belongs to: Java's hash of its id."""
+    # Strangers may ask for thousands of ids of 32 kB: those are not kept.
+    return _known(group_id, count) if len(group_id) <= _KNOWN_LENGTH_MAX else _hashed(group_id, count)
 
 
 @lru_cache(maxsize=20_000)
-def partition_of(group_id: str, count: int) -> int:
-    """The partition that a group belongs to: Java's hash of its id."""
+def _known(group_id: str, count: int) -> int:
+    return _hashed(group_id, count)
+
+
+def _hashed(group_id: str, count: int) -> int:
     number = 0
     units = group_id.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

@@ -93,6 +93,18 @@ def test_a_second_member_makes_the_first_join_again(driver: Any) -> None:
     assert not second.is_leader and second.members == []
 
 
+def test_a_rebalance_waits_for_those_who_have_just_been_told_their_ids(driver: Any) -> None:
+    first, second = Member(driver, "g"), Member(driver, "g")
+    settle(first)
+    second.send_join()
+    second.joined()
+    first.send_join()
+    assert not first.client.answers
+    second.send_join()
+    assert first.joined().generation_id == second.joined().generation_id == 2
+    assert len(first.members) == 2
+
+
 def test_who_does_not_join_in_time_is_out(driver: Any) -> None:
     first, second = Member(driver, "g"), Member(driver, "g")
     first.begin_join(rebalance_ms=4000)

@@ -206,6 +206,27 @@ def test_a_commit_is_answered_and_seen_when_it_is_durable(drive: Start) -> None:
     assert reader.answers.pop().topics[0].partitions[0].committed_offset == 2
 
 
+def test_what_a_new_coordinator_finds_is_seen_when_it_is_durable(drive: Start) -> None:
+    driver = drive(log_flush_policy="durable")
+    find(driver.connect())
+    driver.connect().create("t", 1)
+    committer, reader = by_hand(driver), driver.connect()
+    committer.commit({("t", 0): 1})
+    driver.are_syncs_held = True
+    committer.client.send(
+        COMMIT, 9, group_id="g", generation_id_or_member_epoch=-1, member_id="",
+        topics=topic_rows({("t", 0): 2}),
+    )  # fmt: skip
+    replica = driver.replica("__consumer_offsets", partition_of("g", 50))
+    driver.broker.coordinating.rest(replica, driver.now_ms)
+    driver.broker.coordinating.lead(replica, driver.now_ms)
+    reader.send(FETCH_OFFSETS, 7, group_id="g", topics=None)
+    assert not reader.answers
+    driver.sync()
+    driver.turn()
+    assert reader.answers.pop().topics[0].partitions[0].committed_offset == 2
+
+
 def test_commits_of_one_turn_share_a_batch(driver: Any) -> None:
     broker = driver.broker
     by_hand(driver).commit({("t", 0): 0})

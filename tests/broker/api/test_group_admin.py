@@ -39,6 +39,17 @@ def test_a_request_before_anybody_asked_is_for_somebody_else(driver: Any) -> Non
     assert client.ask(LIST).groups == ()
 
 
+def test_the_topic_keeps_its_partitions(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    Member(driver, "g").commit({("t", 0): 5})
+    topics = [{"name": "__consumer_offsets", "count": 60, "assignments": None}]
+    [row] = client.ask(37, topics=topics, timeout=1000, validate_only=False).results
+    assert row.error_code == ErrorCode.INVALID_PARTITIONS and "groups" in row.error_message
+    # With another number of partitions it would be looked for elsewhere.
+    assert committed(client, "g") == {("t", 0): 5}
+
+
 def test_asking_for_metadata_makes_it_not(driver: Any) -> None:
     answer = driver.connect().ask(3, topics=[{"name": "__consumer_offsets"}], allow_auto_topic_creation=True)
     assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -97,8 +108,13 @@ def test_groups_are_described_as_they_are(driver: Any) -> None:
     assert (row.member_id, row.group_instance_id) == (member.member_id, "instance")
     assert (row.client_id, row.client_host) == ("test", "/test") and row.member_metadata
     assert group.authorized_operations == -(2**31)
+    # While it is asked to join again, it still has what it had.
+    Member(driver, "g").begin_join("range")
+    group = described()
+    assert (group.group_state, group.members[0].member_metadata) == ("PreparingRebalance", b"")
+    assert group.members[0].member_assignment == row.member_assignment == member.member_id.encode()
     member.leave()
-    assert described().group_state == "Empty"
+    assert described().group_state == "CompletingRebalance"
 
 
 @pytest.mark.parametrize("version", [5, 6])
@@ -109,7 +125,8 @@ def test_a_group_that_is_not_there_is_dead(driver: Any, version: int) -> None:
     assert [(row.group_id, row.group_state) for row in rows] == [("a", "Dead"), ("b", "Dead")]
     expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0
     assert {int(row.error_code) for row in rows} == {expected}
-    assert all(row.authorized_operations > 0 for row in rows)
+    # READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
+    assert {row.authorized_operations for row in rows} == {1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11}
 
 
 def test_groups_are_listed_by_state_and_type(driver: Any) -> None:
@@ -182,6 +199,43 @@ def test_a_batch_that_cannot_be_written_is_no_commit(driver: Any) -> None:
     driver.advance(1100)
     assert committed(client, "g") == {("t", 0): 1}
     assert member.heartbeat() == 0 and set(member.commit({("t", 0): 3}).values()) == {0}
+
+
+def test_what_is_too_much_for_one_batch_is_written_in_several(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+    client.create("wide", 80)
+    replica = driver.replica("__consumer_offsets", 3)
+    replica.configure(type(replica.config).resolve({"max.message.bytes": "300000"}, driver.broker.config))
+    offsets = {("wide", number): number for number in range(80)}
+    assert set(Member(driver, "g").commit(offsets, metadata="x" * 4096).values()) == {0}
+    assert committed(client, "g") == offsets
+    driver.broker.coordinating.rest(replica, driver.now_ms)
+    driver.broker.coordinating.lead(replica, driver.now_ms)
+    driver.advance(100)
+    assert committed(client, "g") == offsets
+
+
+def test_a_record_that_cannot_be_made_leaves_the_group_as_it_was_written(driver: Any) -> None:
+    client = driver.connect()
+    find(client)
+
+    def join(member_id: str) -> Any:
+        return client.ask(
+            68, 1, group_id="g", member_id=member_id, member_epoch=0, rebalance_timeout=1000, subscribed_topic_names=["t"],
+            topic_partitions=[],
+        )  # fmt: skip
+
+    def members() -> list[str]:
+        return [each.member_id for each in client.ask(69, group_ids=["g"]).groups[0].members]
+
+    assert join("one").member_epoch == 1
+    # No epoch comes after this one.
+    driver.broker.coordinating.shard("g").groups["g"].epoch = 2**31 - 1
+    assert join("two").error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    driver.advance(1100)
+    assert members() == ["one"]
+    assert join("two").error_code == 0 and members() == ["one", "two"]
 
 
 def commit_fields(member: Member, offset: int, text: str = "") -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """CreatePartitions (37): give topics more partitions; existing ones keep theirs (E10).
 
 Every topic asked for is answered, in order. With validate_only nothing is changed. Errors by topic:
-UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST (named twice).
+UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (also for the topic of the groups), INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
+(named twice).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.proposing import answer_after, refused
 from ottla.broker.api.table import Response, serves
+from ottla.broker.coordinating import OFFSETS_TOPIC
 from ottla.controller.topics import widen
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -31,6 +33,11 @@ def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
             if times[topic.name] > 1:
                 raise Refusal(
                     ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times"
+                )
+            if topic.name == OFFSETS_TOPIC:
+                raise Refusal(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"{OFFSETS_TOPIC} keeps its partitions: groups belong to them by their number, and would lose their offsets",
                 )
             given = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
             made = widen(

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 NOT_ASKED: Final = -(2**31)
-#: READ, DELETE and DESCRIBE (and their configs), as bits of the protocol's operation numbers.
-GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8))
+#: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits of the protocol's operation numbers.
+GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
 
 @serves(15)
