@@ -467,6 +467,7 @@ class Coordinating:
 
     def _expire_offsets(self, now_ms: int) -> None:
         for tenure in self._writable():
+            tenure.shard.forget_strays()
             tenure.shard.expire_offsets(self._broker.wall_ms)
 
     def _writable(self) -> list[Tenure]:

@@ -36,6 +36,9 @@ TARGET_ASSIGNMENT_MEMBER: Final = 7
 CURRENT_ASSIGNMENT: Final = 8
 REGULAR_EXPRESSION: Final = 16
 
+#: Of a topic whose id is not known: commits of old brokers.
+NO_ID: Final = bytes(16)
+
 #: (kind, fields of the key…)
 Key: TypeAlias = tuple[Any, ...]
 
@@ -48,7 +51,7 @@ class Committed(NamedTuple):
     metadata: str
     commit_ms: int
     expire_ms: int = -1
-    topic_id: bytes = bytes(16)
+    topic_id: bytes = NO_ID
 
 
 class Record(NamedTuple):
@@ -80,7 +83,7 @@ _OFFSET: Final = Struct(
         ("metadata", "string"),
         ("commit_timestamp", "int64"),
         Field("expire_timestamp", "int64", since=1, until=1, default=-1),
-        Field("topic_id", "uuid", since=4, tag=0, default=bytes(16)),
+        Field("topic_id", "uuid", since=4, tag=0, default=NO_ID),
     ),
     flexible=4,
 )
@@ -169,7 +172,6 @@ _KEY_HEAD: Final = struct.Struct(">hh")
 _INT32: Final = struct.Struct(">i")
 _OFFSET_HEAD: Final = struct.Struct(">hqi")
 _INT64: Final = struct.Struct(">q")
-_NO_ID: Final = bytes(16)
 #: One tagged field, number 0, of 16 bytes.
 _ID_FOLLOWS: Final = b"\1\0\x10"
 
@@ -213,7 +215,7 @@ def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | No
         return head, b"".join(
             (
                 _OFFSET_HEAD.pack(4, offset, leader_epoch), uvarint(len(text) + 1), text, _INT64.pack(commit_ms),
-                b"\0" if topic_id == _NO_ID else _ID_FOLLOWS + topic_id,
+                b"\0" if topic_id == NO_ID else _ID_FOLLOWS + topic_id,
             )
         )  # fmt: skip
     except struct.error as error:

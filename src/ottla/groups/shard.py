@@ -214,6 +214,18 @@ class Shard:
         if records:
             self.host.decided(Decision(records))
 
+    def forget_strays(self) -> None:
+        """Topics may have been deleted while nobody could write that down."""
+
+        @lru_cache(maxsize=None)
+        def topic_id(name: str) -> bytes | None:
+            topic = self.host.topic(name)
+            return None if topic is None else topic.topic_id
+
+        records = self.offsets.strays(topic_id)
+        if records:
+            self.host.decided(Decision(records))
+
     # --- the end of groups --------------------------------------------------------------------------------------
 
     def delete(self, group_id: str, reply: Reply) -> None:

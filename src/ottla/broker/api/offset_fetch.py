@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.grouping import Gathering, find_shard
 from ottla.broker.api.table import Response, serves
 from ottla.groups.decision import Decision
+from ottla.groups.formats import NO_ID
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.controller.image import TopicImage
     from ottla.groups.formats import Committed
     from ottla.groups.shard import Shard
 
@@ -61,8 +63,9 @@ def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_sta
     by_id, by_name = broker.image.topics_by_id, broker.image.topics
     if group.topics is None:
         asked: dict[str, list[int]] = {}
-        for name, number in known:
-            asked.setdefault(name, []).append(number)
+        for (name, number), value in known.items():
+            if _counts(value, by_name.get(name)) is not None:
+                asked.setdefault(name, []).append(number)
         wanted = [(name, by_name.get(name), numbers) for name, numbers in asked.items()]
         if version >= 10:
             # A topic without an id cannot be told of.
@@ -84,11 +87,18 @@ def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_sta
         rows = [
             _partition(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             if require_stable and shard.offsets.is_unstable(group_id, name, number)
-            else _partition(number, known.get((name, number)))
+            else _partition(number, _counts(known.get((name, number)), by_name.get(name)))
             for number in numbers
         ]
         topics.append({"name": name, "topic_id": topic and topic.topic_id, "partitions": rows})
     return {"group_id": group_id, "error_code": 0, "topics": topics}
+
+
+def _counts(value: Committed | None, topic: TopicImage | None) -> Committed | None:
+    """What was committed, unless of a topic that had this name before: that says nothing about the present one."""
+    if value is None or topic is None or value.topic_id in (topic.topic_id, NO_ID):
+        return value
+    return None
 
 
 def _partition(number: int, value: Committed | None, code: ErrorCode = ErrorCode.NONE) -> Mapping[str, Any]:

@@ -73,6 +73,8 @@ class Ownership:
     def take(self, who: str, member_id: str, places: Iterable[Place], now_ms: int, until_ms: int) -> None:
         """These are a member's own from now on."""
         claim = self._claims.setdefault(who, _Claim())
+        if claim.until_ms <= now_ms:
+            claim.places.clear()
         for place in places:
             for other, its in self._claims.items():
                 if other != who and place in its.places and its.until_ms > now_ms:

@@ -140,7 +140,9 @@ class ClassicReader(GroupReader):
         rows = []
         self._made_for = None
         if joined.leader == self._member_id:
-            self._made_for = topics = self._topics()
+            topics = self._topics()
+            # An assignment that is another's may be for other topics: it makes a new one when it looks.
+            self._made_for = {} if joined.skip_assignment else topics
             if not joined.skip_assignment:
                 counts = {name: count for name, (_topic_id, count) in topics.items()}
                 members = {each.member_id: decode_subscription(each.metadata) for each in joined.members}

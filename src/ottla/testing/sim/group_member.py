@@ -40,7 +40,8 @@ class _Reader:
         return self._data[self._at - size : self._at].decode()
 
     def skip_bytes(self) -> None:
-        self._at += max(0, self.number(">i"))
+        size = self.number(">i")
+        self._at += max(size, 0)
 
     def places(self) -> tuple[Named, ...]:
         found: list[Named] = []

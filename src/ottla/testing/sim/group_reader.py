@@ -59,9 +59,11 @@ class GroupReader(ClusterReader):
     def until_ms(self, sent_ms: int) -> int:
         return sent_ms + self.story.patience_ms
 
-    def ghost(self) -> None:
-        """It ends, and what it was about to commit may be under way."""
+    def killed(self) -> None:
+        """It reads no more; but what it was about to commit may be under way."""
         self.story.ghosts += [(self.me, place) for place in self.owned]
+        self.story.ownership.release(self.who)
+        self.die()
 
     # --- owning -----------------------------------------------------------------------------------------------------
 

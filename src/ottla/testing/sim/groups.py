@@ -78,8 +78,7 @@ class Seat:
         self.reader = None
         if choice < 8:
             reader.tell("--- is killed")
-            reader.ghost()
-            reader.die()
+            reader.killed()
         else:
             reader.tell("--- leaves")
             reader.leave()
