@@ -70,12 +70,10 @@ class GroupReader(ClusterReader):
     def take(self, places: Iterable[Place], sent_ms: int) -> None:
         """These are its own from now on, by an answer to something that was sent then."""
         fresh = [place for place in places if place not in self.owned]
-        # Of a broker that is not the coordinator any more, it may be old news.
-        now_ms = self.world.now_ms
-        if self.client.is_sure:
-            self.story.ownership.take(
-                self.who, self.me.member_id, fresh, now_ms, self.until_ms(sent_ms)
-            )
+        # Of a broker that is not the coordinator any more, or to a process that was paused, it may be old news.
+        now_ms, until_ms = self.world.now_ms, self.until_ms(sent_ms)
+        if self.client.is_sure and until_ms > now_ms:
+            self.story.ownership.take(self.who, self.me.member_id, fresh, now_ms, until_ms)
         else:
             self.story.ownership.unsure(fresh)
         for place in fresh:
