@@ -10,7 +10,7 @@ The host calls: `replay`… and `loaded` once; then requests in any order; `forg
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 from ottla.groups.classic import Classic
@@ -217,7 +217,7 @@ class Shard:
     def forget_strays(self) -> None:
         """Topics may have been deleted while nobody could write that down."""
 
-        @lru_cache(maxsize=None)
+        @cache
         def topic_id(name: str) -> bytes | None:
             topic = self.host.topic(name)
             return None if topic is None else topic.topic_id

@@ -86,7 +86,9 @@ def main_cluster(arguments: Sequence[str]) -> int:
     parser.add_argument("--faults", type=int, default=ClusterOptions.faults, help="how many")
     parser.add_argument("--seconds", type=int, default=ClusterOptions.seconds, help="of simulated time")
     parser.add_argument(
-        "--groups", action=argparse.BooleanOptionalAction, help="consumer groups, instead of in every third seed"
+        "--groups",
+        action=argparse.BooleanOptionalAction,
+        help="consumer groups, instead of in every third seed",
     )
     given = parser.parse_args(arguments)
     options = ClusterOptions(

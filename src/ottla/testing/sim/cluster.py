@@ -345,7 +345,6 @@ class Cluster:
             if self.world.now_ms > deadline_ms or not self._step():
                 raise Anomaly("unseen", "what is committed cannot be read")
 
-
     def end_of(self, place: tuple[bytes, int]) -> int:
         """The high watermark of a partition, by its leader."""
         topic_id, number = place

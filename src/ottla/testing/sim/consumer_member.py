@@ -15,7 +15,12 @@ JOINING = 0
 
 class ConsumerMember:
     def __init__(
-        self, group_id: str, member_id: str, instance_id: str | None, names: tuple[str, ...], regex: str | None
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        names: tuple[str, ...],
+        regex: str | None,
     ) -> None:
         self.group_id = group_id
         self.member_id = member_id

@@ -244,4 +244,6 @@ class GroupClient:
 
 def told(offsets: Mapping[Place, int]) -> str:
     """As a trace tells it."""
-    return ", ".join(f"{topic_id.hex()[:4]}-{number}: {offset}" for (topic_id, number), offset in offsets.items())
+    return ", ".join(
+        f"{topic_id.hex()[:4]}-{number}: {offset}" for (topic_id, number), offset in offsets.items()
+    )

@@ -162,14 +162,20 @@ def _classic(group: Group) -> Any:
 
 
 def _consumer(group: ConsumerGroup) -> Any:
-    members = sorted(
-        (member_id, member.said, member.holding._replace(assigned=sorted(member.holding.assigned), revoking=sorted(member.holding.revoking)))
-        for member_id, member in group.members.items()
-    )  # fmt: skip
+    members = sorted((member_id, member.said, member.holding) for member_id, member in group.members.items())
     targets = sorted((member_id, sorted(places)) for member_id, places in group.targets.items())
     patterns = sorted((pattern, sorted(topics)) for pattern, topics in group.patterns.items())
     owners, static = sorted(group.owners.items()), sorted(group.static.items())
-    return group.epoch, group.metadata_hash, group.assignment_epoch, members, targets, patterns, owners, static
+    return (
+        group.epoch,
+        group.metadata_hash,
+        group.assignment_epoch,
+        members,
+        targets,
+        patterns,
+        owners,
+        static,
+    )
 
 
 def check_same(name: str, state: dict[str, Any], log: dict[str, Any]) -> None:

@@ -111,7 +111,8 @@ class GroupReader(ClusterReader):
         covered = self.story.covered.get(place, 0)
         if offset > covered and self.story.is_live(place):
             raise Anomaly(
-                "poll-skip", f"{self.label} begins at {offset} of {told({place: offset})}, read up to {covered}"
+                "poll-skip",
+                f"{self.label} begins at {offset} of {told({place: offset})}, read up to {covered}",
             )
         self.reading[place] = None
         self.positions[place] = self._committed[place] = offset

@@ -208,7 +208,9 @@ class Groups:
                 return f"{seat.name} is not settled"
             for place in reader.owned:
                 if place in owners:
-                    return f"{place[0].hex()[:4]}-{place[1]} belongs to {owners[place].label} and {reader.label}"
+                    return (
+                        f"{place[0].hex()[:4]}-{place[1]} belongs to {owners[place].label} and {reader.label}"
+                    )
                 owners[place] = reader
         for name in story.names:
             topic = image.topics.get(name)
