@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.sim.actors import DELETE_GROUPS, OFFSET_DELETE, Actor, Common
+from ottla.testing.sim.clients import CREATE_TOPICS
 from ottla.testing.sim.group_client import GroupClient, GroupStory, Identity, Place
 
 _PAUSE_MS: Final = 3500
@@ -34,6 +35,23 @@ class GroupAdmin(Actor):
 
     def begin(self) -> None:
         self._next()
+
+    def create(self, name: str, count: int) -> None:
+        """The topic of groups, with segments so small that it is compacted all the time. If it fails, brokers create theirs."""
+        configs = {
+            "cleanup.policy": "compact", "segment.bytes": str(600 + self.world.below(2000)),
+            "min.cleanable.dirty.ratio": "0.1",
+        }  # fmt: skip
+        topic = {
+            "name": name, "num_partitions": count, "replication_factor": 3, "assignments": [],
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }  # fmt: skip
+
+        def answered(response: Any | None) -> None:
+            if response is not None:
+                self.world.tell(f"hand: {name}: {response.topics[0].error_code!r} {configs}")
+
+        self.ask(self.any_broker(), CREATE_TOPICS, {"topics": [topic]}, answered)
 
     def _next(self) -> None:
         def act() -> None:

@@ -51,6 +51,8 @@ class GroupInvariants:
         self._shards: dict[int, Shard] = {}
         self._ends: dict[int, int] = {}
         self.looks = 0
+        #: Whether logs are compacted: then they say the same and are not the same bytes.
+        self.is_compacted = False
 
     # --- the log ------------------------------------------------------------------------------------------------
 

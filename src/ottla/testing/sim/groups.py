@@ -31,8 +31,9 @@ _PATTERN: Final = "t[0-9]"
 
 
 def settings(world: World) -> dict[str, str]:
-    """What brokers are told of groups."""
-    return {
+    """What brokers are told of groups; in some runs, to compact their logs again and again."""
+    compacting = {"log.cleaner.backoff.ms": "2500"} if world.chance(0.4) else {}
+    return compacting | {
         "offsets.topic.num.partitions": str(1 + world.below(3)),
         "group.initial.rebalance.delay.ms": ("0", "0", "400")[world.below(3)],
         "group.min.session.timeout.ms": "1000",
@@ -137,6 +138,8 @@ class Groups:
             self._fill(modern, 3 if which == 1 else 2, make_modern)
         self._by_hand = self._story("h", ())
         self.admin = GroupAdmin(cluster.common, self._by_hand, self._stories)
+        self._compacts = "log.cleaner.backoff.ms" in cluster.settings
+        self.invariants.is_compacted = self._compacts
         self.client_names = [seat.name for seat in self._all()] + [self.admin.name]
 
     def _story(self, group_id: str, names: tuple[str, ...]) -> GroupStory:
@@ -162,6 +165,9 @@ class Groups:
     def begin(self) -> None:
         for seat in self._all():
             self._world.later(800 + self._world.below(4000), seat.begin)
+        if self._compacts:
+            count = int(self._cluster.settings["offsets.topic.num.partitions"])
+            self._world.later(600, lambda: self.admin.create(OFFSETS_TOPIC, count))
         self._world.later(1500, self.admin.begin)
         self._look()
 
