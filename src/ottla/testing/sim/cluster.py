@@ -180,7 +180,7 @@ class Cluster:
         self.ensemble = Ensemble(world, session_timeout_ms=_SESSION_TIMEOUT_MS)
         self.count = count = options.brokers or (3, 3, 3, 4, 5)[world.below(5)]
         has_groups = seed % 3 == 0 if options.groups is None else options.groups
-        self.settings = groups.settings(world) if has_groups else {}
+        self.settings = groups.settings(world, count) if has_groups else {}
         self.machines = {node_id: Machine(self, node_id) for node_id in range(1, count + 1)}
         self.invariants = Invariants(self.ensemble, self.members)
         self.common = Common(world, self.network, list(self.machines))

@@ -43,7 +43,7 @@ class GroupAdmin(Actor):
             "min.cleanable.dirty.ratio": "0.1",
         }  # fmt: skip
         topic = {
-            "name": name, "num_partitions": count, "replication_factor": 3, "assignments": [],
+            "name": name, "num_partitions": count, "replication_factor": min(3, len(self.common.brokers)), "assignments": [],
             "configs": [{"name": key, "value": value} for key, value in configs.items()],
         }  # fmt: skip
 
@@ -79,17 +79,24 @@ class GroupAdmin(Actor):
             self._delete_offset(self._by_hand if choice < 19 else self._any_story())
 
     def _commit(self) -> None:
-        places = [
-            (topic.topic_id, number)
-            for topic in self.common.live()
-            for number in range(len(topic.partitions))
-        ]
+        """By hand: to the group that nobody joins, or to another, which may if it has no members just now."""
+        story = self._by_hand if self.world.chance(0.8) else self._any_story()
+        if story is self._by_hand:
+            places = [
+                (topic.topic_id, number)
+                for topic in self.common.live()
+                for number in range(len(topic.partitions))
+            ]
+        else:
+            places = [place for place in story.covered if story.is_live(place)]
         if not places:
             self._next()
             return
         place = places[self.world.below(len(places))]
-        offsets = {place: self.world.below(_OFFSET_MAX)}
-        self._clients[self._by_hand.group_id].commit(Identity(), offsets, lambda _codes: self._next())
+        # Never past what its members have read.
+        offset_max = _OFFSET_MAX if story is self._by_hand else story.covered[place]
+        offsets = {place: self.world.below(offset_max + 1)}
+        self._clients[story.group_id].commit(Identity(), offsets, lambda _codes: self._next())
 
     def look(self, story: GroupStory, then: Callable[[], None]) -> None:
         """Ask for everything that was ever committed of what there is."""

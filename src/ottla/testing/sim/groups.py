@@ -30,7 +30,7 @@ _LOOK_MS: Final = 700
 _PATTERN: Final = "t[0-9]"
 
 
-def settings(world: World) -> dict[str, str]:
+def settings(world: World, count: int) -> dict[str, str]:
     """What brokers are told of groups; in some runs, to compact their logs again and again."""
     compacting = {"log.cleaner.backoff.ms": "2500"} if world.chance(0.4) else {}
     return compacting | {
@@ -43,6 +43,7 @@ def settings(world: World) -> dict[str, str]:
         "group.consumer.heartbeat.interval.ms": "900",
         "group.consumer.assignors": ("uniform,range", "range,uniform")[world.below(2)],
         "min.insync.replicas": str(1 + world.below(2)),
+        "offsets.topic.replication.factor": str(min(count, 3)),
     }
 
 
