@@ -145,7 +145,9 @@ def test_a_large_group_whose_subscriptions_differ_is_not_gone_through_for_each_m
     ids = [Id(f"{at:02}".encode()) for at in range(40)]
     topics = {each: TopicView(each.decode(), each, (frozenset[str](),) * 11) for each in ids}
     readers = [
-        Reader(f"m{at:03}", None, None, frozenset(ids[(at * 7 + step * 3) % 40] for step in range(10 + at % 2)))
+        Reader(
+            f"m{at:03}", None, None, frozenset(ids[(at * 7 + step * 3) % 40] for step in range(10 + at % 2))
+        )
         for at in range(200)
     ]
     shares = uniform(readers, topics)

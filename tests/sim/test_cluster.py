@@ -1,6 +1,7 @@
 """A simulated cluster holds what it promises: a hundred seeds of sixty seconds, in each of which twenty things go wrong.
 
-`make sim SEEDS=1-5000` runs more of them. What every step is checked for is in `testing/sim/invariants.py`.
+In every third of them there are consumer groups. `make sim SEEDS=1-5000` runs more. What every step is checked for is in
+`testing/sim/invariants.py` and `group_invariants.py`, and in the checkers of histories.
 """
 
 import os
@@ -18,18 +19,25 @@ from ottla.testing.sim.scenario import Failure
 SEEDS = 100
 CHUNK = 5
 EVENTS_MAX = 10_000
+#: With groups, which have to settle once everything is mended.
+GROUP_EVENTS_MAX = 16_000
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
 def test_nothing_acknowledged_is_lost(first: int) -> None:
     """In chunks, so that two processes share them."""
     faults: Counter[str] = Counter()
+    commits = looks = 0
     for seed in range(first, first + CHUNK):
         outcome = run_cluster(seed)
         faults += outcome.faults
-        assert outcome.acknowledged > 20 and outcome.events <= EVENTS_MAX, outcome
+        events_max = EVENTS_MAX if seed % 3 else GROUP_EVENTS_MAX
+        assert outcome.acknowledged > 20 and outcome.events <= events_max, outcome
         assert outcome.seconds == 60 or outcome.events > EVENTS_MAX * 0.9
+        commits += outcome.commits
+        looks += outcome.looks
     assert faults.total() > 15 * CHUNK
+    assert commits > 5 and looks > 20
 
 
 def test_a_false_suspicion_costs_an_election_never_data() -> None:
@@ -44,6 +52,24 @@ def test_a_false_suspicion_costs_an_election_never_data() -> None:
     assert fenced > 20 and elections > 40
 
 
+def test_groups_hold_while_their_coordinators_move() -> None:
+    """Nothing but deaths and suspicions, so that coordinators move all the time."""
+    commits = 0
+    for seed in range(401, 404):
+        kinds = ("kill", "suspect", "stop", "isolate")
+        commits += run_cluster(seed, ClusterOptions(brokers=3, faults=40, kinds=kinds, groups=True)).commits
+    assert commits > 50
+
+
+def test_a_broker_alone_keeps_its_groups() -> None:
+    """Nobody else can take over: what a coordinator knew is what its log says after the next start."""
+    commits = 0
+    for seed in range(501, 504):
+        kinds = ("kill", "cut_power", "stop", "pause", "drop")
+        commits += run_cluster(seed, ClusterOptions(brokers=1, kinds=kinds, groups=True)).commits
+    assert commits > 50
+
+
 def test_with_all_but_one_dead_a_topic_of_min_isr_1_still_serves() -> None:
     """Kills alone, in small clusters: most of the time somebody is missing."""
     for seed in range(301, 304):
@@ -55,10 +81,11 @@ def test_a_seed_always_tells_the_same_story() -> None:
     assert run_cluster(7, traced=True).trace != run_cluster(8, traced=True).trace
 
 
-def test_the_story_does_not_depend_on_the_hash_seed() -> None:
+@pytest.mark.parametrize("seed", [11, 12])
+def test_the_story_does_not_depend_on_the_hash_seed(seed: int) -> None:
     stories = [
         subprocess.run(
-            [sys.executable, "-m", "ottla.testing.sim", "--cluster", "11", "--trace"],
+            [sys.executable, "-m", "ottla.testing.sim", "--cluster", str(seed), "--trace"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, check=True, text=True,
         ).stdout.rpartition("\n1 of 1")[0]
         for hash_seed in ("1", "2")

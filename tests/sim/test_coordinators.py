@@ -8,6 +8,7 @@ from ottla.testing.sim.node import DATA_DIR
 from ottla.testing.sim.quiet import Quiet
 
 FIND, JOIN, HEARTBEAT, SYNC, COMMIT, FETCH, CONSUMER_HEARTBEAT = 10, 11, 12, 14, 8, 9, 68
+DELETE_TOPICS = 20
 TOPIC = "__consumer_offsets"
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "4", "min.insync.replicas": "2",
@@ -198,3 +199,27 @@ def test_a_consumer_group_goes_on_where_another_coordinator_left_it() -> None:
     assert cluster.consumer_heartbeat("one", -1).member_epoch == -1
     two = cluster.consumer_heartbeat("two", 2)
     assert (two.member_epoch, [list(row.partitions) for row in two.assignment.topic_partitions]) == (3, [[0]])
+
+
+def test_a_topic_made_anew_has_nothing_of_the_one_before() -> None:
+    """It is deleted while its group's coordinator cannot write: the offset that is left is not the new topic's."""
+    cluster = Cluster(offsets_retention_check_interval_ms="60000")
+    first = cluster.find()
+    member_id = cluster.settle()
+    assert cluster.commit(member_id, 7) == 0
+    number = partition_of("g", 4)
+    others = [node for node in cluster.members if node != first]
+    for node in others:
+        cluster.kill(node)
+    cluster.until(lambda: len(cluster.partition(TOPIC, number).isr) < 2, 60_000)
+    body = {"topics": [{"name": "t", "topic_id": bytes(16)}], "timeout": 5000}
+    assert cluster.call(first, DELETE_TOPICS, 6, body).responses[0].error_code == 0
+    for node in others:
+        cluster.start(node)
+    cluster.until(lambda: cluster.all_in_sync(TOPIC, number), 60_000)
+    cluster.create("t", (1, 2, 3))
+    assert cluster.committed() == -1
+    # And after a while nothing of it is kept.
+    shard = cluster.members[cluster.find()].broker.coordinating.tenures[number].shard
+    assert len(shard.offsets.of("g")) == 1
+    cluster.until(lambda: not shard.offsets.of("g"), 120_000)

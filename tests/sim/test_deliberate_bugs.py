@@ -9,10 +9,18 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from ottla.broker.coordinating import Coordinating, Tenure
 from ottla.broker.fetchers import Fetcher, Following
 from ottla.broker.membership import Membership
 from ottla.broker.replicating import Replicating
+from ottla.groups.classic import Classic
+from ottla.groups.consumer import Consumer
+from ottla.groups.consumer_group import ConsumerGroup
+from ottla.groups.decision import Decision
+from ottla.groups.group import Group
+from ottla.groups.rebalancing import Rebalancing
 from ottla.log.partition_log import PartitionLog
+from ottla.model.errors import ErrorCode
 from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica
 from ottla.testing.sim.cluster import ClusterOptions, run_cluster
@@ -97,6 +105,98 @@ def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Fetcher, "wait_for", lambda _self, _replica: None)
 
 
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def answer_before_it_counts(patch: pytest.MonkeyPatch) -> None:
+    """A commit, or whatever else a coordinator writes, is answered before the high watermark has passed it."""
+    decided = Tenure.decided
+
+    def answer_at_once(self: Tenure, decision: Decision) -> None:
+        decided(self, decision._replace(answers=()))
+        for reply, response in decision.answers:
+            reply.answer(response)
+
+    patch.setattr(Tenure, "decided", answer_at_once)
+
+
+def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
+    """What was written is shown before it counts."""
+    decided = Tenure.decided
+
+    def show(self: Tenure, decision: Decision) -> None:
+        decided(self, decision if decision.records else decision._replace(is_read=False))
+
+    patch.setattr(Tenure, "decided", show)
+
+
+def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
+    """A new coordinator does not read its log."""
+
+    def load(self: Coordinating, tenure: Tenure) -> int:
+        tenure.at = tenure.end = tenure.replica.log.next_offset
+        self._loaded(tenure)
+        return 0
+
+    patch.setattr(Coordinating, "_load_slice", load)
+
+
+def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:
+    """A member commits whatever generation it is in."""
+    check = Classic.check_commit
+
+    def check_commit(
+        self: Classic, group: Group, _generation: int, member_id: str, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        return check(self, group, group.generation, member_id, instance_id, now_ms)
+
+    patch.setattr(Classic, "check_commit", check_commit)
+
+
+def commit_in_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Anybody commits, in any epoch (KIP-848)."""
+    patch.setattr(Consumer, "check_epoch", lambda *_arguments: ErrorCode.NONE)
+
+
+def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
+    """A member's partitions are another's before it has let go."""
+    patch.setattr(ConsumerGroup, "is_free_for", lambda _self, _member_id: lambda _place: True)
+
+
+def begin_no_sessions_after_loading(patch: pytest.MonkeyPatch) -> None:
+    """Members that never come back to a new coordinator are kept for ever."""
+    patch.setattr(Classic, "resume", lambda *_arguments: None)
+    patch.setattr(Consumer, "resume", lambda *_arguments: None)
+
+
+def begin_a_generation_without_those_who_are_late(patch: pytest.MonkeyPatch) -> None:
+    """A rebalance waits for nobody: whoever has joined makes the next generation."""
+    patch.setattr(Group, "has_all_joined", property(lambda self: True))
+
+
+def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
+    """The leader's assignment is not written down."""
+    assign = Rebalancing.assign
+
+    def forget(self: Rebalancing, group: Group, assignments: Any, now_ms: int) -> None:
+        host = self._host
+
+        class Forgetful:
+            def decided(self, decision: Decision) -> None:
+                host.decided(decision._replace(records=()))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(host, name)
+
+        self._host = Forgetful()  # type: ignore[assignment]
+        try:
+            assign(self, group, assignments, now_ms)
+        finally:
+            self._host = host
+
+    patch.setattr(Rebalancing, "assign", forget)
+
+
 #: Leaders change again and again while few of them write anything.
 _ELECTIONS = ClusterOptions(
     faults=100, brokers=3, kinds=("suspect", "usurp", "one_way", "slow_link", "expire")
@@ -104,6 +204,11 @@ _ELECTIONS = ClusterOptions(
 _DEATHS = ClusterOptions(faults=60, brokers=3, kinds=("kill", "isolate", "pause", "one_way"))
 _POWER = ClusterOptions(faults=40, brokers=3, kinds=("cut_power", "expire", "suspect"))
 _CONTROL = ClusterOptions(kinds=("usurp", "kill", "suspect", "isolate"))
+_GROUPS = ClusterOptions(brokers=3, groups=True)
+#: Coordinators move again and again.
+_MOVES = ClusterOptions(
+    brokers=3, faults=40, groups=True, kinds=("kill", "suspect", "isolate", "one_way", "stop")
+)
 
 
 class Bug(NamedTuple):
@@ -122,6 +227,15 @@ BUGS = (
     Bug(forget_an_epoch_without_records, 60, _ELECTIONS),
     Bug(commit_with_too_few, 80, _DEATHS),
     Bug(report_before_it_is_durable, 20),
+    Bug(answer_before_it_counts, 40, _MOVES),
+    Bug(read_what_may_be_lost, 60, _MOVES),
+    Bug(serve_an_empty_shard, 3, _MOVES),
+    Bug(commit_in_any_generation, 10, _GROUPS),
+    Bug(commit_in_any_epoch, 10, _GROUPS),
+    Bug(give_what_another_still_has, 5, _GROUPS),
+    Bug(begin_no_sessions_after_loading, 10, _MOVES),
+    Bug(begin_a_generation_without_those_who_are_late, 10, _GROUPS),
+    Bug(hand_out_an_unwritten_assignment, 5, _MOVES),
 )
 
 
@@ -140,7 +254,9 @@ def test_it_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [_ELECTIONS, _DEATHS, _POWER, _CONTROL], ids=lambda options: options.kinds[0]
+    "options",
+    [_ELECTIONS, _DEATHS, _POWER, _CONTROL, _GROUPS, _MOVES],
+    ids=["elections", "deaths", "power", "control", "groups", "moves"],
 )
 def test_without_a_bug_nothing_is_found(options: ClusterOptions) -> None:
     for seed in range(1, 6):

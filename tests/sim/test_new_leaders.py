@@ -3,7 +3,7 @@
 from ottla.model.errors import ErrorCode
 from ottla.testing.sim.quiet import Quiet
 
-LIST_OFFSETS, METADATA = 2, 3
+FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 
 
 def latest(quiet: Quiet, node_id: int, version: int = 7) -> tuple[int, int]:
@@ -79,3 +79,26 @@ def test_nobody_waits_long_for_an_election_that_does_not_come() -> None:
     assert quiet.until(lambda: bool(answers)) > 100
     assert answers[0].topics[0].partitions[0].leader_id == 1
     assert membership.doubted() == set()
+
+
+def test_a_follower_hears_of_the_watermark_again_in_another_epoch() -> None:
+    """What it was told in the epoch before it may have thrown away."""
+    quiet = Quiet(3)
+    quiet.create("t", (1, 2, 3), min_insync_replicas="1")
+    quiet.write("t", b"one")
+    epoch = quiet.partition("t").leader_epoch
+    # A session beside that of broker 2, in its name.
+    state = {"replica_id": 2, "replica_epoch": quiet.members[2].broker.membership.broker_epoch}
+    more = {"replica_state": state, "session_epoch": 0}
+    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=epoch, **more))
+    assert answer.responses[0].partitions[0].high_watermark == 1
+    quiet.kill(3)
+    quiet.until(lambda: quiet.replica(1, "t").leader_epoch > epoch)
+    assert quiet.leader("t") == 1
+    more |= {"session_id": answer.session_id, "session_epoch": 1}
+    later = quiet.replica(1, "t").leader_epoch
+    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more))
+    assert answer.responses[0].partitions[0].high_watermark == 1
+    # And once only.
+    more |= {"session_epoch": 2}
+    assert not quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more)).responses

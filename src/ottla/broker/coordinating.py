@@ -528,6 +528,7 @@ class Coordinating:
         tenure = self.tenures.get(replica.number)
         if tenure is None or not tenure.is_writable:
             return 1
+        tenure.shard.forget_strays()
         tenure.shard.expire_offsets(self._broker.wall_ms)
         return 1 + len(tenure.shard.groups)
 

@@ -37,6 +37,9 @@ TARGET_ASSIGNMENT_MEMBER: Final = 7
 CURRENT_ASSIGNMENT: Final = 8
 REGULAR_EXPRESSION: Final = 16
 
+#: Of a topic whose id is not known: commits of old brokers.
+NO_ID: Final = bytes(16)
+
 #: (kind, fields of the key…)
 Key: TypeAlias = tuple[Any, ...]
 
@@ -49,7 +52,7 @@ class Committed(NamedTuple):
     metadata: str
     commit_ms: int
     expire_ms: int = -1
-    topic_id: bytes = bytes(16)
+    topic_id: bytes = NO_ID
 
 
 class Record(NamedTuple):
@@ -81,7 +84,7 @@ _OFFSET: Final = Struct(
         ("metadata", "string"),
         ("commit_timestamp", "int64"),
         Field("expire_timestamp", "int64", since=1, until=1, default=-1),
-        Field("topic_id", "uuid", since=4, tag=0, default=bytes(16)),
+        Field("topic_id", "uuid", since=4, tag=0, default=NO_ID),
     ),
     flexible=4,
 )
@@ -170,8 +173,9 @@ _KEY_HEAD: Final = struct.Struct(">hh")
 _INT32: Final = struct.Struct(">i")
 _OFFSET_HEAD: Final = struct.Struct(">hqi")
 _INT64: Final = struct.Struct(">q")
-_NO_ID: Final = bytes(16)
 _new: Final = tuple.__new__
+#: Keys of groups with longer names are not kept: strangers could fill the memory with them.
+_KEPT_LENGTH_MAX: Final = 256
 #: One tagged field, number 0, of 16 bytes.
 _ID_FOLLOWS: Final = b"\1\0\x10"
 #: The value of most commits: one without a text.
@@ -196,7 +200,7 @@ def encode(record: Record) -> tuple[bytes, bytes | None]:
 def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | None]:
     # The one record that is written thousands of times a second.
     try:
-        head = _offset_key(*key)
+        head = _kept_offset_key(*key) if len(key[1]) <= _KEPT_LENGTH_MAX else _offset_key(*key)
         if value is None:
             return head, None
         offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id = value
@@ -209,13 +213,13 @@ def _encode_offset(key: Key, value: Committed | None) -> tuple[bytes, bytes | No
                 "expire_timestamp": expire_ms,
             }
             return head, _INT16.pack(1) + write(_OFFSET, 1, row)
-        if not metadata and topic_id != _NO_ID:
+        if not metadata and topic_id != NO_ID:
             return head, _TEXTLESS.pack(4, offset, leader_epoch, 1, commit_ms, _ID_FOLLOWS, topic_id)
         text = metadata.encode()
         return head, b"".join(
             (
                 _OFFSET_HEAD.pack(4, offset, leader_epoch), uvarint(len(text) + 1), text, _INT64.pack(commit_ms),
-                b"\0" if topic_id == _NO_ID else _ID_FOLLOWS + topic_id,
+                b"\0" if topic_id == NO_ID else _ID_FOLLOWS + topic_id,
             )
         )  # fmt: skip
     except struct.error as error:
@@ -243,14 +247,14 @@ def _decode_offset(key: bytes, value: bytes) -> Record | None:
             if size == text_end + 27 and value[text_end + 8 : text_end + 11] == _ID_FOLLOWS:
                 topic_id = value[text_end + 11 :]
             elif size == text_end + 9 and not value[text_end + 8]:
-                topic_id = _NO_ID
+                topic_id = NO_ID
             else:
                 return None
         elif version == 3:
             text_end = 16 + (value[14] << 8 | value[15])
             if size != text_end + 8:
                 return None
-            text, topic_id = value[16:text_end], _NO_ID
+            text, topic_id = value[16:text_end], NO_ID
         else:
             return None
         group_id, topic = key[4 : topic_at - 2].decode(), key[topic_at:end].decode()
@@ -271,12 +275,16 @@ def _decode_offset(key: bytes, value: bytes) -> Record | None:
         return None
 
 
-@lru_cache(maxsize=10_000)
 def _offset_key(_kind: int, group_id: str, topic: str, partition: int) -> bytes:
     group, name = group_id.encode(), topic.encode()
     return b"".join(
         (_KEY_HEAD.pack(OFFSET_COMMIT, len(group)), group, _INT16.pack(len(name)), name, _INT32.pack(partition))
     )  # fmt: skip
+
+
+@lru_cache(maxsize=10_000)
+def _kept_offset_key(kind: int, group_id: str, topic: str, partition: int) -> bytes:
+    return _offset_key(kind, group_id, topic, partition)
 
 
 def decode(key: bytes | None, value: bytes | None) -> Record | None:

@@ -8,10 +8,10 @@ without a value; the log's compaction takes what they are about.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
-from ottla.groups.formats import OFFSET_COMMIT, Committed, Record
+from ottla.groups.formats import NO_ID, OFFSET_COMMIT, Committed, Record
 
 Place: TypeAlias = tuple[str, int]
 
@@ -67,6 +67,15 @@ class Offsets:
             for group_id, known in self.by_group.items()
             for place in known
             if place[0] in topics
+        ]
+
+    def strays(self, topic_id: Callable[[str], bytes | None]) -> list[Record]:
+        """The records that forget offsets of topics that are gone, whatever has their names now."""
+        return [
+            Record((OFFSET_COMMIT, group_id, *place), None)
+            for group_id, known in self.by_group.items()
+            for place, value in known.items()
+            if value.topic_id not in (NO_ID, topic_id(place[0]))
         ]
 
     def expired(

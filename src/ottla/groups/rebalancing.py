@@ -156,7 +156,7 @@ class Rebalancing:
 
     def _give_up_on_syncs(self, group: Group, now_ms: int) -> None:
         """Members that joined and never asked for their assignment are gone."""
-        missing = [group.members[name] for name in group.unsynced if name in group.members]
+        missing = [member for name, member in group.members.items() if name in group.unsynced]
         if not missing or group.state not in (State.COMPLETING_REBALANCE, State.STABLE):
             return
         for member in missing:

@@ -10,7 +10,7 @@ The host calls: `replay`… and `loaded` once; then requests in any order; `forg
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final, NamedTuple
 
 from ottla.groups.classic import Classic
@@ -231,6 +231,18 @@ class Shard:
 
     def topics_deleted(self, topics: Collection[str]) -> None:
         records = self.offsets.of_topics(topics)
+        if records:
+            self.host.decided(Decision(records))
+
+    def forget_strays(self) -> None:
+        """Topics may have been deleted while nobody could write that down."""
+
+        @cache
+        def topic_id(name: str) -> bytes | None:
+            topic = self.host.topic(name)
+            return None if topic is None else topic.topic_id
+
+        records = self.offsets.strays(topic_id)
         if records:
             self.host.decided(Decision(records))
 

@@ -150,9 +150,12 @@ def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
                 interest.replica, interest.name = replica, name
                 if fetching.watching:
                     interest.watch()
+            if interest.leader_epoch != partition.current_leader_epoch:
+                # Who follows in another epoch has not taken what it was told in the one before.
+                interest.told_watermark = -1
+                interest.leader_epoch = partition.current_leader_epoch
             interest.offset = partition.fetch_offset
             interest.bytes_max = partition.partition_max_bytes
-            interest.leader_epoch = partition.current_leader_epoch
             interest.last_fetched_epoch = partition.last_fetched_epoch
             interest.is_told = False
             # Last in line: partitions that were served come after those still waiting for their turn.

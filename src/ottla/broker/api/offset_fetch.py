@@ -9,11 +9,12 @@ INVALID_GROUP_ID and those of a coordinator that is elsewhere or not ready.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.grouping import Gathering, find_shard
 from ottla.broker.api.table import Response, serves
 from ottla.groups.decision import Decision
+from ottla.groups.formats import NO_ID
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
     from ottla.controller.image import TopicImage
     from ottla.groups.formats import Committed
     from ottla.groups.shard import Shard
-
-#: Of a topic, in an offset that an older broker has written.
-_NO_ID: Final = bytes(16)
 
 
 @serves(9)
@@ -66,7 +64,7 @@ def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_sta
     if group.topics is None:
         asked: dict[str, list[int]] = {}
         for (name, number), value in known.items():
-            if _is_of(by_name.get(name), value):
+            if _counts(value, by_name.get(name)) is not None:
                 asked.setdefault(name, []).append(number)
         wanted = [(name, by_name.get(name), numbers) for name, numbers in asked.items()]
         if version >= 10:
@@ -86,20 +84,21 @@ def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_sta
     else:
         wanted = [(each.name, by_name.get(each.name), each.partition_indexes) for each in group.topics]
     for name, topic, numbers in wanted:
-        rows = []
-        for number in numbers:
-            found = known.get((name, number))
-            if require_stable and shard.offsets.is_unstable(group_id, name, number):
-                rows.append(_partition(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-            else:
-                rows.append(_partition(number, found if found and _is_of(topic, found) else None))
+        rows = [
+            _partition(number, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            if require_stable and shard.offsets.is_unstable(group_id, name, number)
+            else _partition(number, _counts(known.get((name, number)), by_name.get(name)))
+            for number in numbers
+        ]
         topics.append({"name": name, "topic_id": topic and topic.topic_id, "partitions": rows})
     return {"group_id": group_id, "error_code": 0, "topics": topics}
 
 
-def _is_of(topic: TopicImage | None, value: Committed) -> bool:
-    """Whether an offset is one of this topic, not of one that had its name before and was deleted while nobody could note it."""
-    return topic is None or value.topic_id in (topic.topic_id, _NO_ID)
+def _counts(value: Committed | None, topic: TopicImage | None) -> Committed | None:
+    """What was committed, unless of a topic that had this name before: that says nothing about the present one."""
+    if value is None or topic is None or value.topic_id in (topic.topic_id, NO_ID):
+        return value
+    return None
 
 
 def _partition(number: int, value: Committed | None, code: ErrorCode = ErrorCode.NONE) -> Mapping[str, Any]:

@@ -85,8 +85,14 @@ def main_cluster(arguments: Sequence[str]) -> int:
     parser.add_argument("--kinds", help="which faults, such as kill,pause")
     parser.add_argument("--faults", type=int, default=ClusterOptions.faults, help="how many")
     parser.add_argument("--seconds", type=int, default=ClusterOptions.seconds, help="of simulated time")
+    parser.add_argument(
+        "--groups",
+        action=argparse.BooleanOptionalAction,
+        help="consumer groups, instead of in every third seed",
+    )
     given = parser.parse_args(arguments)
     options = ClusterOptions(
+        groups=given.groups,
         seconds=given.seconds,
         faults=given.faults,
         brokers=given.brokers,
@@ -102,7 +108,7 @@ def main_cluster(arguments: Sequence[str]) -> int:
     print(f"{len(seeds)} clusters, from seed {seeds[0]} on", flush=True)
     started = time.monotonic()
     faults: Counter[str] = Counter()
-    acknowledged = events = failed = 0
+    acknowledged = commits = events = failed = 0
     for seed in seeds:
         try:
             outcome = run_cluster(seed, options, traced=given.trace)
@@ -116,11 +122,12 @@ def main_cluster(arguments: Sequence[str]) -> int:
             print(line)
         faults += outcome.faults
         acknowledged += outcome.acknowledged
+        commits += outcome.commits
         events += outcome.events
     told = ", ".join(f"{count} {name}" for name, count in sorted(faults.items()))
     print(
         f"{len(seeds) - failed} of {len(seeds)} clusters held in {time.monotonic() - started:.1f} s: "
-        f"{acknowledged:,} records acknowledged, {events:,} events; {told}"
+        f"{acknowledged:,} records acknowledged, {commits:,} offsets committed, {events:,} events; {told}"
     )
     return 1 if failed else 0
 

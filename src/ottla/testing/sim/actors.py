@@ -11,14 +11,21 @@ from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.sim.clients import METADATA, VERSIONS, Topic
-from ottla.testing.sim.network import Lane, Network, Place
+from ottla.testing.sim.network import ASK_TIMEOUT_MS, Lane, Network, Place
 from ottla.testing.sim.world import World
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 
 ELECT_LEADERS: Final = 43
 ALTER_PARTITION_REASSIGNMENTS: Final = 45
-_VERSIONS: Final = {**VERSIONS, ELECT_LEADERS: 2, ALTER_PARTITION_REASSIGNMENTS: 0}
+CREATE_PARTITIONS: Final = 37
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = range(8, 15)
+DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 42, 47, 68
+_VERSIONS: Final = {
+    **VERSIONS, ELECT_LEADERS: 2, ALTER_PARTITION_REASSIGNMENTS: 0, CREATE_PARTITIONS: 3,
+    OFFSET_COMMIT: 10, OFFSET_FETCH: 10, FIND_COORDINATOR: 4, JOIN_GROUP: 9, HEARTBEAT: 4, LEAVE_GROUP: 5, SYNC_GROUP: 5,
+    DELETE_GROUPS: 2, OFFSET_DELETE: 0, CONSUMER_GROUP_HEARTBEAT: 1,
+}  # fmt: skip
 
 #: Between two questions for the metadata.
 _REFRESH_MS: Final = 150
@@ -61,8 +68,9 @@ class Actor:
         self.common = common
         self.world = common.world
         self.name = name
-        self._place = Place(name)
-        self._lanes: dict[int, Lane] = {}
+        self.place = Place(name)
+        #: By broker and purpose: those of one purpose do not wait behind others.
+        self._lanes: dict[tuple[int, str], Lane] = {}
         self.leaders: dict[tuple[bytes, int], Leader] = {}
         #: By name, as the metadata last had them.
         self.ids: dict[str, bytes] = {}
@@ -72,13 +80,34 @@ class Actor:
     def begin(self) -> None:
         """Set to work."""
 
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Unless this process is gone by then; while it is paused, that waits."""
+        self.world.later(delay_ms, lambda: self.place.take(0, action))
+
+    def die(self) -> None:
+        """The process ends, and its kernel closes its connections."""
+        self.place.life += 1
+        for lane in self._lanes.values():
+            lane.close()
+
     def ask(
-        self, node_id: int, key: int, body: dict[str, Any], answered: Callable[[Any | None], None]
+        self,
+        node_id: int,
+        key: int,
+        body: dict[str, Any],
+        answered: Callable[[Any | None], None],
+        *,
+        purpose: str = "",
+        timeout_ms: int = ASK_TIMEOUT_MS,
     ) -> None:
         """`answered(response)`, or with None if no answer will come."""
-        lane = self._lanes.get(node_id)
+        if self.place.life:
+            return
+        lane = self._lanes.get((node_id, purpose))
         if lane is None:
-            lane = self._lanes[node_id] = Lane(self.common.network, self._place, node_id, lambda: None)
+            lane = self._lanes[node_id, purpose] = Lane(
+                self.common.network, self.place, node_id, lambda: None, timeout_ms
+            )
         version = _VERSIONS[key]
 
         def done(answer: Any, error: str | None) -> None:
@@ -94,14 +123,14 @@ class Actor:
         self._after_refresh.append(then)
         if not self._refreshing:
             self._refreshing = True
-            self.world.later(_REFRESH_MS, self._ask_metadata)
+            self.later(_REFRESH_MS, self._ask_metadata)
 
     def _ask_metadata(self) -> None:
         self.ask(self.any_broker(), METADATA, {"topics": None}, self._know)
 
     def _know(self, response: Any | None) -> None:
         if response is None:
-            self.world.later(_REFRESH_MS, self._ask_metadata)
+            self.later(_REFRESH_MS, self._ask_metadata)
             return
         self.ids = {}
         for topic in response.topics:

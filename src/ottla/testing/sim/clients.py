@@ -33,7 +33,7 @@ _RECONNECT_MS = 40
 class Topic:
     """A topic as its clients know it. `live` only while it is certain that it exists."""
 
-    __slots__ = ("is_compacted", "live", "name", "partitions", "topic_id")
+    __slots__ = ("_label", "is_compacted", "is_durable", "live", "name", "partitions", "topic_id")
 
     def __init__(
         self, name: str, topic_id: bytes, count: int, *, is_durable: bool, is_compacted: bool
@@ -42,11 +42,18 @@ class Topic:
         self.topic_id = topic_id
         self.live = True
         self.is_compacted = is_compacted
-        label = f"{name}/{topic_id.hex()[:4]}"
-        self.partitions = [
-            PartitionHistory(f"{label}-{at}", is_durable=is_durable, is_compacted=is_compacted)
-            for at in range(count)
-        ]
+        self.is_durable = is_durable
+        self._label = f"{name}/{topic_id.hex()[:4]}"
+        self.partitions: list[PartitionHistory] = []
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        """There are at least so many partitions."""
+        for at in range(len(self.partitions), count):
+            name = f"{self._label}-{at}"
+            self.partitions.append(
+                PartitionHistory(name, is_durable=self.is_durable, is_compacted=self.is_compacted)
+            )
 
 
 class Shared:

@@ -14,6 +14,7 @@ from typing import Final
 
 from ottla.config.broker import BrokerConfig
 from ottla.testing.checkers.partition import Anomaly
+from ottla.testing.sim import groups
 from ottla.testing.sim.actors import Common
 from ottla.testing.sim.cluster_admin import ClusterAdmin, ClusterKind
 from ottla.testing.sim.cluster_producer import ClusterProducer
@@ -21,6 +22,7 @@ from ottla.testing.sim.cluster_reader import ClusterReader, FreshReader
 from ottla.testing.sim.disk import PowerCut, SimDisk
 from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.faults import Faults
+from ottla.testing.sim.groups import Groups
 from ottla.testing.sim.invariants import Invariants
 from ottla.testing.sim.member import Member
 from ottla.testing.sim.network import Network
@@ -47,6 +49,8 @@ class ClusterOptions:
     brokers: int | None = None
     #: The names of faults that may happen; empty for all.
     kinds: tuple[str, ...] = ()
+    #: Whether there are consumer groups; None: in every third seed.
+    groups: bool | None = None
 
     def arguments(self) -> str:
         """The same on the command line."""
@@ -55,6 +59,8 @@ class ClusterOptions:
             for name in ("seconds", "faults", "brokers")
             if getattr(self, name) != getattr(ClusterOptions, name)
         ]
+        if self.groups is not None:
+            given.append(" --groups" if self.groups else " --no-groups")
         return "".join(given) + (f" --kinds {','.join(self.kinds)}" if self.kinds else "")
 
 
@@ -65,6 +71,9 @@ class ClusterOutcome:
     #: How long things went wrong.
     seconds: int = 0
     acknowledged: int = 0
+    #: Offsets that groups committed, and how often coordinators were compared with their logs.
+    commits: int = 0
+    looks: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 
@@ -92,6 +101,7 @@ class Machine:
                 "log.cleaner.backoff.ms": "30000", "replica.lag.time.max.ms": "2000",
                 # Five brokers have ten times as many pairs that ask each other for nothing as two.
                 "replica.fetch.wait.max.ms": "500" if cluster.count <= 3 else "1000",
+                **cluster.settings,
             }
         )  # fmt: skip
         self.delays = Delays(sync_ms=2 + world.below(20), job_ms=1 + world.below(60))
@@ -169,6 +179,8 @@ class Cluster:
         self.network = Network(world)
         self.ensemble = Ensemble(world, session_timeout_ms=_SESSION_TIMEOUT_MS)
         self.count = count = options.brokers or (3, 3, 3, 4, 5)[world.below(5)]
+        has_groups = seed % 3 == 0 if options.groups is None else options.groups
+        self.settings = groups.settings(world, count) if has_groups else {}
         self.machines = {node_id: Machine(self, node_id) for node_id in range(1, count + 1)}
         self.invariants = Invariants(self.ensemble, self.members)
         self.common = Common(world, self.network, list(self.machines))
@@ -181,9 +193,13 @@ class Cluster:
             ClusterProducer(self.common, "p1", is_idempotent=False, acks=-1, pause_ms=2 * pause_ms),
             ClusterProducer(self.common, "q1", is_idempotent=False, acks=1, pause_ms=3 * pause_ms),
         ]
-        self.admin = ClusterAdmin(self.common, self._kinds(count), pause_ms=6000)
+        self.admin = ClusterAdmin(self.common, self._kinds(count), pause_ms=6000, grows=has_groups)
         self.consumer = ClusterReader(self.common, "consumer", pause_ms=400)
         self.client_names = [client.name for client in (*self.producers, self.admin, self.consumer)]
+        self.groups = Groups(self) if has_groups else None
+        if self.groups is not None:
+            self.client_names += self.groups.client_names
+            self.invariants.groups = self.groups.invariants
         self.faults = Faults(self)
         if options.kinds:
             self.faults.kinds = [kind for kind in self.faults.kinds if kind.__name__ in options.kinds]
@@ -226,6 +242,8 @@ class Cluster:
             raise self._failure("crash", f"{error!r} at {where.filename}:{where.lineno}") from error
         self.outcome.events = self.world.events
         self.outcome.trace = self.world.trace
+        if self.groups is not None:
+            self.outcome.commits, self.outcome.looks = self.groups.commits, self.groups.invariants.looks
         self.outcome.acknowledged = sum(producer.acknowledged for producer in self.producers)
         return self.outcome
 
@@ -253,6 +271,8 @@ class Cluster:
             world.later(world.below(300), machine.start)
         for actor in (*self.producers, self.admin, self.consumer):
             world.later(500, actor.begin)
+        if self.groups is not None:
+            self.groups.begin()
         last_ms = self.options.seconds * 1000
         for _ in range(self.options.faults):
             at_ms = _FAULTS_FROM_MS + world.below(last_ms - _FAULTS_FROM_MS)
@@ -279,6 +299,8 @@ class Cluster:
                 machine.resume()
             if machine.member is not None:
                 machine.member.client.lag_ms = 3
+        if self.groups is not None:
+            self.groups.heal()
 
     def _rest(self) -> None:
         """Until every replica is in sync and every client has its answers."""
@@ -298,6 +320,8 @@ class Cluster:
                 )
                 if why is None and not all(producer.is_done for producer in self.producers):
                     why = f"unanswered: {[(p.name, p.unanswered) for p in self.producers if not p.is_done]}"
+                if why is None and self.groups is not None:
+                    why = self.groups.unrest()
         self.invariants.check_at_rest()
 
     def _read_all(self) -> None:
@@ -306,22 +330,27 @@ class Cluster:
         for topic in self.common.live():
             if topic.topic_id not in image.topics_by_id:
                 raise Anomaly("topic-lost", f"{topic.name} {topic.topic_id.hex()} is not in the metadata")
-        ends = {}
-        members = self.members()
-        for topic_image in image.topics.values():
-            for partition in topic_image.partitions:
-                hosted = members[partition.leader].broker.hosting.by_id[
-                    int.from_bytes(topic_image.topic_id, "big")
-                ]
-                ends[topic_image.topic_id, partition.partition] = hosted.replicas[
-                    partition.partition
-                ].high_watermark
+        ends = {
+            (topic.topic_id, number): self.end_of((topic.topic_id, number))
+            for topic in image.topics.values()
+            for number in range(len(topic.partitions))
+        }
         reader = FreshReader(self.common, "fresh", ends)
         reader.begin()
+        audited: list[bool] = []
+        if self.groups is not None:
+            self.groups.audit(lambda: audited.append(True))
         deadline_ms = self.world.now_ms + _QUIET_MS
-        while not reader.done:
+        while not reader.done or (self.groups is not None and not audited):
             if self.world.now_ms > deadline_ms or not self._step():
                 raise Anomaly("unseen", "what is committed cannot be read")
+
+    def end_of(self, place: tuple[bytes, int]) -> int:
+        """The high watermark of a partition, by its leader."""
+        topic_id, number = place
+        leader = self.ensemble.image.topics_by_id[topic_id].partitions[number].leader
+        hosted = self.members()[leader].broker.hosting.by_id[int.from_bytes(topic_id, "big")]
+        return hosted.replicas[number].high_watermark
 
 
 def run_cluster(seed: int, options: ClusterOptions | None = None, *, traced: bool = False) -> ClusterOutcome:

@@ -11,10 +11,17 @@ from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.checkers.partition import Anomaly
-from ottla.testing.sim.actors import ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS, Actor, Common
+from ottla.testing.sim.actors import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    CREATE_PARTITIONS,
+    ELECT_LEADERS,
+    Actor,
+    Common,
+)
 from ottla.testing.sim.clients import CREATE_TOPICS, DELETE_TOPICS, Topic
 
 _TOPICS_MAX: Final = 3
+_PARTITIONS_MAX: Final = 4
 
 
 class ClusterKind(NamedTuple):
@@ -28,8 +35,12 @@ class ClusterKind(NamedTuple):
 
 
 class ClusterAdmin(Actor):
-    def __init__(self, common: Common, kinds: list[ClusterKind], *, pause_ms: int) -> None:
+    def __init__(
+        self, common: Common, kinds: list[ClusterKind], *, pause_ms: int, grows: bool = False
+    ) -> None:
         super().__init__(common, "admin")
+        #: Whether topics get more partitions.
+        self._grows = grows
         self._kinds = {kind.name: kind for kind in kinds}
         self._pause_ms = pause_ms
         #: Topics whose deletion was granted.
@@ -54,6 +65,8 @@ class ClusterAdmin(Actor):
             self._create(free[self.world.below(len(free))])
         elif len(live) > 1 and choice < 2:
             self._delete(live[self.world.below(len(live))])
+        elif live and self._grows and choice < 4:
+            self._grow(live[self.world.below(len(live))])
         elif live and choice < 6:
             self._elect()
         elif live:
@@ -69,6 +82,10 @@ class ClusterAdmin(Actor):
                 topic = Topic(name, topic_id, kind.partitions, is_durable=True, is_compacted=False)
                 self.common.topics[topic_id] = topic
                 self.world.tell(f"admin: topic {name} is {topic_id.hex()} {kind.configs}")
+        if self._grows:
+            for topic_id, number in self.leaders:
+                if topic_id in self.common.topics:
+                    self.common.topics[topic_id].grow(number + 1)
 
     def _create(self, kind: ClusterKind) -> None:
         self.world.tell(f"admin: create {kind.name}")
@@ -97,6 +114,22 @@ class ClusterAdmin(Actor):
 
         topics = [{"name": None, "topic_id": topic.topic_id}]
         self.ask(self.any_broker(), DELETE_TOPICS, {"topics": topics, "timeout": 1000}, answered)
+
+    def _grow(self, topic: Topic) -> None:
+        count = len(topic.partitions) + 1
+        if count > _PARTITIONS_MAX:
+            self._next()
+            return
+        self.world.tell(f"admin: {topic.name} gets {count} partitions")
+
+        def answered(response: Any | None) -> None:
+            if response is not None:
+                self.world.tell(f"admin: {topic.name}: {response.results[0].error_code!r}")
+            self._next(100)
+
+        rows = [{"name": topic.name, "count": count, "assignments": None}]
+        body = {"topics": rows, "timeout": 1000, "validate_only": False}
+        self.ask(self.any_broker(), CREATE_PARTITIONS, body, answered)
 
     def _elect(self) -> None:
         self.world.tell("admin: elect preferred leaders")

@@ -20,9 +20,10 @@ Key = tuple[bytes, int]
 
 
 class ClusterReader(Actor):
-    def __init__(self, common: Common, name: str, *, pause_ms: int) -> None:
+    def __init__(self, common: Common, name: str, *, pause_ms: int, wait_ms: int = _WAIT_MS) -> None:
         super().__init__(common, name)
         self._pause_ms = pause_ms
+        self._wait_ms = wait_ms
         self.positions: dict[Key, int] = {}
         #: The last high watermark told, by partition and leader epoch.
         self._watermarks: dict[tuple[bytes, int, int], int] = {}
@@ -51,7 +52,7 @@ class ClusterReader(Actor):
             self._pausing = False
             self._fetch()
 
-        self.world.later(self._pause_ms, (lambda: self.refresh(go_on)) if looks else go_on)
+        self.later(self._pause_ms, (lambda: self.refresh(go_on)) if looks else go_on)
 
     def _fetch(self) -> None:
         """One request to each leader that has none under way."""
@@ -97,7 +98,7 @@ class ClusterReader(Actor):
                 topic = self.common.topics[topic_rows.topic_id.bytes]
                 for row in topic_rows.partitions:
                     key = (topic.topic_id, row.partition_index)
-                    if self.positions[key] == offsets[key]:
+                    if self.positions.get(key) == offsets[key]:
                         is_well &= self._take(topic, row, epochs[key], node_id)
             self._later(looks=not is_well)
 
@@ -105,7 +106,7 @@ class ClusterReader(Actor):
             node_id,
             FETCH,
             {
-                "max_wait": _WAIT_MS, "min_bytes": 1, "max_bytes": 500 + self.world.below(8000),
+                "max_wait": self._wait_ms, "min_bytes": 1, "max_bytes": 500 + self.world.below(8000),
                 "session_id": 0, "session_epoch": -1, "rack_id": "", "forgotten_topics_data": [],
                 "topics": [{"topic_id": key, "partitions": rows} for key, rows in topics.items()],
             },

@@ -36,6 +36,8 @@ class Faults:
             self.cut_store, self.expire, self.drop, self.drop, self.drop_all, self.slow_store, self.lag, self.lag,
             self.suspect, self.suspect, self.usurp, self.usurp, self.snapshot,
         ]  # fmt: skip
+        if cluster.groups is not None:
+            self.kinds += [self.cut_client, self.cut_client]
 
     def happen(self) -> str:
         """One that is possible now; its name."""
@@ -122,7 +124,7 @@ class Faults:
             if broker is not None and broker.epoch > epoch and not broker.fenced:
                 del self._unsure[node_id]
         for topic in image.topics.values():
-            if image.topic_config(topic.name).get("flush.policy") == "durable":
+            if image.topic_config(topic.name).get("flush.policy", "durable") == "durable":
                 continue
             for partition in topic.partitions:
                 holders = [*partition.isr, *partition.eligible]
@@ -202,6 +204,15 @@ class Faults:
         source, target = machines[0].name, machines[1].name
         self._cut([(source, target)], [])
         return f"nothing arrives from {source} at {target}"
+
+    def cut_client(self) -> str | None:
+        """One client and one broker, both ways or one."""
+        names, machines = self._cluster.client_names, list(self._cluster.machines.values())
+        client = names[self._world.below(len(names))]
+        broker = machines[self._world.below(len(machines))].name
+        pairs = [(client, broker), (broker, client)]
+        self._cut(pairs[self._world.below(3) :] or pairs, [])
+        return f"{client} and {broker} are apart"
 
     def slow_link(self) -> str | None:
         machines = list(self._cluster.machines.values())

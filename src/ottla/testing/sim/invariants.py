@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ottla.broker.coordinating import OFFSETS_TOPIC
 from ottla.controller import records as r
 from ottla.controller.image import Image
 from ottla.records.batch import HEADER
@@ -24,6 +25,7 @@ from ottla.records.record import whole_batches
 from ottla.replication.replica import Replica
 from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.ensemble import Ensemble
+from ottla.testing.sim.group_invariants import GroupInvariants
 from ottla.testing.sim.member import Member
 
 Key = tuple[bytes, int]
@@ -60,6 +62,8 @@ class Invariants:
         self._left: dict[int, dict[Key, int]] = {}
         #: How often a partition got another leader, or the same one anew.
         self.elections = 0
+        #: Looks at the records of groups, if there are any.
+        self.groups: GroupInvariants | None = None
         ensemble.on_append = self.appended
 
     # --- the metadata log ---------------------------------------------------------------------------------------
@@ -159,9 +163,12 @@ class Invariants:
 
     def _commit(self, name: str, key: Key, replica: Replica, start: int, end: int) -> None:
         known = self._committed.setdefault(key, {})
-        for base, batch, _data in batches(replica, start, end):
+        groups = self.groups if replica.topic == OFFSETS_TOPIC else None
+        for base, batch, data in batches(replica, start, end):
+            if groups is not None and base not in known:
+                groups.committed(replica.number, batch.last_offset, data)
             there = known.setdefault(base, batch)
-            if there != batch:
+            if there != batch and (groups is None or not groups.is_compacted):
                 raise Anomaly("committed-changed", f"{name} offset {base}: {there} became {batch}")
 
     def _check_isr(self, name: str, member: Member, key: Key, replica: Replica, seen: Seen) -> None:
@@ -251,6 +258,11 @@ class Invariants:
                     if replica.opened:
                         data = b"".join(data for _, _, data in batches(replica, 0, replica.high_watermark))
                     logs[node_id] = data
+                if self.groups is not None and topic.name == OFFSETS_TOPIC:
+                    for node_id, data in logs.items():
+                        self.groups.check_replica(f"broker {node_id}", partition.partition, [data])
+                    if self.groups.is_compacted:
+                        continue
                 if len(set(logs.values())) != 1:
                     sizes = {node_id: len(data) for node_id, data in logs.items()}
                     raise Anomaly("replica-divergence", f"{topic.name}-{partition.partition}: {sizes}")

@@ -303,12 +303,20 @@ class _Asked:
 class Lane:
     """A broker's requests to one other that share a connection (ASK): in order there, in order back."""
 
-    def __init__(self, network: Network, place: Place, node_id: int, finished: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        place: Place,
+        node_id: int,
+        finished: Callable[[], None],
+        timeout_ms: int = ASK_TIMEOUT_MS,
+    ) -> None:
         self._network = network
         self._place = place
         self._life = place.life
         self._node_id = node_id
         self._finished = finished
+        self._timeout_ms = timeout_ms
         self._wire: Wire | None = None
         self._framing = ClientConnection(None)
         self._waiting: deque[_Asked] = deque()
@@ -319,7 +327,7 @@ class Lane:
             self._framing = ClientConnection(self._place.name)
             self._wire = self._network.connect(self._place, self._node_id, self._received, self._lost)
         _, frame = self._framing.request(key, version, bytes(body))
-        self._waiting.append(_Asked(key, self._network.world.now_ms + ASK_TIMEOUT_MS, done))
+        self._waiting.append(_Asked(key, self._network.world.now_ms + self._timeout_ms, done))
         self._wire.send(frame)
         self._set_timer()
 
