@@ -217,3 +217,16 @@ def test_the_usual_offset_takes_the_short_way() -> None:
         record = Record((OFFSET_COMMIT, "g", "t", 3), Committed(7, 2, "text", 99, -1, topic_id))
         key, value = encode(record)
         assert value is not None and formats._decode_offset(key, value) == record
+
+
+def test_a_member_as_kafka_4_3_writes_it() -> None:
+    """With the classic half of a member that has none told by a tagged field that is null."""
+    key = b"\x00\x05\x00\x0bst-consumer\x00\x01m"
+    value = b"\x00\x00\x04i-1\x00\x08rdkafka\x0b/127.0.0.1\x02\x02t\x01\x00\x04\x93\xe0\x00\x01\x00\x01\x00"
+    record = decode(key, value)
+    assert record is not None and record.key == (CONSUMER_GROUP_MEMBER, "st-consumer", "m")
+    assert record.value == {
+        "instance_id": "i-1", "rack_id": None, "client_id": "rdkafka", "client_host": "/127.0.0.1",
+        "subscribed_topic_names": ["t"], "subscribed_topic_regex": "", "rebalance_timeout_ms": 300_000,
+        "server_assignor": None, "classic_member_metadata": None,
+    }  # fmt: skip

@@ -42,3 +42,13 @@ def test_metadata_and_offsets(kcat: str, broker: BrokerProcess, topic: str) -> N
     assert (
         run([kcat, "-Q", "-b", broker.address, "-t", f"{topic}:2:-1"]).out.strip() == f"{topic} [2] offset 2"
     )
+
+
+def test_a_group_goes_on_where_it_was(kcat: str, broker: BrokerProcess, topic: str) -> None:
+    create(broker, topic, 2)
+    for partition in ("0", "1"):
+        run([kcat, "-P", "-b", broker.address, "-t", topic, "-p", partition], text="a\nb\nc\n")
+    member = [kcat, "-b", broker.address, "-X", "auto.offset.reset=earliest", "-q", "-f", "%p %o\n"]
+    first = run([*member, "-c", "4", "-G", f"group-{topic}", topic]).lines
+    rest = run([*member, "-c", "2", "-G", f"group-{topic}", topic]).lines
+    assert sorted([*first, *rest]) == sorted(f"{number} {offset}" for number in (0, 1) for offset in range(3))

@@ -187,7 +187,8 @@ def _read_struct(reader: _Reader, kind: Struct, version: int, flexible: bool) ->
             if known is None:
                 reader.take(size)
                 continue
-            if not known.nullable or reader.number("int8") >= 0:
+            # Kafka writes a null that is no default, too: as 0.
+            if not known.nullable or reader.number("int8") > 0:
                 value[known.name] = _read(reader, known.kind, version, flexible)
             if reader.at != end:
                 raise Malformed(f"tagged field {number} has another size than it says")
