@@ -118,6 +118,26 @@ def test_who_has_given_up_in_time_stays(world: World, t: bytes) -> None:
     assert one.numbers and sorted(one.numbers + two.numbers) == [0, 1, 2, 3]
 
 
+def test_heartbeats_look_at_topics_when_these_have_changed(
+    world: World, t: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Client(world, "one", "t").beat()
+    look, looks = world.topic, list[str]()
+
+    def topic(name: str) -> Any:
+        looks.append(name)
+        return look(name)
+
+    monkeypatch.setattr(world, "topic", topic)
+    one.beat(), one.beat()
+    assert not looks
+    world.make_topic("t", 5)
+    assert one.beat().numbers == [0, 1, 2, 3, 4] and looks
+    looks.clear()
+    one.beat()
+    assert not looks
+
+
 def test_who_says_everything_is_told_everything(world: World, t: bytes) -> None:
     one = Client(world, "one", "t").beat()
     assert one.beat().answer["assignment"] is None

@@ -53,6 +53,18 @@ def test_an_id_that_is_not_taken_up_is_forgotten(driver: Any) -> None:
     assert member.joined().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_group_that_was_something_before_stays_when_an_id_is_not_taken_up(driver: Any) -> None:
+    member = Member(driver, "had members")
+    settle(member)
+    member.leave()
+    assert Member(driver, "has offsets").commit({("t", 0): 1}) == {("t", 0): 0}
+    for name in ("had members", "has offsets"):
+        Member(driver, name).send_join()
+    driver.advance(10_100)
+    found = {row.group_id: row.group_state for row in driver.connect().ask(16).groups}
+    assert found == {"had members": "Empty", "has offsets": "Empty"}
+
+
 def test_the_first_rebalance_waits_for_more_while_they_come(drive: Start) -> None:
     driver = drive(group_initial_rebalance_delay_ms="3000")
     find(driver.connect())

@@ -344,6 +344,23 @@ def test_offsets_of_an_empty_group_expire_and_the_group_with_them(drive: Start) 
     assert client.ask(16).groups == ()
 
 
+def test_an_offset_that_was_set_in_an_empty_group_is_kept_as_long_as_any(drive: Start) -> None:
+    driver = drive(group_initial_rebalance_delay_ms="0", offsets_retention_minutes="120")
+    client = driver.connect()
+    find(client)
+    client.create("t", 2)
+    member = Member(driver, "g")
+    settle(member)
+    member.commit({("t", 1): 1})
+    member.leave()
+    driver.advance(DAY_MS // 12 - 1_800_000)
+    by_hand(driver).commit({("t", 0): 2})
+    driver.advance(DAY_MS // 24)
+    assert committed(client, "g") == {("t", 0): 2}
+    driver.advance(DAY_MS // 8)
+    assert committed(client, "g") == {} and client.ask(16).groups == ()
+
+
 def test_an_old_client_says_itself_how_long_its_offsets_are_kept(driver: Any) -> None:
     by_hand(driver).commit({("t", 0): 1}, version=3, retention_time=3_600_000)
     by_hand(driver).commit({("t", 1): 1}, version=3)
