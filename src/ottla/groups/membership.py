@@ -65,7 +65,8 @@ class Membership:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
             draft.do(record)
         is_changed = anew or before is None or before.wish != said.wish
-        draft.do_all(self._targeting.refreshed(group, is_changed, is_new=before is None, now_ms=now_ms))
+        is_one_more = before is None and group.wishes[said.wish] > 1
+        draft.do_all(self._targeting.refreshed(group, is_changed, is_one_more=is_one_more, now_ms=now_ms))
         return group.members[member_id]
 
     def take_over(self, group: ConsumerGroup, old: Member, member_id: str, draft: Draft) -> None:

@@ -32,11 +32,12 @@ class Targeting:
         self._host = host
 
     def refreshed(
-        self, group: ConsumerGroup, is_changed: bool, *, is_new: bool, now_ms: int
+        self, group: ConsumerGroup, is_changed: bool, *, is_one_more: bool, now_ms: int
     ) -> Iterator[Record]:
         """The records that bring a group up to date after a member or, maybe, the topics have changed.
 
-        `is_new`: the change is that a member came. It can wait for its part; who wants something else is told at once.
+        `is_one_more`: the change is that somebody came who wants what others want. It can wait for its part. Who wants something
+        else is told at once; also, what its target makes of the group may be more than can be written, and then it must not come.
         """
         version = self._host.topics_version
         if is_changed or group.topics_version != version:
@@ -45,7 +46,7 @@ class Targeting:
             if is_changed or metadata_hash != group.metadata_hash:
                 yield group.record(group.epoch + 1, metadata_hash)
             group.topics_version = version
-        is_urgent = is_changed and not is_new
+        is_urgent = is_changed and not is_one_more
         if group.epoch > group.assignment_epoch and (is_urgent or now_ms >= group.target_due_ms):
             yield from self._target(group, now_ms)
 
