@@ -202,5 +202,5 @@ class Mixed(Groups):
         super().epochs_only_grow()
 
 
-Mixed.TestCase.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+Mixed.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestMixed = Mixed.TestCase
