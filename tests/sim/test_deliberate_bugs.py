@@ -209,6 +209,8 @@ _GROUPS = ClusterOptions(brokers=3, groups=True)
 _MOVES = ClusterOptions(
     brokers=3, faults=40, groups=True, kinds=("kill", "suspect", "isolate", "one_way", "stop")
 )
+#: Coordinators write what nobody fetches, and are deposed before they hear of it.
+_CUTS = ClusterOptions(brokers=3, faults=60, groups=True, kinds=("one_way", "isolate", "split", "suspect"))
 
 
 class Bug(NamedTuple):
@@ -228,12 +230,12 @@ BUGS = (
     Bug(commit_with_too_few, 80, _DEATHS),
     Bug(report_before_it_is_durable, 20),
     Bug(answer_before_it_counts, 40, _MOVES),
-    Bug(read_what_may_be_lost, 60, _MOVES),
+    Bug(read_what_may_be_lost, 120, _CUTS),
     Bug(serve_an_empty_shard, 3, _MOVES),
-    Bug(commit_in_any_generation, 10, _GROUPS),
-    Bug(commit_in_any_epoch, 10, _GROUPS),
-    Bug(give_what_another_still_has, 5, _GROUPS),
-    Bug(begin_no_sessions_after_loading, 10, _MOVES),
+    Bug(commit_in_any_generation, 25, _GROUPS),
+    Bug(commit_in_any_epoch, 15, _GROUPS),
+    Bug(give_what_another_still_has, 15, _GROUPS),
+    Bug(begin_no_sessions_after_loading, 25, _MOVES),
     Bug(begin_a_generation_without_those_who_are_late, 10, _GROUPS),
     Bug(hand_out_an_unwritten_assignment, 5, _MOVES),
 )
@@ -255,8 +257,8 @@ def test_it_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [_ELECTIONS, _DEATHS, _POWER, _CONTROL, _GROUPS, _MOVES],
-    ids=["elections", "deaths", "power", "control", "groups", "moves"],
+    [_ELECTIONS, _DEATHS, _POWER, _CONTROL, _GROUPS, _MOVES, _CUTS],
+    ids=["elections", "deaths", "power", "control", "groups", "moves", "cuts"],
 )
 def test_without_a_bug_nothing_is_found(options: ClusterOptions) -> None:
     for seed in range(1, 6):

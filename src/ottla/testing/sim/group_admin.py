@@ -32,6 +32,7 @@ class GroupAdmin(Actor):
         self._by_hand = by_hand
         self._stories = stories
         self._clients = {story.group_id: GroupClient(self, story) for story in (by_hand, *stories)}
+        self._eyes = {story.group_id: GroupClient(self, story, "look") for story in (by_hand, *stories)}
 
     def begin(self) -> None:
         self._next()
@@ -97,6 +98,9 @@ class GroupAdmin(Actor):
         offset_max = _OFFSET_MAX if story is self._by_hand else story.covered[place]
         offsets = {place: self.world.below(offset_max + 1)}
         self._clients[story.group_id].commit(Identity(), offsets, lambda _codes: self._next())
+        if self.world.chance(0.7):
+            # While it is written.
+            self.world.later(1 + self.world.below(400), lambda: self.look(story, lambda: None))
 
     def look(self, story: GroupStory, then: Callable[[], None]) -> None:
         """Ask for everything that was ever committed of what there is."""
@@ -104,7 +108,7 @@ class GroupAdmin(Actor):
         if not places:
             then()
             return
-        self._clients[story.group_id].fetch(Identity(), places, lambda _found: then())
+        self._eyes[story.group_id].fetch(Identity(), places, lambda _found: then())
 
     def _haunt(self, story: GroupStory) -> None:
         ghosts = [(who, place) for who, place in story.ghosts if who.member_id and story.is_live(place)]

@@ -102,9 +102,11 @@ class GroupStory:
 
 
 class GroupClient:
-    def __init__(self, actor: Actor, story: GroupStory) -> None:
+    def __init__(self, actor: Actor, story: GroupStory, purpose: str = "group") -> None:
         self._actor = actor
         self._story = story
+        #: What is asked for another purpose has a connection of its own, and need not wait for other answers.
+        self._purpose = purpose
         self.coordinator: int | None = None
         #: Of the answer that is being looked at: whether it is that of the group's coordinator.
         self.is_sure = False
@@ -141,7 +143,7 @@ class GroupClient:
                 self.lost(node_id)
             answered(response)
 
-        self._actor.ask(node_id, key, body, told, purpose="group", timeout_ms=_TIMEOUT_MS)
+        self._actor.ask(node_id, key, body, told, purpose=self._purpose, timeout_ms=_TIMEOUT_MS)
 
     def lost(self, node_id: int | None = None) -> None:
         """The coordinator is another, or nobody knows."""
