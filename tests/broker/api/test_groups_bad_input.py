@@ -239,7 +239,9 @@ REFUSED: list[tuple[str, Callable[[Scene], Any], ErrorCode]] = [
     ("commit too long a text", lambda s: by_member(s, {("t", 0): 99, ("t", 1): 99}, metadata="ä" * 4097), E.OFFSET_METADATA_TOO_LARGE),
     ("commit much too long a text", lambda s: by_member(s, {("t", 0): 99}, metadata="x" * 3_000_000), E.OFFSET_METADATA_TOO_LARGE),
     # The same in a group of KIP-848.
-    ("commit in an epoch of the past", lambda s: s.commit("modern", "m1", 0, ("t", 0)), E.STALE_MEMBER_EPOCH),
+    ("commit in an epoch of the past what is another's", lambda s: s.commit("modern", "m1", s.epoch("m1") - 1, ("t", s.owned("m2")[0]["partitions"][0])),
+     E.STALE_MEMBER_EPOCH),
+    ("commit in an epoch long past", lambda s: s.commit("modern", "m1", 0, ("t", 0)), E.STALE_MEMBER_EPOCH),
     ("commit in an epoch of the future", lambda s: s.commit("modern", "m1", 2**31 - 1, ("t", 0)), E.STALE_MEMBER_EPOCH),
     ("commit with an invented id", lambda s: s.commit("modern", "invented", 2, ("t", 0)), E.UNKNOWN_MEMBER_ID),
     ("commit by hand, while there are members", lambda s: s.commit("modern", "", -1, ("t", 0)), E.UNKNOWN_MEMBER_ID),
