@@ -19,6 +19,7 @@ IN_CORE = 88_000
 OVER_SOCKETS = 12_000
 
 
+@pytest.mark.timeout(400)
 def test_mutated_requests_into_the_core(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     before = resident_bytes()
     tally = core.run_core(IN_CORE, seed)
