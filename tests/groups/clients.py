@@ -95,6 +95,8 @@ class ClassicClient:
         self.must_join = True
         self.is_fenced = False
         self.seen: dict[str, int] = {}
+        #: The topics that it named in its last join.
+        self.named: tuple[str, ...] = ()
         self.joins = 0
         self.answer: Mapping[str, Any] = {}
 
@@ -118,7 +120,7 @@ class ClassicClient:
             self._read_join()
         elif self.syncing is not None:
             self._read_sync()
-        elif self.must_join or self.seen != self._topics():
+        elif self.must_join or self.seen != self._topics() or self.named != self.topics:
             self.join()
         else:
             self.heartbeat()
@@ -138,7 +140,7 @@ class ClassicClient:
             "needs_known_id": True, "can_skip_assignment": True,
         }  # fmt: skip
         self.joins += 1
-        self.seen = self._topics()
+        self.seen, self.named = self._topics(), self.topics
         self.must_join, self.joining = False, Heard()
         self.world.shard.classic.join(Join(**{**fields, **other}), self.joining, self.world.now_ms)
         self._read_join()

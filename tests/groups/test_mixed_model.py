@@ -95,7 +95,6 @@ class Mixed(Groups):
         client = data.draw(st.sampled_from(self.classics))
         if client.instance is None:
             client.topics = tuple(sorted(names))
-            client.must_join = client.must_join or client.is_settled
 
     @rule(
         instance=st.sampled_from([None, None, None, "i", "j"]),
