@@ -226,6 +226,19 @@ def test_a_group_has_a_largest_size(drive: Start) -> None:
     assert not first.synced().error_code and not second.synced().error_code
 
 
+def test_who_joins_again_while_a_full_group_is_waited_for_stays_in_it(drive: Start) -> None:
+    driver = drive(group_initial_rebalance_delay_ms="3000", group_max_size="2")
+    find(driver.connect())
+    first, second, third = (Member(driver, "g") for _ in range(3))
+    first.begin_join(), second.begin_join()
+    first.send_join()
+    assert first.joined().error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    third.begin_join()
+    assert third.joined().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    driver.advance(6100)
+    assert first.joined().generation_id == second.joined().generation_id == 1
+
+
 # --- the assignment -------------------------------------------------------------------------------------------
 
 
