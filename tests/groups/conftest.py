@@ -53,6 +53,7 @@ class World:
         self.topics: dict[str, TopicView] = {}
         self.topics_version = 0
         self.own_settings: dict[str, dict[str, str]] = {}
+        self.is_writable = True
         self.begin()
 
     def begin(self) -> None:

@@ -74,6 +74,10 @@ class Host(Protocol):
     def wall_ms(self) -> int:
         """The date of what happens now. Deadlines go by `now_ms`, which everybody is called with."""
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether a decision can be written now. Requests that must write are not let in otherwise."""
+
     def unique(self) -> str:
         """The text of a random UUID."""
 

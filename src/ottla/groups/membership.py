@@ -115,8 +115,14 @@ class Membership:
         return draft.records
 
     def _lost(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
-        """Its session is over, or it has not done in time what it was told to."""
+        """Its session is over, or it has not done in time what it was told to; but while nothing can be written it was
+        refused, and has one session more."""
         if group.members.get(member.member_id) is not member:
+            return
+        if not self._host.is_writable:
+            self.begin_session(group, member, now_ms)
+            if member.owes:
+                self.begin_owing(group, member, now_ms)
             return
         self._host.decided(Decision(self.remove(group, (member,), now_ms), is_replayed=True))
 

@@ -39,8 +39,10 @@ class Rebalancing:
         )
 
     def _lost(self, group: Group, member: Member, now_ms: int) -> None:
-        """A session is over."""
-        if group.pending.pop(member.member_id, None) is not None:
+        """A session is over; but while nothing can be written, members may have been refused, and have one more."""
+        if not self._host.is_writable:
+            self.begin_session(group, member, now_ms)
+        elif group.pending.pop(member.member_id, None) is not None:
             self.complete_if_all_joined(group, now_ms)
             self._shard.forget_if_nothing(group)
         elif group.members.get(member.member_id) is member:
