@@ -6,16 +6,15 @@ the compiled pattern and the length of the name, so both are bounded: the patter
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
 import re2
 
 PATTERN_LENGTH_MAX: Final = 2_000
-#: In RE2's instructions. The largest takes about a millisecond for the longest name, an ordinary one a thousandth of that.
+#: In RE2's instructions. The largest can take ten milliseconds for the longest name, an ordinary one a thousandth of that.
 PROGRAM_SIZE_MAX: Final = 5_000
-_MEMORY_BYTES: Final = 1024 * 1024
+_MEMORY_BYTES: Final = 2 * 1024 * 1024
 
 
 class BadPattern(ValueError):
@@ -41,9 +40,3 @@ def compiled(pattern: str) -> Any:
     if program.programsize > PROGRAM_SIZE_MAX:
         raise BadPattern(f"the pattern compiles to {program.programsize} steps, more than {PROGRAM_SIZE_MAX}")
     return program
-
-
-def matching(pattern: str, names: Iterable[str]) -> frozenset[str]:
-    """Those of the names that a pattern, which has been looked at before, matches as a whole."""
-    fullmatch = compiled(pattern).fullmatch
-    return frozenset(name for name in names if fullmatch(name) is not None)

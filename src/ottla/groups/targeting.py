@@ -10,12 +10,12 @@ Called by `membership.py`, which replays each record before it takes the next: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from ottla.groups.assignors import ASSIGNORS, NOTHING, Reader
-from ottla.groups.regex import BadPattern, matching
+from ottla.groups.matching import Matching
 
 if TYPE_CHECKING:
     from ottla.groups.consumer_group import ConsumerGroup
@@ -30,6 +30,7 @@ _DUE_MS: Final = 50
 class Targeting:
     def __init__(self, host: Host) -> None:
         self._host = host
+        self._matching = Matching(host)
 
     def refreshed(
         self, group: ConsumerGroup, is_changed: bool, *, is_one_more: bool, now_ms: int
@@ -41,35 +42,41 @@ class Targeting:
         """
         version = self._host.topics_version
         if is_changed or group.topics_version != version:
-            yield from self._patterns(group, all_anew=group.topics_version != version)
+            is_current = yield from self._patterns(group, now_ms, all_anew=group.topics_version != version)
             metadata_hash = self._hash(group)
             if is_changed or metadata_hash != group.metadata_hash:
                 yield group.record(group.epoch + 1, metadata_hash)
-            group.topics_version = version
+            # What takes longer to find out is asked for again at the next heartbeat.
+            group.topics_version = version if is_current else -1
         is_urgent = is_changed and not is_one_more
         if group.epoch > group.assignment_epoch and (is_urgent or now_ms >= group.target_due_ms):
             yield from self._target(group, now_ms)
 
     def without(self, group: ConsumerGroup) -> Iterator[Record]:
         """The records after a member has gone: the next heartbeat of another will find the epoch higher."""
-        yield from self._patterns(group, all_anew=False)
+        yield from self._unused(group)
         yield group.record(group.epoch + 1, self._hash(group))
 
-    def _patterns(self, group: ConsumerGroup, *, all_anew: bool) -> Iterator[Record]:
+    def _unused(self, group: ConsumerGroup) -> Iterator[Record]:
         used = group.regexes()
-        version, wall_ms = self._host.topics_version, self._host.wall_ms
         for pattern in [pattern for pattern in group.patterns if pattern not in used]:
             yield group.pattern_record(pattern, None, 0, 0)
-        for pattern in sorted(used):
+
+    def _patterns(
+        self, group: ConsumerGroup, now_ms: int, *, all_anew: bool
+    ) -> Generator[Record, None, bool]:  # fmt: skip
+        """What the members' patterns have come to mean; False if that is not known of all of them yet."""
+        yield from self._unused(group)
+        version, wall_ms = self._host.topics_version, self._host.wall_ms
+        is_current = True
+        for pattern in sorted(group.regexes()):
             if not all_anew and pattern in group.patterns:
                 continue
-            try:
-                found = matching(pattern, self._host.topic_names())
-            except BadPattern:
-                # Written by a broker that understood more.
-                found = frozenset()
-            if found != group.patterns.get(pattern):
-                yield group.pattern_record(pattern, found, max(version, 0), wall_ms)
+            topics, is_known = self._matching.find(pattern, now_ms)
+            is_current = is_current and is_known
+            if topics is not None and topics != group.patterns.get(pattern):
+                yield group.pattern_record(pattern, topics, max(version, 0), wall_ms)
+        return is_current
 
     def _topics(self, group: ConsumerGroup) -> dict[str, TopicView]:
         """The topics that its members read and that exist."""
