@@ -107,6 +107,13 @@ class Mixed(Groups):
 
     # --- the world ----------------------------------------------------------------------------------------------
 
+    @rule(name=st.sampled_from(TOPICS))
+    def remove(self, name: str) -> None:
+        """Members of the classic protocol know topics by name alone: what they had of one is over before another has its name."""
+        super().remove(name)
+        for classic in self.classics if name not in self.world.topics else ():
+            classic.parts = frozenset(place for place in classic.parts if place[0] != name)
+
     @rule(steps=st.integers(1, 6))
     def wait(self, steps: int) -> None:
         for _ in range(steps):
