@@ -18,6 +18,7 @@ from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.decision import Decision
 from ottla.groups.group import Group
+from ottla.groups.membership import Membership as ConsumerMembership
 from ottla.groups.rebalancing import Rebalancing
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode
@@ -166,7 +167,7 @@ def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
 def begin_no_sessions_after_loading(patch: pytest.MonkeyPatch) -> None:
     """Members that never come back to a new coordinator are kept for ever."""
     patch.setattr(Classic, "resume", lambda *_arguments: None)
-    patch.setattr(Consumer, "resume", lambda *_arguments: None)
+    patch.setattr(ConsumerMembership, "resume", lambda *_arguments, **_more: None)
 
 
 def begin_a_generation_without_those_who_are_late(patch: pytest.MonkeyPatch) -> None:
@@ -223,7 +224,7 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(truncate_by_high_watermark, 30),
     Bug(acknowledge_before_the_isr_has_it, 5),
-    Bug(shrink_the_isr_without_the_store, 10),
+    Bug(shrink_the_isr_without_the_store, 20),
     Bug(skip_the_controllers_fence, 80, _CONTROL),
     Bug(trust_an_unclean_restart, 20, _POWER),
     Bug(forget_an_epoch_without_records, 60, _ELECTIONS),

@@ -150,10 +150,11 @@ def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
                 interest.replica, interest.name = replica, name
                 if fetching.watching:
                     interest.watch()
-            if interest.leader_epoch != partition.current_leader_epoch:
-                # Who follows in another epoch has not taken what it was told in the one before.
+            epoch = partition.current_leader_epoch
+            if interest.leader_epoch != epoch or interest.offset == partition.fetch_offset:
+                # It comes again for the same: a follower that left out what it was told, of an epoch before or while it rested.
                 interest.told_watermark = -1
-                interest.leader_epoch = partition.current_leader_epoch
+            interest.leader_epoch = epoch
             interest.offset = partition.fetch_offset
             interest.bytes_max = partition.partition_max_bytes
             interest.last_fetched_epoch = partition.last_fetched_epoch

@@ -118,6 +118,9 @@ class Invariants:
     def looked(self, member: Member) -> None:
         """After a turn of a broker."""
         known = self._seen.setdefault(member.node_id, {})
+        if member.node_id in self._left and self._is_known(member):
+            # The metadata speaks of its present life, and will do so while it registers anew.
+            del self._left[member.node_id]
         for topic_id, replica in _replicas(member):
             log = replica._log
             end, start = (log.next_offset, log.log_start_offset) if log is not None else (-1, 0)
@@ -189,19 +192,17 @@ class Invariants:
 
     def _reached(self, node_id: int, key: Key) -> int | None:
         member = self._members().get(node_id)
-        known = self._ensemble.image.brokers.get(node_id)
-        if (
-            member is not None
-            and member.started
-            # Until the metadata knows of its present life, the ISR speaks of the one before.
-            and known is not None
-            and known.epoch == member.broker.membership.broker_epoch
-        ):
+        # Until the metadata knows of its present life, the ISR speaks of the one before.
+        if member is not None and member.started and self._is_known(member):
             hosted = member.broker.hosting.by_id.get(int.from_bytes(key[0], "big"))
             replica = hosted.replicas.get(key[1]) if hosted is not None else None
             if replica is not None and replica.opened:
                 return replica.own_end
         return self._left.get(node_id, {}).get(key)
+
+    def _is_known(self, member: Member) -> bool:
+        known = self._ensemble.image.brokers.get(member.node_id)
+        return known is not None and known.epoch == member.broker.membership.broker_epoch
 
     def gone(self, member: Member, *, lost_power: bool) -> None:
         """A life of a broker is over: what it had is what the next one finds, or what was synced of it."""
