@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla.broker.coordinating import Coordinating, Tenure
+from ottla.broker.coordinating import Tenure
 from ottla.broker.fetchers import Fetcher, Following
 from ottla.broker.membership import Membership
 from ottla.broker.replicating import Replicating
@@ -133,13 +133,7 @@ def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
 
 def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
     """A new coordinator does not read its log."""
-
-    def load(self: Coordinating, tenure: Tenure) -> int:
-        tenure.at = tenure.end = tenure.replica.log.next_offset
-        self._loaded(tenure)
-        return 0
-
-    patch.setattr(Coordinating, "_load_slice", load)
+    patch.setattr(Tenure, "replay", lambda _self, _records: None)
 
 
 def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from ottla.broker.appending import Pending, append_as_leader
+from ottla.broker.loading import Loading
 from ottla.broker.timers import Later, Periodic, Timers
 from ottla.broker.walking import Walk
 from ottla.config.broker import BrokerConfig
@@ -29,9 +30,7 @@ from ottla.groups.formats import Record as GroupRecord
 from ottla.groups.layout import Malformed
 from ottla.groups.shard import Shard, partition_of
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.ports.disk import DiskError
-from ottla.records.batch import CONTROL_BIT, HEADER
-from ottla.records.record import CorruptRecords, Record, decode_batch, encode_batch, whole_batches
+from ottla.records.record import Record, encode_batch
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from ottla.replication.replica import Replica
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-#: What of a log is replayed before others have their turn: some milliseconds.
-_SLICE_BYTES: Final = 256 * 1024
 #: A batch is closed when it has grown to this, well below what a topic takes.
 _BATCH_BYTES: Final = 256 * 1024
 #: How the key of a committed offset begins.
@@ -52,8 +49,6 @@ _CREATE_TOPICS_VERSION: Final = 7
 _CREATE_MS: Final = 5_000
 #: After a log that could not be read, or a batch that could not be written.
 _RELOAD_MS: Final = 1_000
-#: How long a request that may wait for a load does so.
-_LOAD_WAIT_MS: Final = 5_000
 
 #: What a client may hear of a batch that was not written.
 _TOLD: Final = {
@@ -225,15 +220,49 @@ class Tenure:
                 reply.refuse(_TOLD.get(code, ErrorCode.NOT_COORDINATOR))
 
     @property
+    def name(self) -> str:
+        return f"{OFFSETS_TOPIC}-{self.replica.number}"
+
+    @property
     def is_writable(self) -> bool:
         leading = self.replica.leading
         return self.is_loaded and leading is not None and leading.has_enough
 
-    def wait_for_loaded(self) -> None:
-        """What was read and does not count yet is waited for like an own batch."""
+    # --- loading ------------------------------------------------------------------------------------------------
+
+    def replay(self, records: Iterable[Record]) -> None:
+        """A piece of the log. Of the offsets in it only the last of a key that makes sense is looked at: what they come to depends
+        on no other kind of record."""
+        offsets: dict[bytes, list[Record]] = {}
+        for record in records:
+            if record.key is not None and record.key[:2] == _OFFSET_KIND:
+                offsets.setdefault(record.key, []).append(record)
+            else:
+                self._replay(record)
+        for of_key in offsets.values():
+            any(self._replay(record) for record in reversed(of_key))
+
+    def _replay(self, record: Record) -> bool:
+        """Whether the record made sense; if not, it is left out."""
+        try:
+            known = decode(record.key, record.value)
+        except Malformed as damage:
+            self._broker.say_once(f"{self.name}: the record at {record.offset} is left out: {damage}")
+            return False
+        if known is None:
+            return False
+        self.shard.replay(known)
+        return True
+
+    def loaded(self) -> None:
+        """All there was has been replayed. What of it does not count yet is waited for like an own batch."""
+        self.is_loaded = True
         if self.end > self.replica.high_watermark:
             self._batches.append([])
             self.replica.waiting.append((self.end, Pending(self._written), {}))
+        self.shard.loaded(self._broker.now_ms)
+
+    # --- the end ------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """The role is over."""
@@ -253,9 +282,7 @@ class Coordinating:
         self.tenures: dict[int, Tenure] = {}
         #: Those that have decided something in this turn.
         self.unwritten: dict[Tenure, None] = {}
-        #: Those whose logs are still to be replayed, in the order in which their roles began.
-        self._loading: dict[Tenure, None] = {}
-        self._load_timer = Later(self._load)
+        self._loading = Loading(broker, self.reload)
         self._creating: list[Callable[[ErrorCode], None]] = []
         #: Grows with every change of topics, partitions and racks: groups look at them anew.
         self.topics_version = 0
@@ -284,9 +311,7 @@ class Coordinating:
         if tenure is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
         if not tenure.is_loaded:
-            if tenure.at < 0 and tenure.retry is None:
-                # Whoever is asked for goes first; most logs are short.
-                self._load_slice(tenure)
+            self._loading.prefer(tenure)
             if not tenure.is_loaded:
                 raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return tenure.shard
@@ -298,22 +323,7 @@ class Coordinating:
         """
         topic = self._broker.image.topics[OFFSETS_TOPIC]
         tenure = self.tenures.get(partition_of(group_id, len(topic.partitions)))
-        if tenure is None or tenure.retry is not None:
-            return False
-        if tenure.patience is None:
-            tenure.patience = Later(lambda: self._call_visitors(tenure))
-            self._broker.timers.add(tenure.patience, self._broker.now_ms + _LOAD_WAIT_MS)
-        elif tenure.patience.bucket < 0:
-            return False
-        tenure.visitors.append(again)
-        return True
-
-    def _call_visitors(self, tenure: Tenure) -> None:
-        if tenure.patience is not None and tenure.patience.bucket >= 0:
-            self._broker.timers.cancel(tenure.patience)
-        visitors, tenure.visitors = tenure.visitors, []
-        for again in visitors:
-            again()
+        return tenure is not None and self._loading.wait(tenure, again)
 
     def writable_shard(self, group_id: str) -> Shard:
         """The same for a request that must write: nothing is decided that could not be written."""
@@ -331,6 +341,10 @@ class Coordinating:
     def is_loading(self) -> bool:
         return any(not tenure.is_loaded for tenure in self.tenures.values())
 
+    def load_now(self) -> None:
+        """Somebody asks for all groups: short logs are read before their turn comes."""
+        self._loading.load_now()
+
     def write(self) -> None:
         """The turn is over."""
         while self.unwritten:
@@ -340,16 +354,16 @@ class Coordinating:
 
     def lead(self, replica: Replica, now_ms: int) -> None:
         tenure = self.tenures[replica.number] = Tenure(self, self._broker, replica)
-        self._begin_loading(tenure)
+        self._loading.begin(tenure)
 
     def rest(self, replica: Replica, now_ms: int) -> None:
         tenure = self.tenures.pop(replica.number, None)
         if tenure is not None:
             self._end(tenure)
-            self._call_visitors(tenure)
+            self._loading.call_visitors(tenure)
 
     def _end(self, tenure: Tenure) -> None:
-        self._loading.pop(tenure, None)
+        self._loading.end(tenure)
         self.unwritten.pop(tenure, None)
         if tenure.retry is not None:
             self._broker.timers.cancel(tenure.retry)
@@ -359,102 +373,17 @@ class Coordinating:
         """The state of a shard is not that of its log: begin again from the log, after a while."""
         if self.tenures.get(tenure.replica.number) is not tenure:
             return
-        self._broker.say(f"{OFFSETS_TOPIC}-{tenure.replica.number} is loaded again: {reason}")
+        self._broker.say(f"{tenure.name} is loaded again: {reason}")
         self._end(tenure)
         fresh = self.tenures[tenure.replica.number] = Tenure(self, self._broker, tenure.replica)
 
         def again() -> None:
             fresh.retry = None
-            self._begin_loading(fresh)
+            self._loading.begin(fresh)
 
         fresh.retry = Later(again)
         self._broker.timers.add(fresh.retry, self._broker.now_ms + _RELOAD_MS)
-        self._call_visitors(tenure)
-
-    # --- loading ------------------------------------------------------------------------------------------------
-
-    def _begin_loading(self, tenure: Tenure) -> None:
-        self._loading[tenure] = None
-        if self._load_timer.bucket < 0:
-            self._broker.timers.add(self._load_timer, self._broker.now_ms)
-
-    def _load(self) -> None:
-        """A slice of the log, or a few short logs."""
-        budget = _SLICE_BYTES
-        while self._loading and budget > 0:
-            budget -= self._load_slice(next(iter(self._loading))) + _SLICE_BYTES // 8
-        if self._loading:
-            self._broker.timers.add(self._load_timer, self._broker.now_ms)
-
-    def load_now(self) -> None:
-        """Somebody asks for all groups: go on with those whose logs are short, before their turn comes."""
-        budget = 4 * _SLICE_BYTES
-        for tenure in list(self._loading):
-            if budget <= 0:
-                break
-            budget -= self._load_slice(tenure)
-
-    def _load_slice(self, tenure: Tenure) -> int:
-        """Replay the next piece of a log; how many bytes it had."""
-        broker, replica = self._broker, tenure.replica
-        try:
-            log = replica.log
-            if tenure.at < 0:
-                tenure.at, tenure.end = log.log_start_offset, log.next_offset
-            piece = log.slice(tenure.at, tenure.end, _SLICE_BYTES, whole_first=True)
-            data = broker.disk.read(piece.file, piece.position, piece.size) if piece is not None else b""
-        except DiskError as error:
-            broker.disk_failed(f"{OFFSETS_TOPIC}-{replica.number}", error)
-            self.reload(tenure, str(error))
-            return _SLICE_BYTES
-        # Compaction leaves batches without records: those at the end of a piece are passed over.
-        passed = tenure.at
-        #: The offsets of this piece by their keys: the last that makes sense counts. What they replay to depends on no other
-        #: kind of record.
-        offsets: dict[bytes, list[Record]] = {}
-        try:
-            for batch in whole_batches(data):
-                header = HEADER.unpack_from(batch)
-                if not header[5] & CONTROL_BIT:
-                    for record in decode_batch(batch):
-                        if record.key is not None and record.key[:2] == _OFFSET_KIND:
-                            offsets.setdefault(record.key, []).append(record)
-                        else:
-                            self._replay(tenure, record)
-                passed = header[0] + header[6] + 1
-        except CorruptRecords as error:
-            self.reload(tenure, str(error))
-            return _SLICE_BYTES
-        for records in offsets.values():
-            any(self._replay(tenure, record) for record in reversed(records))
-        if not data or passed <= tenure.at or passed >= tenure.end:
-            self._loaded(tenure)
-        else:
-            tenure.at = passed
-        return len(data)
-
-    def _replay(self, tenure: Tenure, record: Record) -> bool:
-        """Whether the record made sense; if not, it is left out."""
-        if record.offset < tenure.at:
-            return False
-        try:
-            known = decode(record.key, record.value)
-        except Malformed as damage:
-            self._broker.say_once(
-                f"{OFFSETS_TOPIC}-{tenure.replica.number}: the record at {record.offset} is left out: {damage}"
-            )
-            return False
-        if known is None:
-            return False
-        tenure.shard.replay(known)
-        return True
-
-    def _loaded(self, tenure: Tenure) -> None:
-        self._loading.pop(tenure, None)
-        tenure.is_loaded = True
-        tenure.wait_for_loaded()
-        tenure.shard.loaded(self._broker.now_ms)
-        self._call_visitors(tenure)
+        self._loading.call_visitors(tenure)
 
     # --- the topic ----------------------------------------------------------------------------------------------
 

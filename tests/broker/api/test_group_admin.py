@@ -306,7 +306,7 @@ def test_a_commit_does_not_wait_for_ever(driver: Any, long: Member, monkeypatch:
     waiting = driver.connect()
     waiting.send(COMMIT, 9, **commit_fields(long, 1000))
     # A disk that is very slow.
-    monkeypatch.setattr(coordinating, "_load_slice", lambda _tenure: 1 << 30)
+    monkeypatch.setattr(coordinating._loading, "_load_slice", lambda _tenure: 1 << 30)
     driver.advance(6000)
     [answer] = waiting.answers
     assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
