@@ -17,7 +17,7 @@ from typing import Any, Self
 import aiokafka
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from ottla.groups.shard import partition_of
+from ottla.ports.coordination import partition_of
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.topics import QUIET
 from tests.crash.broker_process import Wire

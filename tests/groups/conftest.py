@@ -8,10 +8,11 @@ import pytest
 
 from ottla.broker.timers import Timers
 from ottla.config.broker import BrokerConfig
-from ottla.groups.decision import Decision, TopicView
 from ottla.groups.formats import Record, decode, encode
+from ottla.groups.host import TopicView
 from ottla.groups.shard import Shard
 from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import Decision
 
 WALL_MS = 1_700_000_000_000
 
@@ -111,7 +112,7 @@ class World:
         del self.topics[name]
         self.topics_version += 1
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: Decision[Record]) -> None:
         for record in decision.records:
             encoded = encode(record)
             again = decode(*encoded)

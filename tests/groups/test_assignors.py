@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.groups.assignors import ASSIGNORS, Places, Reader, range_, uniform
-from ottla.groups.decision import TopicView
+from ottla.groups.host import TopicView
 
 
 def topics_of(**counts: int) -> dict[bytes, TopicView]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
-from ottla.groups.layout import Malformed
+from ottla.records.layout import Malformed
 
 #: Topics a and bc, user data "x", owned a-1 and a-2, generation 7, rack "r".
 NEWEST = (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.groups import formats, layout
+from ottla.groups import formats
 from ottla.groups.formats import (
     CONSUMER_GROUP_MEMBER,
     CONSUMER_GROUP_METADATA,
@@ -22,7 +22,8 @@ from ottla.groups.formats import (
     decode,
     encode,
 )
-from ottla.groups.layout import Malformed
+from ottla.records import layout
+from ottla.records.layout import Malformed
 
 ID = bytes(range(16))
 TOPICS = [{"topic_id": ID, "partitions": [0, 3]}]

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from ottla import Admin
 from ottla.client.metadata import TopicPartition
-from ottla.groups.shard import partition_of
+from ottla.ports.coordination import partition_of
 from ottla.runtime.local_zookeeper import LocalZookeeper
 from tests.clients.subscribers import ConfluentFollower, ConfluentSubscriber, eventually, have_all
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from ottla.groups.shard import partition_of
 from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import partition_of
 from ottla.testing.sim.node import DATA_DIR
 from ottla.testing.sim.quiet import Quiet
 

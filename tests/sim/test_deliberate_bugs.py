@@ -16,12 +16,12 @@ from ottla.broker.replicating import Replicating
 from ottla.groups.classic import Classic
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
-from ottla.groups.decision import Decision
 from ottla.groups.group import Group
 from ottla.groups.membership import Membership as ConsumerMembership
 from ottla.groups.rebalancing import Rebalancing
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import Decision
 from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica
 from ottla.testing.sim.cluster import ClusterOptions, run_cluster
@@ -113,7 +113,7 @@ def answer_before_it_counts(patch: pytest.MonkeyPatch) -> None:
     """A commit, or whatever else a coordinator writes, is answered before the high watermark has passed it."""
     decided = Tenure.decided
 
-    def answer_at_once(self: Tenure, decision: Decision) -> None:
+    def answer_at_once(self: Tenure, decision: Decision[Any]) -> None:
         decided(self, decision._replace(answers=()))
         for reply, response in decision.answers:
             reply.answer(response)
@@ -125,7 +125,7 @@ def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
     """What was written is shown before it counts."""
     decided = Tenure.decided
 
-    def show(self: Tenure, decision: Decision) -> None:
+    def show(self: Tenure, decision: Decision[Any]) -> None:
         decided(self, decision if decision.records else decision._replace(is_read=False))
 
     patch.setattr(Tenure, "decided", show)
@@ -177,7 +177,7 @@ def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
         host = self._host
 
         class Forgetful:
-            def decided(self, decision: Decision) -> None:
+            def decided(self, decision: Decision[Any]) -> None:
                 host.decided(decision._replace(records=()))
 
             def __getattr__(self, name: str) -> Any:

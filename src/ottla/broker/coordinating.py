@@ -24,12 +24,13 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.image import GROUP_RESOURCE, NO_CONFIG
 from ottla.controller.records import Broker as BrokerRecord
 from ottla.controller.records import NewPartitions, Topic, TopicRemoved
-from ottla.groups.decision import Decision, Reply, Response, TopicView
 from ottla.groups.formats import OFFSET_COMMIT, decode, encode
 from ottla.groups.formats import Record as GroupRecord
-from ottla.groups.layout import Malformed
-from ottla.groups.shard import Shard, partition_of
+from ottla.groups.host import TopicView
+from ottla.groups.shard import Shard
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply, Response, partition_of
+from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ class Tenure:
             return False
         return len(key) + len(value or b"") + _OVERHEAD_BYTES <= self.replica.config.max_message_bytes
 
-    def decided(self, decision: Decision) -> None:
+    def decided(self, decision: Decision[GroupRecord]) -> None:
         records, answers, is_read, is_replayed = decision
         if not records:
             if is_read and self.unwritten:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.groups.decision import TopicView
+from ottla.groups.host import TopicView
 
 #: (topic id, number)
 Place: TypeAlias = tuple[bytes, int]

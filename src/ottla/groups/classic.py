@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.classic_members import refused_join
-from ottla.groups.decision import Decision, Reply
 from ottla.groups.group import UNKNOWN_MEMBER, Group, Member, Protocols, State
 from ottla.groups.rebalancing import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply
 
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard

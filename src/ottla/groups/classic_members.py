@@ -18,11 +18,11 @@ from ottla.groups.assignors import NOTHING
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.consumer_member import ClassicSide, Member, Subscription
 from ottla.groups.consumer_protocol import Wanted, read_subscription
-from ottla.groups.decision import Decision, Reply
 from ottla.groups.group import CONSUMER, UNKNOWN_MEMBER
-from ottla.groups.layout import Malformed
 from ottla.groups.reconciling import UNRELEASED, UNREVOKED
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply
+from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:
     from ottla.groups.classic import Join, Sync

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.groups.layout import Array, Field, Malformed, Struct, fields, read, write
+from ottla.records.layout import Array, Field, Malformed, Struct, fields, read, write
 
 NEWEST: Final = 3
 

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ottla.groups.layout import Array, Field, Malformed, Struct, fields, read, write
+from ottla.records.layout import Array, Field, Malformed, Struct, fields, read, write
 from ottla.wire.encode import uvarint
 
 LEGACY_OFFSET_COMMIT: Final = 0

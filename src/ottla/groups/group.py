@@ -15,15 +15,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.groups.consumer_protocol import read_subscription
-from ottla.groups.decision import Alarm, Timers
 from ottla.groups.formats import GROUP_METADATA, Record
-from ottla.groups.layout import Malformed
 from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import Alarm, Timers
+from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ottla.groups.decision import Reply
+    from ottla.ports.coordination import Reply
 
 CONSUMER: Final = "consumer"
 CLASSIC_TYPE: Final = "classic"

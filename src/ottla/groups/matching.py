@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.groups.decision import Alarm
 from ottla.groups.regex import BadPattern, compiled
+from ottla.ports.coordination import Alarm
 
 if TYPE_CHECKING:
-    from ottla.groups.decision import Host
+    from ottla.groups.host import Host
 
 #: In steps of a program times characters: at most 45 ms, and 9 ms.
 _AT_ONCE: Final = 5_000_000

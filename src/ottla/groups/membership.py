@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from ottla.groups.assignors import NOTHING, Places
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.consumer_member import Member, Subscription
-from ottla.groups.decision import Decision
 from ottla.groups.drafting import Draft
 from ottla.groups.formats import Record
 from ottla.groups.reconciling import STABLE, UNREVOKED, Holding, reconcile
 from ottla.groups.targeting import Targeting
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision
 
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard

@@ -28,14 +28,14 @@ from ottla.groups.consumer_protocol import (
     read_subscription,
     write_assignment,
 )
-from ottla.groups.decision import Decision, Reply
 from ottla.groups.drafting import Draft
 from ottla.groups.formats import GROUP_METADATA, Record
 from ottla.groups.group import CONSUMER, Group, Member, State
-from ottla.groups.layout import Malformed
 from ottla.groups.rebalancing import joined
 from ottla.groups.reconciling import STABLE, Holding
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply
+from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.groups.decision import Alarm, Decision, Reply, Response
 from ottla.groups.group import Event, Group, Member, State
 from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import Alarm, Decision, Reply, Response
 
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard

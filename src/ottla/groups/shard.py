@@ -10,47 +10,26 @@ The host calls: `replay`… and `loaded` once; then requests in any order; `forg
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from ottla.groups.classic import Classic
 from ottla.groups.classic_members import ClassicMembers
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
-from ottla.groups.decision import Decision, Host, Reply
 from ottla.groups.formats import CONSUMER_GROUP_METADATA, GROUP_METADATA, OFFSET_COMMIT, Committed, Record
 from ottla.groups.group import Event, Group, State
+from ottla.groups.host import Host
 from ottla.groups.membership import Membership
 from ottla.groups.migrating import Migrating
 from ottla.groups.offsets import Offsets
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply
 
 NO_OFFSET: Final = -1
 #: The first version of OffsetFetch that has a member's epoch.
 FETCH_WITH_EPOCH: Final = 9
 _MINUTE_MS: Final = 60_000
-_KNOWN_LENGTH_MAX: Final = 256
-
-
-def partition_of(group_id: str, count: int) -> int:
-    """The partition that a group belongs to: Java's hash of its id."""
-    # Strangers may ask for thousands of ids of 32 kB: those are not kept.
-    return _known(group_id, count) if len(group_id) <= _KNOWN_LENGTH_MAX else _hashed(group_id, count)
-
-
-@lru_cache(maxsize=20_000)
-def _known(group_id: str, count: int) -> int:
-    return _hashed(group_id, count)
-
-
-def _hashed(group_id: str, count: int) -> int:
-    number = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    if number == 0x80000000:
-        return 0
-    return (number if number < 0x80000000 else 0x100000000 - number) % count
 
 
 class Commit(NamedTuple):

@@ -19,8 +19,8 @@ from ottla.groups.matching import Matching
 
 if TYPE_CHECKING:
     from ottla.groups.consumer_group import ConsumerGroup
-    from ottla.groups.decision import Host, TopicView
     from ottla.groups.formats import Record
+    from ottla.groups.host import Host, TopicView
 
 #: For each so many members and partitions together, the next target is due so much later: some hundredths of the loop's time.
 _DUE_FOR_EACH: Final = 1000

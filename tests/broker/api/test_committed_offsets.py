@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from ottla.groups.shard import partition_of
 from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import partition_of
 from ottla.records.record import whole_batches
 from tests.broker.api.members import COMMIT, FETCH_OFFSETS, Member, committed, find, settle, topic_rows
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.describe_groups import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.api.grouping import Gathering, find_shard
 from ottla.broker.api.table import Response, serves
-from ottla.groups.decision import Decision
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call

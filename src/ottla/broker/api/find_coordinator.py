@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.coordinating import OFFSETS_TOPIC
-from ottla.groups.shard import partition_of
 from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import partition_of
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call

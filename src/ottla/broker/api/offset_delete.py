@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.grouping import Answering, find_shard
 from ottla.broker.api.table import Response, serves
-from ottla.groups.decision import Decision
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.coordinating import OFFSETS_TOPIC
-from ottla.groups.shard import partition_of
+from ottla.ports.coordination import partition_of
 from ottla.testing.sim.classic_reader import ClassicReader
 from ottla.testing.sim.consumer_reader import ConsumerReader
 from ottla.testing.sim.group_admin import GroupAdmin

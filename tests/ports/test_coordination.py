@@ -1,10 +1,10 @@
-"""Where groups belong, and what a shard keeps of them."""
+"""Where groups and transactional ids belong, and what is kept of them."""
 
 import tracemalloc
 
 import pytest
 
-from ottla.groups.shard import partition_of
+from ottla.ports.coordination import partition_of
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from ottla.groups.shard import partition_of
         ("\N{GRINNING FACE}", 1772899), ("polygenelubricants", 0),
     ],
 )  # fmt: skip
-def test_a_group_belongs_where_java_has_it(group_id: str, java_hash: int) -> None:
+def test_a_name_belongs_where_java_has_it(group_id: str, java_hash: int) -> None:
     for count in (1, 7, 50):
         assert partition_of(group_id, count) == abs(java_hash) % count
 

@@ -1,4 +1,4 @@
-"""Tables of fields to bytes and back, for the records in `__consumer_offsets`, which kio does not have.
+"""Tables of fields to bytes and back, for the records that coordinators keep in topics of their own, which kio does not have.
 
 A struct is a row of fields in the order in which they are written; a version may lack some, and may be flexible: then lengths
 are unsigned varints of one more, and the struct ends with its tagged fields (KIP-482). Values are plain dicts by field name. A
