@@ -14,6 +14,7 @@ from ottla.config.not_honoured import NOT_HONOURED
 from ottla.config.replication_table import REPLICATION, REPLICATION_SECTION
 from ottla.config.throttle_table import THROTTLES
 from ottla.config.topic_table import DAY_MS, MIB, TOPIC
+from ottla.config.transaction_table import TRANSACTIONS
 from ottla.config.zookeeper_table import CLUSTER, ZOOKEEPER
 
 NODE = "Node"
@@ -428,25 +429,7 @@ BROKER: dict[str, Definition] = table(
             unit="ms",
             dynamic=CLUSTER_WIDE,
         ),
-        number(
-            GROUPS,
-            "transaction.max.timeout.ms",
-            "int",
-            900_000,
-            1,
-            "The longest transaction time-out that a producer may ask for; a longer one gets "
-            "INVALID_TRANSACTION_TIMEOUT.",
-            unit="ms",
-        ),
-        number(
-            GROUPS,
-            "transactional.id.expiration.ms",
-            "int",
-            7 * DAY_MS,
-            1,
-            "How long a transactional id without any transaction is remembered.",
-            unit="ms",
-        ),
+        *TRANSACTIONS,
         number(
             GROUPS,
             "group.min.session.timeout.ms",

@@ -28,8 +28,6 @@ _NAMES_BY_REASON = {
     "the topic it shapes does not exist yet": (
         "share.coordinator.state.topic.min.isr",
         "share.coordinator.state.topic.replication.factor",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.replication.factor",
     ),
 }
 

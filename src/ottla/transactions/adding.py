@@ -1,0 +1,138 @@
+"""What belongs to a transaction: AddPartitionsToTxn, which also begins it, and AddOffsetsToTxn. Errors are Kafka's, in Kafka's order.
+
+Clients of old add partitions themselves (versions 0 to 3). For clients of KIP-890 the leader of a partition does it when the first
+batch comes (from version 4, several transactions in a request), or just asks whether a partition has been added, so that
+nothing that comes late opens a transaction that nobody will end (R17).
+
+An answer names every partition: {"error_code": the transaction's, "partitions": {(topic, number): its own}}.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ottla.model.errors import ErrorCode
+from ottla.transactions.formats import Place, Record, State
+from ottla.transactions.transaction import REFUSALS, V1, V2, Event, Standing, Transaction
+
+if TYPE_CHECKING:
+    from ottla.ports.coordination import Reply, Response
+    from ottla.transactions.shard import Shard
+
+#: Before this version of AddPartitionsToTxn and AddOffsetsToTxn clients do not know PRODUCER_FENCED (KIP-588).
+FENCED_SINCE: Final = 2
+#: From this version of AddPartitionsToTxn on it is a leader that adds, for clients of version 2.
+BY_LEADERS_SINCE: Final = 4
+#: Before this version nobody knows TRANSACTION_ABORTABLE (KIP-890).
+ABORTABLE_SINCE: Final = 5
+
+
+class Add(NamedTuple):
+    """One transaction of an AddPartitionsToTxn request, or an AddOffsetsToTxn request, whatever its version."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[Place]
+    version: int
+    verify_only: bool = False
+
+    @property
+    def transaction_version(self) -> int:
+        return V2 if self.version >= BY_LEADERS_SINCE else V1
+
+
+class Adding:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._host = shard.host
+
+    def add(self, request: Add, reply: Reply) -> None:
+        missing = {place for place in request.partitions if self._host.leader(place) is None}
+        if missing:
+            return self._shard.tell(reply, self._missing(request, missing))
+        return self._add(request, reply, is_for_offsets=False)
+
+    def add_offsets(self, request: Add, group_id: str, reply: Reply) -> None:
+        """The partition of a group's offsets is a partition of the transaction like any other."""
+        place = self._host.offsets_partition(group_id)
+        if place is None:
+            return self._shard.tell(reply, _answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return self._add(request._replace(partitions=frozenset((place,))), reply, is_for_offsets=True)
+
+    def _add(self, request: Add, reply: Reply, *, is_for_offsets: bool) -> None:
+        transaction = self._shard.transactions.get(request.transactional_id)
+        code = self._check(request, transaction)
+        if code or transaction is None:
+            return self._shard.tell(reply, _answer(request, code))
+        if request.verify_only:
+            return self._shard.tell(reply, self._verified(request, transaction))
+        entry = transaction.entry
+        is_ongoing = entry.state is State.ONGOING
+        if is_ongoing and request.partitions <= entry.partitions:
+            return self._shard.tell(reply, _answer(request, ErrorCode.NONE))
+        record = transaction.after(
+            Event.ADDED,
+            self._host.wall_ms,
+            partitions=entry.partitions | request.partitions,
+            started_ms=entry.started_ms if is_ongoing else self._host.wall_ms,
+            # A client of version 2 has its offsets added by the group's coordinator, in a TxnOffsetCommit.
+            client_version=V1 if is_for_offsets else request.transaction_version,
+        )
+        if not self._host.fits(_largest(record)):
+            return self._shard.tell(reply, _answer(request, ErrorCode.UNKNOWN_SERVER_ERROR))
+        self._shard.write([record], [(reply, _answer(request, ErrorCode.NONE))])
+        if not is_ongoing:
+            self._shard.begin_time_out(transaction)
+        return None
+
+    def _check(self, request: Add, transaction: Transaction | None) -> ErrorCode:
+        if not request.transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.transactional_id in self._shard.awaiting:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        if transaction is None:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        standing = transaction.standing(request.producer_id, request.producer_epoch)
+        if standing is not Standing.PRESENT:
+            return REFUSALS[standing]
+        return ErrorCode.CONCURRENT_TRANSACTIONS if transaction.is_prepared else ErrorCode.NONE
+
+    def _verified(self, request: Add, transaction: Transaction) -> Response:
+        absent = (
+            ErrorCode.TRANSACTION_ABORTABLE
+            if request.version >= ABORTABLE_SINCE
+            else ErrorCode.INVALID_TXN_STATE
+        )
+        known = transaction.entry.partitions
+        return {
+            "error_code": 0,
+            "partitions": {place: 0 if place in known else int(absent) for place in request.partitions},
+        }
+
+    def _missing(self, request: Add, missing: set[Place]) -> Response:
+        """One partition that does not exist, and none is added."""
+        return {
+            "error_code": 0,
+            "partitions": {
+                place: int(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if place in missing
+                    else ErrorCode.OPERATION_NOT_ATTEMPTED
+                )
+                for place in request.partitions
+            },
+        }
+
+
+def _answer(request: Add, code: ErrorCode) -> Response:
+    if code is ErrorCode.PRODUCER_FENCED and request.version < FENCED_SINCE:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    return {"error_code": int(code), "partitions": dict.fromkeys(request.partitions, int(code))}
+
+
+def _largest(record: Record) -> Record:
+    """The longest record that an end of this transaction can need: what has begun can be ended."""
+    assert record.entry is not None
+    entry = record.entry
+    return record._replace(entry=entry._replace(next_producer_id=entry.producer_id, client_version=V2))

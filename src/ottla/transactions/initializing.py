@@ -1,0 +1,142 @@
+"""InitProducerId of a transactional id: its producer's id and epoch, and the end of whoever had them. Errors are Kafka's, in
+Kafka's order.
+
+A new transactional id gets a producer id of its own and epoch 0. Known ones keep their producer id and get the next epoch, which
+fences whoever had the one before; when the epochs are used up they get another producer id. If a transaction is still going
+on it is aborted first, and the producer asks again until that is done (CONCURRENT_TRANSACTIONS).
+
+A producer that names its id and epoch (KIP-360, version 3) wants to go on after an error: it gets the next epoch only if nobody
+has come after it, and the same answer again if it asks again because it was not answered (R15).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.model.errors import ErrorCode
+from ottla.transactions.formats import EPOCH_MAX, NO_EPOCH, NO_ID, Entry, Record, State
+from ottla.transactions.transaction import Event, Standing, Transaction
+
+if TYPE_CHECKING:
+    from ottla.ports.coordination import Reply
+    from ottla.transactions.shard import Shard
+
+#: Before this version clients do not know PRODUCER_FENCED (KIP-588).
+FENCED_SINCE: Final = 4
+
+
+class Init(NamedTuple):
+    """An InitProducerId request, whatever its version."""
+
+    transactional_id: str
+    timeout_ms: int
+    #: Who asks, if it says so.
+    producer_id: int = NO_ID
+    producer_epoch: int = NO_EPOCH
+    #: KIP-939: transactions that an outside coordinator prepares.
+    two_phase: bool = False
+    keep_prepared: bool = False
+    version: int = FENCED_SINCE
+
+    @property
+    def names_itself(self) -> bool:
+        return self.producer_id != NO_ID
+
+
+class Initializing:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._host = shard.host
+
+    def init(self, request: Init, reply: Reply) -> None:
+        code = self._check(request)
+        if code:
+            return self._refuse(request, reply, code)
+        transaction = self._shard.transactions.get(request.transactional_id)
+        if request.transactional_id in self._shard.awaiting:
+            return self._refuse(request, reply, ErrorCode.CONCURRENT_TRANSACTIONS)
+        if transaction is None:
+            return self._shard.await_producer_id(
+                request.transactional_id, reply, lambda producer_id: self._begin(request, reply, producer_id)
+            )
+        standing = (
+            transaction.standing(request.producer_id, request.producer_epoch)
+            if request.names_itself
+            else Standing.PRESENT
+        )
+        if standing in (Standing.FENCED, Standing.STRANGER):
+            return self._refuse(request, reply, ErrorCode.PRODUCER_FENCED)
+        if transaction.is_prepared:
+            return self._refuse(request, reply, ErrorCode.CONCURRENT_TRANSACTIONS)
+        if transaction.state is State.ONGOING:
+            response = refused(ErrorCode.CONCURRENT_TRANSACTIONS)
+            return self._shard.ending.fence(transaction, reply, response)
+        return self._go_on(request, reply, transaction, standing)
+
+    def _check(self, request: Init) -> ErrorCode:
+        if (request.producer_id == NO_ID) != (request.producer_epoch == NO_EPOCH):
+            return ErrorCode.INVALID_REQUEST
+        if not request.transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.two_phase:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keep_prepared:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if not 0 < request.timeout_ms <= self._host.config.transaction_max_timeout_ms:
+            return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+        return ErrorCode.NONE
+
+    def _begin(self, request: Init, reply: Reply, producer_id: int) -> None:
+        """Nobody has come under this name, or too long ago."""
+        entry = Entry(
+            producer_id, 0, request.timeout_ms, State.EMPTY, self._host.wall_ms, previous_producer_id=producer_id
+        )  # fmt: skip
+        self._write(reply, Record(request.transactional_id, entry))
+
+    def _go_on(self, request: Init, reply: Reply, transaction: Transaction, standing: Standing) -> None:
+        """No transaction is going on: the next epoch, or the same again for who was not answered."""
+        entry = transaction.entry
+        changes: dict[str, Any] = {
+            "timeout_ms": request.timeout_ms,
+            "partitions": frozenset(),
+            "started_ms": -1,
+            # NO_EPOCH if it does not name itself: then it is somebody new, and whoever was before is fenced.
+            "last_epoch": request.producer_epoch,
+        }
+        if standing is Standing.BEFORE and entry.producer_epoch < EPOCH_MAX:
+            # It may ask once more, by the id that it had.
+            changes["previous_producer_id"] = entry.previous_producer_id
+            return self._write(reply, transaction.after(Event.INITIALIZED, self._host.wall_ms, **changes))
+        if not transaction.has_used_up_epochs:
+            changes["producer_epoch"] = entry.producer_epoch + 1
+            return self._write(reply, transaction.after(Event.INITIALIZED, self._host.wall_ms, **changes))
+
+        def rotate(producer_id: int) -> None:
+            self._write(
+                reply,
+                transaction.after(
+                    Event.INITIALIZED, self._host.wall_ms, producer_id=producer_id, producer_epoch=0, **changes
+                ),
+            )  # fmt: skip
+
+        return self._shard.await_producer_id(request.transactional_id, reply, rotate)
+
+    def _write(self, reply: Reply, record: Record) -> None:
+        entry = record.entry
+        assert entry is not None
+        if not self._host.fits(record):
+            return self._shard.tell(reply, refused(ErrorCode.UNKNOWN_SERVER_ERROR))
+        response = {
+            "error_code": 0, "producer_id": entry.producer_id, "producer_epoch": entry.producer_epoch
+        }  # fmt: skip
+        return self._shard.write([record], [(reply, response)])
+
+    def _refuse(self, request: Init, reply: Reply, code: ErrorCode) -> None:
+        if code is ErrorCode.PRODUCER_FENCED and request.version < FENCED_SINCE:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        self._shard.tell(reply, refused(code))
+
+
+def refused(code: ErrorCode) -> dict[str, int]:
+    """An answer to InitProducerId or EndTxn that gives no id."""
+    return {"error_code": int(code), "producer_id": NO_ID, "producer_epoch": NO_EPOCH}
