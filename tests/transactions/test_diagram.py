@@ -1,0 +1,17 @@
+"""The page of states is what the table says."""
+
+from pathlib import Path
+
+from ottla.transactions.diagram import render
+from ottla.transactions.transaction import TRANSITIONS
+
+PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "`make docs` writes it anew"
+
+
+def test_every_transition_is_drawn() -> None:
+    for (begin, event), end in TRANSITIONS.items():
+        assert f"{begin.title} --> {end.title} : {event.value}\n" in render()
