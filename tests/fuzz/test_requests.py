@@ -143,7 +143,7 @@ def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
         receive(self, client, frame)
 
     def note(self: Any) -> Any:
-        for shard in self.broker.coordinating.shards:
+        for shard in self.broker.groups.shards:
             members.update(type(group) for group in shard.groups.values() if group.members)
             ends.append(len(shard.offsets.by_group))
         return look(self)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla.broker.coordinating import Tenure
 from ottla.broker.fetchers import Fetcher, Following
 from ottla.broker.membership import Membership
 from ottla.broker.replicating import Replicating
+from ottla.broker.tenure import Tenure
 from ottla.groups.classic import Classic
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup

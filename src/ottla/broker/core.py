@@ -25,9 +25,9 @@ from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_fo
 from ottla.broker.compacting import Compacting
 from ottla.broker.connection import Call, Connection, Enclosed
 from ottla.broker.controlling import Controlling
-from ottla.broker.coordinating import Coordinating
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.forwarding import Forwarding
+from ottla.broker.group_coordinating import Groups
 from ottla.broker.hosting import Hosting
 from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
@@ -36,6 +36,7 @@ from ottla.broker.moving import Moving
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replicating import Replicating
 from ottla.broker.room import Room
+from ottla.broker.tenure import Tenure
 from ottla.broker.throttling import Throttling
 from ottla.broker.timers import Timers
 from ottla.broker.upkeep import Upkeep
@@ -98,7 +99,9 @@ class Broker:
         self.hosting = Hosting(self)
         self.throttling = Throttling(self)
         self.replicating = Replicating(self)
-        self.coordinating = Coordinating(self)
+        #: Tenures of coordinators that have decided something in this turn.
+        self.decided: dict[Tenure, None] = {}
+        self.groups = Groups(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
@@ -149,7 +152,7 @@ class Broker:
         self.hosting.load(self.image, removed, now_ms)
         self.replicating.loaded()
         self.upkeep.start(now_ms)
-        self.coordinating.start(now_ms)
+        self.groups.start(now_ms)
         if self.clustered:
             self.replicating.start(now_ms)
             return []
@@ -484,9 +487,10 @@ class Broker:
         A caller for whom others have their turns before that says so (`is_last`): what coordinators write then shares a batch.
         """
         moved = self._moved
-        unwritten = self.coordinating.unwritten
-        if unwritten and is_last:
-            self.coordinating.write()
+        unwritten = self.decided
+        if is_last:
+            while unwritten:
+                unwritten.popitem()[0].write()
         if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
             return bool(unwritten)
         while moved:
@@ -540,7 +544,7 @@ class Broker:
         self.hosting.follow(self.image, records)
         self.replicating.settle()
         self.controlling.follow(records, now_ms)
-        self.coordinating.follow(before, records)
+        self.groups.follow(before, records)
         if self.forwarding.held:
             self.forwarding.committed()
 
@@ -558,7 +562,7 @@ class Broker:
         self.membership.look()
         self.hosting.follow(self.image, [*gone, *self.image.records()])
         self.replicating.settle()
-        self.coordinating.follow(before, [*gone, *self.image.records()])
+        self.groups.follow(before, [*gone, *self.image.records()])
         self.forwarding.committed()
 
     def rejected(self) -> None:

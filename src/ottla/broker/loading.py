@@ -16,8 +16,8 @@ from ottla.records.batch import CONTROL_BIT, HEADER
 from ottla.records.record import CorruptRecords, Record, decode_batch, whole_batches
 
 if TYPE_CHECKING:
-    from ottla.broker.coordinating import Tenure
     from ottla.broker.core import Broker
+    from ottla.broker.tenure import Tenure
 
 #: What of a log is replayed before others have their turn: some milliseconds.
 _SLICE_BYTES: Final = 256 * 1024

@@ -178,8 +178,8 @@ def test_what_is_in_the_topic_and_makes_no_sense_is_left_out(driver: Any, batch:
         # No client can put it there, but what a file may hold is not only what we wrote.
         append_as_leader(driver.broker, driver.replica("__consumer_offsets", 3), batch(value, key=key), print)
     replica = driver.replica("__consumer_offsets", 3)
-    driver.broker.coordinating.rest(replica, driver.now_ms)
-    driver.broker.coordinating.lead(replica, driver.now_ms)
+    driver.broker.groups.rest(replica, driver.now_ms)
+    driver.broker.groups.lead(replica, driver.now_ms)
     assert committed(client, "g") == {("t", 0): 1}
 
 
@@ -210,8 +210,8 @@ def test_what_is_too_much_for_one_batch_is_written_in_several(driver: Any) -> No
     offsets = {("wide", number): number for number in range(80)}
     assert set(Member(driver, "g").commit(offsets, metadata="x" * 4096).values()) == {0}
     assert committed(client, "g") == offsets
-    driver.broker.coordinating.rest(replica, driver.now_ms)
-    driver.broker.coordinating.lead(replica, driver.now_ms)
+    driver.broker.groups.rest(replica, driver.now_ms)
+    driver.broker.groups.lead(replica, driver.now_ms)
     driver.advance(100)
     assert committed(client, "g") == offsets
 
@@ -230,7 +230,7 @@ def test_a_record_that_cannot_be_made_leaves_the_group_as_it_was_written(driver:
         return [each.member_id for each in client.ask(69, group_ids=["g"]).groups[0].members]
 
     assert join("one").member_epoch == 1
-    group = driver.broker.coordinating.shard("g").groups["g"]
+    group = driver.broker.groups.shard("g").groups["g"]
     # No epoch comes after this one.
     epoch, group.epoch = group.epoch, 2**31 - 1
     assert join("two").error_code == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -261,9 +261,9 @@ def long(driver: Any) -> Member:
 def test_while_a_partition_is_loaded_it_says_so(driver: Any, long: Member) -> None:
     client, member = driver.connect(), long
     replica = driver.replica("__consumer_offsets", 3)
-    driver.broker.coordinating.rest(replica, driver.now_ms)
+    driver.broker.groups.rest(replica, driver.now_ms)
     assert set(member.commit({("t", 0): 9}).values()) == {ErrorCode.NOT_COORDINATOR}
-    driver.broker.coordinating.lead(replica, driver.now_ms)
+    driver.broker.groups.lead(replica, driver.now_ms)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert client.ask(9, 7, group_id="g", topics=None).error_code == loading
     assert client.ask(DESCRIBE, 5, groups=["g"]).groups[0].error_code == loading
@@ -275,7 +275,7 @@ def test_while_a_partition_is_loaded_it_says_so(driver: Any, long: Member) -> No
 
 
 def test_a_commit_waits_while_a_partition_is_loaded(driver: Any, long: Member) -> None:
-    coordinating, replica = driver.broker.coordinating, driver.replica("__consumer_offsets", 3)
+    coordinating, replica = driver.broker.groups, driver.replica("__consumer_offsets", 3)
     coordinating.rest(replica, driver.now_ms)
     coordinating.lead(replica, driver.now_ms)
     waiting = driver.connect()
@@ -288,7 +288,7 @@ def test_a_commit_waits_while_a_partition_is_loaded(driver: Any, long: Member) -
 
 
 def test_a_commit_that_waits_for_a_load_hears_that_the_role_is_over(driver: Any, long: Member) -> None:
-    coordinating, replica = driver.broker.coordinating, driver.replica("__consumer_offsets", 3)
+    coordinating, replica = driver.broker.groups, driver.replica("__consumer_offsets", 3)
     coordinating.rest(replica, driver.now_ms)
     coordinating.lead(replica, driver.now_ms)
     waiting = driver.connect()
@@ -300,7 +300,7 @@ def test_a_commit_that_waits_for_a_load_hears_that_the_role_is_over(driver: Any,
 
 
 def test_a_commit_does_not_wait_for_ever(driver: Any, long: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    coordinating, replica = driver.broker.coordinating, driver.replica("__consumer_offsets", 3)
+    coordinating, replica = driver.broker.groups, driver.replica("__consumer_offsets", 3)
     coordinating.rest(replica, driver.now_ms)
     coordinating.lead(replica, driver.now_ms)
     waiting = driver.connect()

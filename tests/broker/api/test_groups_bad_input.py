@@ -90,7 +90,7 @@ class Scene:
     def state(self) -> Any:
         """All that is known and all that is written."""
         self.driver.turn()
-        coordinating = self.driver.broker.coordinating
+        coordinating = self.driver.broker.groups
         known = {
             group_id: (
                 shard.classic.describe(group) if shard.classic_group(group_id) else shard.consumer.describe(group),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.proposing import answer_after, refused
 from ottla.broker.api.table import Response, serves
-from ottla.broker.coordinating import OFFSETS_TOPIC
+from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.controller.topics import widen
 from ottla.model.errors import ErrorCode, Refusal
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
-from ottla.broker.coordinating import OFFSETS_TOPIC
+from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import partition_of
 
@@ -33,7 +33,7 @@ def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> R
         answered = True
         broker.answer(call, _answer(broker, call, request))
 
-    broker.coordinating.create_topic(created)
+    broker.groups.create_topic(created)
     return SILENT if answered else WAIT
 
 

@@ -101,8 +101,8 @@ def find_shard(broker: Broker, group_id: str, *, writes: bool = False, may_be_em
     if (not group_id and not may_be_empty) or len(group_id) > GROUP_ID_LENGTH_MAX:
         raise Refusal(ErrorCode.INVALID_GROUP_ID)
     if writes:
-        return broker.coordinating.writable_shard(group_id)
-    return broker.coordinating.shard(group_id)
+        return broker.groups.writable_shard(group_id)
+    return broker.groups.shard(group_id)
 
 
 def milliseconds(duration: timedelta) -> int:

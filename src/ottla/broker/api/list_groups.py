@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @serves(16)
 def list_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    coordinating = broker.coordinating
+    coordinating = broker.groups
     if coordinating.is_loading:
         coordinating.load_now()
         if coordinating.is_loading:

@@ -66,7 +66,7 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
                 if response is not WAIT and response is not SILENT:
                     broker.answer(call, response)
 
-            if broker.coordinating.wait_for_load(group_id, again):
+            if broker.groups.wait_for_load(group_id, again):
                 return WAIT
         return _refusal(call, request, refused.code)
     only = _only(broker, version, request)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-from ottla.broker.coordinating import OFFSETS_TOPIC
+from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.groups.group import Group
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import Record, encode_batch, whole_batches
@@ -140,7 +140,7 @@ class Round(Harness):
         """Who is in a group, or has been told its id, in which generation or epoch; the last to come last."""
         found = [
             (group_id, member.member_id, group.generation if isinstance(group, Group) else member.holding.epoch)
-            for shard in self.broker.coordinating.shards
+            for shard in self.broker.groups.shards
             for group_id, group in shard.groups.items()
             for member in (*group.members.values(), *(group.pending.values() if isinstance(group, Group) else ()))
         ]  # fmt: skip

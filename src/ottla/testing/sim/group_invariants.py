@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ottla.broker.coordinating import OFFSETS_TOPIC, Tenure
+from ottla.broker.group_coordinating import OFFSETS_TOPIC, GroupTenure
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.consumer_member import AWAY
 from ottla.groups.formats import Record, decode
@@ -97,7 +97,7 @@ class GroupInvariants:
 
     def looked(self, member: Member) -> None:
         """Compare the coordinators on a broker with the log, where nothing is under way."""
-        for number, tenure in member.broker.coordinating.tenures.items():
+        for number, tenure in member.broker.groups.tenures.items():
             known = self._shards.get(number)
             if known is not None and self._is_quiet(number, tenure):
                 self.looks += 1
@@ -107,7 +107,7 @@ class GroupInvariants:
                     picture(known),
                 )
 
-    def _is_quiet(self, number: int, tenure: Tenure) -> bool:
+    def _is_quiet(self, number: int, tenure: GroupTenure) -> bool:
         if not tenure.is_loaded or tenure.unwritten:
             return False
         return tenure.replica.high_watermark == tenure.replica.log.next_offset == self._ends[number]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.coordinating import OFFSETS_TOPIC
+from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.ports.coordination import partition_of
 from ottla.testing.sim.classic_reader import ClassicReader
 from ottla.testing.sim.consumer_reader import ConsumerReader
@@ -239,7 +239,7 @@ class Groups:
         member = self._cluster.members().get(node_id)
         if member is None:
             return "no coordinator"
-        coordinating = member.broker.coordinating
+        coordinating = member.broker.groups
         topic = self._cluster.ensemble.image.topics[OFFSETS_TOPIC]
         tenure = coordinating.tenures.get(partition_of(group_id, len(topic.partitions)))
         group = tenure.shard.groups.get(group_id) if tenure is not None and tenure.is_loaded else None

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ottla.broker.coordinating import OFFSETS_TOPIC
+from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.controller import records as r
 from ottla.controller.image import Image
 from ottla.records.batch import HEADER

@@ -1,0 +1,173 @@
+"""The coordinator of groups: the shards of `__consumer_offsets` whose partitions this broker leads (`groups/shard.py`), what they may
+know of the broker, and what befalls their groups from outside: topics that change or go, offsets that expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from ottla.broker.coordinating import Coordinating
+from ottla.broker.tenure import Tenure
+from ottla.broker.timers import Periodic
+from ottla.broker.walking import Walk
+from ottla.controller.image import GROUP_RESOURCE, NO_CONFIG
+from ottla.controller.records import Broker as BrokerRecord
+from ottla.controller.records import NewPartitions, Topic, TopicRemoved
+from ottla.groups.formats import OFFSET_COMMIT, decode, encode
+from ottla.groups.formats import Record as GroupRecord
+from ottla.groups.host import TopicView
+from ottla.groups.shard import Shard
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.controller.image import Image
+    from ottla.records.record import Record
+    from ottla.replication.replica import Replica
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+#: How the key of a committed offset begins.
+_OFFSET_KIND: Final = OFFSET_COMMIT.to_bytes(2, "big")
+_NO_RACKS: Final[frozenset[str]] = frozenset()
+
+
+class GroupTenure(Tenure):
+    def __init__(self, groups: Groups, broker: Broker, replica: Replica) -> None:
+        super().__init__(broker, OFFSETS_TOPIC, replica, groups.reload)
+        self._groups = groups
+        self.shard = Shard(replica.number, self)
+
+    @property
+    def hosted(self) -> Shard:
+        return self.shard
+
+    def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
+        return encode(record)
+
+    def decode(self, record: Record) -> GroupRecord | None:
+        return decode(record.key, record.value)
+
+    def replay(self, records: Iterable[Record]) -> None:
+        """Of the offsets in a piece only the last of a key that makes sense is looked at: what they come to depends on no other kind
+        of record."""
+        offsets: dict[bytes, list[Record]] = {}
+        for record in records:
+            if record.key is not None and record.key[:2] == _OFFSET_KIND:
+                offsets.setdefault(record.key, []).append(record)
+            else:
+                self.replay_one(record)
+        for of_key in offsets.values():
+            any(self.replay_one(record) for record in reversed(of_key))
+
+    # --- what the shard is handed -------------------------------------------------------------------------------
+
+    def unique(self) -> str:
+        return str(UUID(bytes=self._broker.entropy.id_bytes()))
+
+    def topic_exists(self, topic: str) -> bool:
+        return topic in self._broker.image.topics
+
+    @property
+    def topics_version(self) -> int:
+        return self._groups.topics_version
+
+    def topic_names(self) -> Collection[str]:
+        return self._broker.image.topics.keys()
+
+    def topic(self, name: str) -> TopicView | None:
+        topic = self._broker.image.topics.get(name)
+        if topic is None:
+            return None
+        racks = {node_id: each.rack for node_id, each in self._broker.image.brokers.items() if each.rack}
+        if not racks:
+            return TopicView(name, topic.topic_id, (_NO_RACKS,) * len(topic.partitions))
+        return TopicView(
+            name,
+            topic.topic_id,
+            tuple(
+                frozenset(racks[node_id] for node_id in partition.replicas if node_id in racks)
+                for partition in topic.partitions
+            ),
+        )
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self._broker.image.topics_by_id.get(topic_id)
+        return None if topic is None else topic.name
+
+    def group_settings(self, group_id: str) -> Mapping[str, str]:
+        return self._broker.image.configs.get((GROUP_RESOURCE, group_id), NO_CONFIG)
+
+
+class Groups(Coordinating[GroupTenure]):
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker, OFFSETS_TOPIC)
+        #: Grows with every change of topics, partitions and racks: groups look at them anew.
+        self.topics_version = 0
+        self._expiry_walk = Walk(broker.timers, self._expire_offsets)
+
+    def start(self, now_ms: int) -> None:
+        timers = self._broker.timers
+
+        def interval_ms() -> int:
+            return self._broker.config.offsets_retention_check_interval_ms
+
+        def begin(now_ms: int) -> None:
+            self._expiry_walk.begin([tenure.replica for tenure in self.tenures.values()], now_ms)
+
+        timers.add(Periodic(timers, interval_ms, begin), now_ms + interval_ms())
+
+    def tenure_of(self, replica: Replica) -> GroupTenure:
+        return GroupTenure(self, self._broker, replica)
+
+    def new_topic(self) -> dict[str, Any]:
+        config = self._broker.config
+        return {
+            "num_partitions": config.offsets_topic_num_partitions,
+            # Nobody else will ever come to a single node.
+            "replication_factor": config.offsets_topic_replication_factor if self._broker.clustered else 1,
+            "configs": [
+                {"name": "cleanup.policy", "value": "compact"},
+                {"name": "compression.type", "value": "producer"},
+                {"name": "segment.bytes", "value": str(config.offsets_topic_segment_bytes)},
+            ],
+        }
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def shard(self, group_id: str) -> Shard:
+        """The shard of a group. Raises Refusal with what the client should hear."""
+        return self.tenure(group_id).shard
+
+    def writable_shard(self, group_id: str) -> Shard:
+        """The same for a request that must write."""
+        return self.writable_tenure(group_id).shard
+
+    @property
+    def shards(self) -> Iterable[Shard]:
+        return [tenure.shard for tenure in self.tenures.values() if tenure.is_loaded]
+
+    # --- what happens elsewhere ---------------------------------------------------------------------------------
+
+    def follow(self, before: Image, records: Iterable[Any]) -> None:
+        """Groups may have others to read; and offsets in a topic that was deleted go with it."""
+        records = list(records)
+        if any(isinstance(record, (Topic, TopicRemoved, NewPartitions, BrokerRecord)) for record in records):
+            self.topics_version += 1
+        gone = {
+            topic.name
+            for record in records
+            if isinstance(record, TopicRemoved)
+            and (topic := before.topics_by_id.get(record.topic_id)) is not None
+        }
+        if gone:
+            for tenure in self.writable:
+                tenure.shard.topics_deleted(gone)
+
+    def _expire_offsets(self, replica: Replica, now_ms: int) -> int:
+        tenure = self.tenures.get(replica.number)
+        if tenure is None or not tenure.is_writable:
+            return 1
+        tenure.shard.forget_strays()
+        tenure.shard.expire_offsets(self._broker.wall_ms)
+        return 1 + len(tenure.shard.groups)

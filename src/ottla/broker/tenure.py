@@ -1,0 +1,229 @@
+"""A broker's time as the coordinator of one partition: what is decided there is written down, and answered once that counts.
+
+It begins when this broker begins to lead the partition: the log is read (`loading.py`) and replayed into a shard, which is pure and
+decides (`groups/shard.py`, `transactions/shard.py`). What the shard decides in a turn is written at its end as one batch, and
+answered when the high watermark has passed it. An answer that tells what was written before waits for that too: nobody
+hears of what could be lost. If a batch cannot be written, the state is ahead of the log: the shard is dropped and loaded
+again, and nothing was promised. The tenure ends with the role; who waits then hears NOT_COORDINATOR.
+
+Subclasses are the hosts of their shards: they say what records look like, and what a shard may know of the broker.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ottla.broker.appending import Pending, append_as_leader
+from ottla.broker.timers import Later, Timers
+from ottla.config.broker import BrokerConfig
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply, Response
+from ottla.records.layout import Malformed
+from ottla.records.record import Record, encode_batch
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
+
+#: A batch is closed when it has grown to this, well below what a topic takes.
+_BATCH_BYTES: Final = 256 * 1024
+#: What a batch has beside its records, and a record beside its key and value, at most.
+_OVERHEAD_BYTES: Final = 128
+
+#: What a client may hear of a batch that was not written.
+_TOLD: Final = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+}
+
+Answers = list[tuple[Reply, Response]]
+
+
+class AnyShard(Protocol):
+    """What every shard is to its host."""
+
+    def replay(self, record: Any) -> None: ...
+
+    def loaded(self, now_ms: int) -> None: ...
+
+    def forget(self) -> Iterable[Reply]: ...
+
+
+class Tenure(ABC):
+    """`reload(tenure, reason)` is called when the shard is not what its log says."""
+
+    def __init__(
+        self, broker: Broker, topic: str, replica: Replica, reload: Callable[[Tenure, str], None]
+    ) -> None:
+        self._broker = broker
+        self._reload = reload
+        self.name = f"{topic}-{replica.number}"
+        self.replica = replica
+        self.is_loaded = False
+        #: While it loads: where it is in the log, and where that ended when the role began.
+        self.at = -1
+        self.end = -1
+        self.retry: Later | None = None
+        #: Those who came while it loads and are called when that is over, and how long they wait at most.
+        self.visitors: list[Callable[[], None]] = []
+        self.patience: Later | None = None
+        #: This turn's records, encoded, and the answers that wait for them.
+        self.unwritten: list[tuple[bytes, bytes | None]] = []
+        self.unanswered: Answers = []
+        #: The answers that wait for batches which were written and do not count yet, oldest first.
+        self._batches: deque[Answers] = deque()
+
+    @property
+    @abstractmethod
+    def hosted(self) -> AnyShard:
+        """The shard."""
+
+    @abstractmethod
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+        """A decided record as it is written. Raises Malformed if it cannot be."""
+
+    @abstractmethod
+    def decode(self, record: Record) -> Any:
+        """A record of the log as it is replayed; None if it is of no known kind. Raises Malformed."""
+
+    # --- what every shard is handed -----------------------------------------------------------------------------
+
+    @property
+    def timers(self) -> Timers:
+        return self._broker.timers
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self._broker.config
+
+    @property
+    def wall_ms(self) -> int:
+        return self._broker.wall_ms
+
+    @property
+    def is_writable(self) -> bool:
+        leading = self.replica.leading
+        return self.is_loaded and leading is not None and leading.has_enough
+
+    def fits(self, record: Any) -> bool:
+        try:
+            key, value = self.encode(record)
+        except Malformed:
+            return False
+        return len(key) + len(value or b"") + _OVERHEAD_BYTES <= self.replica.config.max_message_bytes
+
+    def decided(self, decision: Decision[Any]) -> None:
+        records, answers, is_read, is_replayed = decision
+        if not records:
+            if is_read and self.unwritten:
+                self.unanswered.extend(answers)
+            elif is_read and self._batches:
+                self._batches[-1].extend(answers)
+            else:
+                for reply, response in answers:
+                    reply.answer(response)
+            return
+        try:
+            encoded = [self.encode(record) for record in records]
+        except Malformed as reason:
+            # Whoever replays records itself asks first whether they fit, so that nothing has changed; unless numbers ran out.
+            for reply, _response in answers:
+                reply.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            if is_replayed:
+                self._reload(self, str(reason))
+            return
+        if not is_replayed:
+            replay = self.hosted.replay
+            for record in records:
+                replay(record)
+        if not self.unwritten:
+            self._broker.decided[self] = None
+        self.unwritten += encoded
+        self.unanswered.extend(answers)
+
+    # --- the log ------------------------------------------------------------------------------------------------
+
+    def write(self) -> None:
+        """Append what was decided in this turn."""
+        records, self.unwritten = self.unwritten, []
+        answers, self.unanswered = self.unanswered, []
+        wall_ms = self._broker.wall_ms
+        batches: list[list[Record]] = [[]]
+        size = 0
+        for key, value in records:
+            size += len(key) + len(value or b"") + _OVERHEAD_BYTES
+            if size > _BATCH_BYTES and batches[-1]:
+                batches.append([])
+                size = len(key) + len(value or b"") + _OVERHEAD_BYTES
+            batches[-1].append(Record(0, wall_ms, key, value))
+        try:
+            for batch in batches[:-1]:
+                self._append(batch, [])
+            self._append(batches[-1], answers)
+        except Refusal as refusal:
+            code = _TOLD.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR)
+            for reply, _response in answers:
+                reply.refuse(code)
+            self._reload(self, f"could not write: {refusal}")
+
+    def _append(self, records: list[Record], answers: Answers) -> None:
+        self._batches.append(answers)
+        try:
+            append_as_leader(self._broker, self.replica, encode_batch(records), self._written)
+        except Refusal:
+            if self._batches and self._batches[-1] is answers:
+                self._batches.pop()
+            raise
+
+    def _written(self, code: ErrorCode) -> None:
+        """The oldest batch counts, or its outcome will be known elsewhere."""
+        if not self._batches:
+            return
+        for reply, response in self._batches.popleft():
+            if code is ErrorCode.NONE:
+                reply.answer(response)
+            else:
+                reply.refuse(_TOLD.get(code, ErrorCode.NOT_COORDINATOR))
+
+    # --- loading ------------------------------------------------------------------------------------------------
+
+    def replay(self, records: Iterable[Record]) -> None:
+        """A piece of the log."""
+        for record in records:
+            self.replay_one(record)
+
+    def replay_one(self, record: Record) -> bool:
+        """Whether the record made sense; if not, it is left out."""
+        try:
+            known = self.decode(record)
+        except Malformed as damage:
+            self._broker.say_once(f"{self.name}: the record at {record.offset} is left out: {damage}")
+            return False
+        if known is None:
+            return False
+        self.hosted.replay(known)
+        return True
+
+    def loaded(self) -> None:
+        """All there was has been replayed. What of it does not count yet is waited for like an own batch."""
+        self.is_loaded = True
+        if self.end > self.replica.high_watermark:
+            self._batches.append([])
+            self.replica.waiting.append((self.end, Pending(self._written), {}))
+        self.hosted.loaded(self._broker.now_ms)
+
+    # --- the end ------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """The role is over."""
+        self.is_loaded = False
+        waiting = [reply for reply, _response in self.unanswered]
+        waiting += [reply for batch in self._batches for reply, _response in batch]
+        self.unwritten, self.unanswered = [], []
+        self._batches.clear()
+        for reply in (*waiting, *self.hosted.forget()):
+            reply.refuse(ErrorCode.NOT_COORDINATOR)
