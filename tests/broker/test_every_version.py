@@ -12,6 +12,7 @@ from ottla.wire.schema import request_header_is_flexible
 from tests.broker.api.members import Member, committed, find, settle
 
 GROUPS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
+TRANSACTIONS = (24, 25, 26, 27, 28, 65, 66)
 
 EVERY = [
     pytest.param(api.key, version, id=f"{api.handler.__name__}-v{version}")
@@ -24,8 +25,9 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
     """A request of each API with the fields of all its versions, about the topic `t`.
 
     The group `g` has one member and an assignment, the group `by-hand` has committed and no members, the group `k848` is a consumer
-    group with one member.
+    group with one member. The transactional id `tx` has a transaction with partition 0 and the offsets of `g`.
     """
+    who = {"transactional_id": "tx", "producer_id": 0, "producer_epoch": 0}
     member = {"group_id": "g", "generation_id": 1, "member_id": member_id, "group_instance_id": None}
     offset = {
         "partition_index": 0,
@@ -76,6 +78,25 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
         21: {"topics": [topic], "timeout": 1000},
         22: {"transaction_timeout": 1000},
         23: {"replica_id": -1, "topics": [topic]},
+        24: {
+            "v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0,
+            "v3_and_below_topics": [{"name": "t", "partitions": [0, 1]}],
+            "transactions": [who | {"verify_only": False, "topics": [{"name": "t", "partitions": [0, 1]}]}],
+        },
+        25: who | {"group_id": "g"},
+        26: who | {"committed": True},
+        27: {
+            "markers": [
+                {
+                    "producer_id": 0, "producer_epoch": 0, "transaction_result": True, "coordinator_epoch": 3,
+                    "topics": [{"name": "t", "partition_indexes": [0]}],
+                }
+            ]
+        },
+        28: who | {
+            "group_id": "g", "generation_id": -1, "member_id": "", "group_instance_id": None,
+            "topics": [{"name": "t", "partitions": [offset]}],
+        },
         32: {"resources": [resource], "include_synonyms": True, "include_documentation": True},
         33: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
         34: {"dirs": [{"path": log_dir, "topics": [{"name": "t", "partitions": [0]}]}]},
@@ -110,6 +131,8 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
             "want_shut_down": True,
         },
         64: {"broker_id": 7},
+        65: {"transactional_ids": ["tx"]},
+        66: {"state_filters": ["Ongoing"], "duration_filter": 0, "transactional_id_pattern": "t."},
         67: {"broker_id": 1, "broker_epoch": 1},
         68: {
             "group_id": "new", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": "r",
@@ -138,6 +161,21 @@ def groups(client: Any) -> str:
     return member.member_id
 
 
+def transactions(client: Any) -> None:
+    """Begin the transaction that the requests speak of."""
+    find(client)
+    client.ask(10, 4, key_type=1, coordinator_keys=["tx"])
+    answer = client.ask(22, 4, transactional_id="tx", transaction_timeout=1000)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 0, 0)
+    who = {"transactional_id": "tx", "producer_id": 0, "producer_epoch": 0}
+    added = {"name": "t", "partitions": [0]}
+    assert not error_codes(client.ask(24, 5, transactions=[who | {"verify_only": False, "topics": [added]}]))[
+        0
+    ]
+    assert client.ask(25, 4, **who, group_id="g").error_code == 0
+    client.driver.advance(1)
+
+
 def error_codes(entity: Any) -> list[int]:
     """All error codes anywhere in an answer."""
     if isinstance(entity, tuple):
@@ -147,7 +185,7 @@ def error_codes(entity: Any) -> list[int]:
     found = []
     for name in entity.__dataclass_fields__:
         value = getattr(entity, name)
-        found += [value.value] if name == "error_code" else error_codes(value)
+        found += [value.value] if name in ("error_code", "partition_error_code") else error_codes(value)
     return found
 
 
@@ -156,6 +194,8 @@ def test_every_version_is_answered(key: int, version: int, client: Any, batch: A
     topic_id = client.create("t", 2)
     client.produce("t", batch(b"one", b"two"))
     member_id = groups(client) if key in GROUPS else ""
+    if key in TRANSACTIONS:
+        transactions(client)
     path = client.driver.broker.directories.all[0].path
     answer = client.ask(key, version, **requests(topic_id, batch(b"x"), path, member_id)[key])
     no_such_broker = 102
@@ -173,6 +213,8 @@ def test_no_request_however_broken_is_an_error_of_ours(
     driver = client.driver
     topic_id = client.create("t", 2)
     member_id = groups(client) if key in GROUPS else ""
+    if key in TRANSACTIONS:
+        transactions(client)
     path = client.driver.broker.directories.all[0].path
     body = request_encoder(key, version)(requests(topic_id, batch(b"x"), path, member_id)[key])
     tags = b"\0" if request_header_is_flexible(key, version) else b""
@@ -448,3 +490,52 @@ def check_unregister_broker(answer: Any, version: int, client: Any) -> None:
 def check_allocate_producer_ids(answer: Any, version: int, client: Any) -> None:
     start, end = answer.producer_id_start, answer.producer_id_start + answer.producer_id_len
     assert start < end == client.driver.broker.image.next_producer_id
+
+
+def check_add_partitions_to_txn(answer: Any, version: int, client: Any) -> None:
+    if version < 4:
+        [topic] = answer.results_by_topic_v3_and_below
+    else:
+        [row] = answer.results_by_transaction
+        assert row.transactional_id == "tx"
+        [topic] = row.topic_results
+    assert [row.partition_index for row in topic.results_by_partition] == [0, 1]
+    [state] = client.ask(65, 0, transactional_ids=["tx"]).transaction_states
+    assert ("t", (0, 1)) in [(each.topic, each.partitions) for each in state.topics]
+
+
+def check_add_offsets_to_txn(answer: Any, version: int, client: Any) -> None:
+    [state] = client.ask(65, 0, transactional_ids=["tx"]).transaction_states
+    assert {topic.topic for topic in state.topics} == {"t", "__consumer_offsets"}
+
+
+def check_end_txn(answer: Any, version: int, client: Any) -> None:
+    if version >= 5:
+        assert (answer.producer_id, answer.producer_epoch) == (0, 1)
+    [state] = client.ask(65, 0, transactional_ids=["tx"]).transaction_states
+    assert state.transaction_state == "CompleteCommit"
+
+
+def check_write_txn_markers(answer: Any, version: int, client: Any) -> None:
+    [marker] = answer.markers
+    assert marker.producer_id == 0 and marker.topics[0].partitions[0].partition_index == 0
+    assert client.fetch("t", 0).high_watermark == 3
+
+
+def check_txn_offset_commit(answer: Any, version: int, client: Any) -> None:
+    assert (
+        client.ask(26, 4, transactional_id="tx", producer_id=0, producer_epoch=0, committed=True).error_code
+        == 0
+    )
+    assert committed(client, "g") == {("t", 0): 1}
+
+
+def check_describe_transactions(answer: Any, version: int, client: Any) -> None:
+    [row] = answer.transaction_states
+    assert (row.transaction_state, row.producer_id, row.producer_epoch) == ("Ongoing", 0, 0)
+    assert row.transaction_timeout.total_seconds() == 1
+
+
+def check_list_transactions(answer: Any, version: int, client: Any) -> None:
+    [row] = answer.transaction_states
+    assert (row.transactional_id, row.producer_id, row.transaction_state) == ("tx", 0, "Ongoing")

@@ -1,6 +1,6 @@
 """Records of the broker's own: what a coordinator writes into a partition that this broker leads, and hearing that they count.
 
-`append_as_leader` is a produce with acks=-1 without a client. A coordinator owns the partitions of its topic
+`append_as_leader` is a produce with acks=-1 without a client, and so is `append_marker_as_leader` for the end of a transaction. A coordinator owns the partitions of its topic
 (`Replicating.owners`): it hears `lead` when a role begins and `rest` when it ends, in between appends, and reads what is there.
 What it has appended in a role is told of before that role's `rest`, so afterwards nothing is left under way.
 """
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.log.replay import DELTA, MAX_TIMESTAMP
+from ottla.log.markers import Marker, append_marker
+from ottla.log.replay import ATTRIBUTES, DELTA, MAX_TIMESTAMP, PRODUCER
 from ottla.log.validation import too_large
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
-from ottla.records.batch import HEADER
+from ottla.records.batch import HEADER, TRANSACTIONAL_BIT
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -48,11 +49,7 @@ def append_as_leader(
     `done(NONE)` once, when the high watermark has passed it, which may be before this returns; or with an error when this broker
     leads no more: then whether it counts the next leader knows. Raises Refusal if nothing was written.
     """
-    leading = replica.leading
-    if leading is None:
-        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.number} is led elsewhere")
-    if not leading.has_enough:
-        raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{replica.topic}-{replica.number} has too small an ISR")
+    _check_leading(replica)
     if len(batch) > replica.config.max_message_bytes:
         raise too_large(len(batch), replica.config)
     # It is our own: what else an append looks for in a client's batch is not looked for.
@@ -70,9 +67,48 @@ def append_as_leader(
         )
     except DiskError as error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-    broker.appended(replica, log, broker.now_ms)
+    producer_id, producer_epoch, sequence, count = header[PRODUCER:]
+    if producer_id >= 0:
+        log.producers.appended(
+            producer_id, producer_epoch, sequence, count, base_offset, last_offset, broker.wall_ms,
+            header[ATTRIBUTES] & TRANSACTIONAL_BIT,
+        )  # fmt: skip
+    _await(broker, replica, last_offset, done)
+    return int(base_offset)
+
+
+def append_marker_as_leader(
+    broker: Broker,
+    replica: Replica,
+    producer_id: int,
+    producer_epoch: int,
+    marker: Marker,
+    done: Callable[[ErrorCode], None],
+) -> int:
+    """The same for a marker."""
+    _check_leading(replica)
+    try:
+        log = replica.log
+        appended = append_marker(
+            log, producer_id, producer_epoch, marker, replica.leader_epoch, broker.wall_ms
+        )
+    except DiskError as error:
+        raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+    _await(broker, replica, appended[1], done)
+    return int(appended[0])
+
+
+def _check_leading(replica: Replica) -> None:
+    leading = replica.leading
+    if leading is None:
+        raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.number} is led elsewhere")
+    if not leading.has_enough:
+        raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{replica.topic}-{replica.number} has too small an ISR")
+
+
+def _await(broker: Broker, replica: Replica, last_offset: int, done: Callable[[ErrorCode], None]) -> None:
+    broker.appended(replica, replica.log, broker.now_ms)
     if last_offset < replica.high_watermark:
         done(ErrorCode.NONE)
     else:
         replica.waiting.append((last_offset + 1, Pending(done), {}))
-    return int(base_offset)

@@ -60,7 +60,13 @@ class Coordinating(ABC, Generic[T]):
     def tenure(self, name: str) -> T:
         """Where a name is coordinated. Raises Refusal with what the client should hear."""
         number = self.partition(name)
-        tenure = None if number is None else self.tenures.get(number)
+        if number is None:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+        return self.tenure_at(number)
+
+    def tenure_at(self, number: int) -> T:
+        """The same by the partition's number."""
+        tenure = self.tenures.get(number)
         if tenure is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
         if not tenure.is_loaded:

@@ -31,6 +31,7 @@ from ottla.broker.group_coordinating import Groups
 from ottla.broker.hosting import Hosting
 from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
+from ottla.broker.marking import Marking
 from ottla.broker.membership import Membership
 from ottla.broker.moving import Moving
 from ottla.broker.producer_ids import ProducerIds
@@ -39,7 +40,9 @@ from ottla.broker.room import Room
 from ottla.broker.tenure import Tenure
 from ottla.broker.throttling import Throttling
 from ottla.broker.timers import Timers
+from ottla.broker.transaction_coordinating import Transactions
 from ottla.broker.upkeep import Upkeep
+from ottla.broker.verification import Verification
 from ottla.broker.wall_clock import WallClock
 from ottla.config.broker import BrokerConfig
 from ottla.config.definition import InvalidConfig
@@ -102,6 +105,9 @@ class Broker:
         #: Tenures of coordinators that have decided something in this turn.
         self.decided: dict[Tenure, None] = {}
         self.groups = Groups(self)
+        self.transactions = Transactions(self)
+        self.marking = Marking(self)
+        self.verification = Verification(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)

@@ -4,10 +4,11 @@ know of the broker, and what befalls their groups from outside: topics that chan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from ottla.broker.appending import append_as_leader, append_marker_as_leader
 from ottla.broker.coordinating import Coordinating
 from ottla.broker.tenure import Tenure
 from ottla.broker.timers import Periodic
@@ -18,12 +19,16 @@ from ottla.controller.records import NewPartitions, Topic, TopicRemoved
 from ottla.groups.formats import OFFSET_COMMIT, decode, encode
 from ottla.groups.formats import Record as GroupRecord
 from ottla.groups.host import TopicView
-from ottla.groups.shard import Shard
+from ottla.groups.shard import Commit, Shard
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Reply, Response, Told
+from ottla.records.layout import Malformed
+from ottla.records.record import Record, encode_batch
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.controller.image import Image
-    from ottla.records.record import Record
+    from ottla.log.markers import Marker
     from ottla.replication.replica import Replica
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -59,6 +64,57 @@ class GroupTenure(Tenure):
                 self.replay_one(record)
         for of_key in offsets.values():
             any(self.replay_one(record) for record in reversed(of_key))
+
+    def replay_transactional(self, producer_id: int, records: Iterable[Record]) -> None:
+        known: list[GroupRecord] = []
+        for record in records:
+            try:
+                decoded = self.decode(record)
+            except Malformed as damage:
+                self._broker.say_once(f"{self.name}: the record at {record.offset} is left out: {damage}")
+                continue
+            if decoded is not None:
+                known.append(decoded)
+        self.shard.replay_pending(producer_id, known)
+
+    def replay_marker(self, producer_id: int, commit: bool) -> None:
+        self.shard.replay_end(producer_id, commit)
+
+    # --- transactions -------------------------------------------------------------------------------------------
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commits: Iterable[Commit],
+        answer: tuple[Reply, Response],
+    ) -> None:
+        """Write offsets that count once their transaction is committed. Raises Refusal; then nothing was written."""
+        records = self.shard.offset_records(group_id, commits, -1)
+        self.write_first()
+        self.replica.log.producers.check_epoch(producer_id, producer_epoch)
+        wall_ms = self.wall_ms
+        try:
+            rows = [Record(0, wall_ms, *self.encode(record)) for record in records]
+        except Malformed as reason:
+            raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, str(reason)) from reason
+        batch = encode_batch(rows, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True)
+        self.append_in_line(lambda done: append_as_leader(self._broker, self.replica, batch, done), [answer])
+        self.shard.replay_pending(producer_id, records)
+
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, marker: Marker, done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write a marker; the offsets that were pending with it count, or are dropped. Raises Refusal; then nothing was written."""
+        self.write_first()
+        self.append_in_line(
+            lambda counts: append_marker_as_leader(
+                self._broker, self.replica, producer_id, producer_epoch, marker, counts
+            ),
+            [(Told(done), {})],
+        )
+        self.shard.replay_end(producer_id, marker.commit)
 
     # --- what the shard is handed -------------------------------------------------------------------------------
 

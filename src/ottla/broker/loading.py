@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.timers import Later
+from ottla.log.markers import decode_marker
 from ottla.ports.disk import DiskError
-from ottla.records.batch import CONTROL_BIT, HEADER
+from ottla.records.batch import CONTROL_BIT, HEADER, TRANSACTIONAL_BIT
 from ottla.records.record import CorruptRecords, Record, decode_batch, whole_batches
 
 if TYPE_CHECKING:
@@ -111,8 +112,20 @@ class Loading:
         try:
             for batch in whole_batches(data):
                 header = HEADER.unpack_from(batch)
-                if not header[5] & CONTROL_BIT:
+                attributes, producer_id = header[5], header[9]
+                if not attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
                     records += decode_batch(batch)
+                elif header[0] + header[6] >= tenure.at:
+                    # What came before it is looked at before it.
+                    tenure.replay(record for record in records if record.offset >= tenure.at)
+                    records = []
+                    if not attributes & CONTROL_BIT:
+                        whole = decode_batch(batch)
+                        tenure.replay_transactional(
+                            producer_id, [each for each in whole if each.offset >= tenure.at]
+                        )
+                    elif (marker := decode_marker(bytes(batch))) is not None:
+                        tenure.replay_marker(producer_id, marker.commit)
                 passed = header[0] + header[6] + 1
         except CorruptRecords as error:
             self._reload(tenure, str(error))

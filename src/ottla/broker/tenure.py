@@ -147,6 +147,13 @@ class Tenure(ABC):
 
     # --- the log ------------------------------------------------------------------------------------------------
 
+    def write_first(self) -> None:
+        """Something is about to be appended by itself: what was decided in this turn stands before it. Raises Refusal."""
+        if self._broker.decided.pop(self, self) is None:
+            self.write()
+        if not self.is_loaded:
+            raise Refusal(ErrorCode.NOT_COORDINATOR)
+
     def write(self) -> None:
         """Append what was decided in this turn."""
         records, self.unwritten = self.unwritten, []
@@ -171,9 +178,14 @@ class Tenure(ABC):
             self._reload(self, f"could not write: {refusal}")
 
     def _append(self, records: list[Record], answers: Answers) -> None:
+        batch = encode_batch(records)
+        self.append_in_line(lambda done: append_as_leader(self._broker, self.replica, batch, done), answers)
+
+    def append_in_line(self, append: Callable[[Callable[[ErrorCode], None]], int], answers: Answers) -> None:
+        """Append something behind what has been; the answers wait for it to count. Raises Refusal if nothing was written."""
         self._batches.append(answers)
         try:
-            append_as_leader(self._broker, self.replica, encode_batch(records), self._written)
+            append(self._written)
         except Refusal:
             if self._batches and self._batches[-1] is answers:
                 self._batches.pop()
@@ -207,6 +219,14 @@ class Tenure(ABC):
             return False
         self.hosted.replay(known)
         return True
+
+    def replay_transactional(self, producer_id: int, records: Iterable[Record]) -> None:
+        """A batch that counts, or not, by the marker of its producer that follows. Only offsets are written so."""
+        self.replay(records)
+
+    def replay_marker(self, producer_id: int, commit: bool) -> None:
+        """A marker. Only a partition of groups' offsets has any."""
+        return
 
     def loaded(self) -> None:
         """All there was has been replayed. What of it does not count yet is waited for like an own batch."""

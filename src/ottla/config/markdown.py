@@ -37,8 +37,7 @@ unknown name, is refused with `INVALID_CONFIG` and a sentence that says what wou
 """
 
 GROUPS_NOTE = """\
-Read by the coordinators of consumer groups and of transactions. Until a release has transactions, their settings are
-accepted and described, and nothing reads them.
+Read by the coordinators of consumer groups and of transactions.
 """
 
 NOT_HONOURED_INTRODUCTION = """\

@@ -17,16 +17,24 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Offsets:
-    __slots__ = ("by_group", "pending")
+    __slots__ = ("_by_producer", "_order", "_settled", "by_group", "pending")
 
     def __init__(self) -> None:
         #: Group → (topic, partition) → what was committed last.
         self.by_group: dict[str, dict[Place, Committed]] = {}
         #: Group → where a transaction has offsets that are neither committed nor aborted yet → by how many.
         self.pending: dict[str, dict[Place, int]] = {}
+        #: Producer id → what its transaction has committed, with where that stands among all commits here.
+        self._by_producer: dict[int, dict[tuple[str, Place], tuple[int, Committed]]] = {}
+        #: Where the commit stands that counts now; only of what is pending too. The later one counts, whenever its transaction ends.
+        self._settled: dict[tuple[str, Place], int] = {}
+        self._order = 0
 
     def replay(self, group_id: str, topic: str, partition: int, value: Committed | None) -> None:
         if value is not None:
+            if self.pending and self.is_unstable(group_id, topic, partition):
+                self._order += 1
+                self._settled[group_id, (topic, partition)] = self._order
             known = self.by_group.get(group_id)
             if known is None:
                 known = self.by_group[group_id] = {}
@@ -48,6 +56,34 @@ class Offsets:
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether a transaction may still change this offset (KIP-447)."""
         return (topic, partition) in self.pending.get(group_id, ())
+
+    # --- transactions -------------------------------------------------------------------------------------------
+
+    def replay_pending(self, producer_id: int, group_id: str, place: Place, value: Committed) -> None:
+        """A commit in a transaction that has not ended."""
+        commits = self._by_producer.setdefault(producer_id, {})
+        if (group_id, place) not in commits:
+            places = self.pending.setdefault(group_id, {})
+            places[place] = places.get(place, 0) + 1
+        self._order += 1
+        commits[group_id, place] = self._order, value
+
+    def replay_end(self, producer_id: int, commit: bool) -> set[str]:
+        """A producer's transaction has ended: its commits count now, or never. The groups whose offsets have changed."""
+        changed = set()
+        for (group_id, place), (order, value) in self._by_producer.pop(producer_id, {}).items():
+            if commit and order > self._settled.get((group_id, place), 0):
+                self._settled[group_id, place] = order
+                self.by_group.setdefault(group_id, {})[place] = value
+                changed.add(group_id)
+            places = self.pending[group_id]
+            places[place] -= 1
+            if not places[place]:
+                del places[place]
+                self._settled.pop((group_id, place), None)
+                if not places:
+                    del self.pending[group_id]
+        return changed
 
     # --- forgetting ---------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class Shard:
 
     def loaded(self, now_ms: int) -> None:
         """The log has been replayed: from now on time counts."""
-        for group_id in self.offsets.by_group:
+        for group_id in (*self.offsets.by_group, *self.offsets.pending):
             if group_id not in self.groups:
                 # Somebody commits by hand.
                 self.groups[group_id] = Group(group_id)
@@ -137,6 +137,7 @@ class Shard:
             and not group.generation
             and not group.pending
             and group.group_id not in self.offsets.by_group
+            and group.group_id not in self.offsets.pending
         ):
             self.groups.pop(group.group_id, None)
 
@@ -179,15 +180,49 @@ class Shard:
         """Write offsets that the group may commit; `expire_ms` is -1 unless the client says itself."""
         if group_id not in self.groups:
             self.groups[group_id] = Group(group_id)
+        self.host.decided(Decision(self.offset_records(group_id, commits, expire_ms), [answer]))
+
+    def offset_records(self, group_id: str, commits: Iterable[Commit], expire_ms: int) -> list[Record]:
         wall_ms = self.host.wall_ms
-        records = [
+        return [
             Record(
                 (OFFSET_COMMIT, group_id, topic, partition),
                 Committed(offset, leader_epoch, metadata, wall_ms, expire_ms, topic_id),
             )
             for topic, partition, offset, leader_epoch, metadata, topic_id in commits
         ]
-        self.host.decided(Decision(records, [answer]))
+
+    def check_transactional_commit(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None
+    ) -> ErrorCode:
+        """Whether somebody may commit offsets for a group in a transaction. Who names nobody is not looked at: old clients cannot
+        (KIP-447)."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.NONE
+        if isinstance(group, Group):
+            code = group.check(member_id, instance_id)
+            if code or generation == group.generation:
+                return code
+            return ErrorCode.ILLEGAL_GENERATION
+        code = self.consumer.check_epoch(group, member_id, generation, FETCH_WITH_EPOCH)
+        return ErrorCode.ILLEGAL_GENERATION if code is ErrorCode.STALE_MEMBER_EPOCH else code
+
+    def replay_pending(self, producer_id: int, records: Iterable[Record]) -> None:
+        """Offsets that count once the producer's transaction is committed."""
+        for key, value in records:
+            if key[0] == OFFSET_COMMIT and value is not None:
+                if key[1] not in self.groups:
+                    self.groups[key[1]] = Group(key[1])
+                self.offsets.replay_pending(producer_id, key[1], (key[2], key[3]), value)
+
+    def replay_end(self, producer_id: int, commit: bool) -> None:
+        """The transaction has ended."""
+        for group_id in self.offsets.replay_end(producer_id, commit):
+            if group_id not in self.groups:
+                self.groups[group_id] = Group(group_id)
 
     def delete_offsets(
         self, group_id: str, places: Sequence[tuple[str, int]], reply: Reply

@@ -30,6 +30,8 @@ _COMMIT: Final = 1
 class Marker(NamedTuple):
     commit: bool
     coordinator_epoch: int
+    #: Whether its producer epoch is above those of what it ends: transactions of version 2 (KIP-890). Not in the batch.
+    raises_epoch: bool = False
 
 
 def encode_marker(
@@ -70,7 +72,9 @@ def append_marker(
     leader_epoch: int,
     now_ms: int,
 ) -> Appended:
-    log.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch)
+    log.producers.check_marker(
+        producer_id, producer_epoch, marker.coordinator_epoch, raises_epoch=marker.raises_epoch
+    )
     append_time = log.config.message_timestamp_type == "LogAppendTime"
     batch = encode_marker(
         marker,

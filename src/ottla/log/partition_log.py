@@ -234,12 +234,14 @@ class PartitionLog:
         commit: bool,
         leader_epoch: int,
         now_ms: int,
+        *,
+        raises_epoch: bool = False,
     ) -> Appended:
         """End a producer's transaction with a control batch. Raises Refusal; then nothing changed.
 
         A producer that has none open here gets its marker all the same, and the epochs in it count from now on.
         """
-        marker = Marker(commit, coordinator_epoch)
+        marker = Marker(commit, coordinator_epoch, raises_epoch)
         return append_marker(self, producer_id, producer_epoch, marker, leader_epoch, now_ms)
 
     def note_aborted(self, segment: Segment, ended: Ended) -> None:

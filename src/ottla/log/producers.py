@@ -98,12 +98,14 @@ class Producers:
         elif producer.epoch != epoch:
             producer.epoch = epoch
             producer.batches.clear()
-        batches = producer.batches
-        batches.append(
-            (sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, last_offset, timestamp)
-        )
-        if len(batches) > PRODUCER_BATCHES_REMEMBERED:
-            del batches[0]
+        if sequence >= 0:
+            # A coordinator's batch in a transaction has none: nobody repeats it.
+            batches = producer.batches
+            batches.append(
+                (sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, last_offset, timestamp)
+            )
+            if len(batches) > PRODUCER_BATCHES_REMEMBERED:
+                del batches[0]
         producer.timestamp = timestamp
         if transactional and producer.transaction_start < 0:
             producer.transaction_start = base_offset
@@ -120,13 +122,35 @@ class Producers:
                 f"producer {producer_id} has a transaction open and sent a batch that is not part of it",
             )
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-        """Refuse the marker of a producer's earlier instance, or of an earlier coordinator."""
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Refuse what a producer's earlier instance has a coordinator write."""
+        producer = self.by_id.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise _old_epoch(producer_id, epoch, producer.epoch)
+
+    def has_open(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of this producer, as it is in this epoch, has begun here and not ended."""
+        producer = self.by_id.get(producer_id)
+        return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
+
+    def check_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, *, raises_epoch: bool = False
+    ) -> None:
+        """Refuse the marker of a producer's earlier instance, or of an earlier coordinator.
+
+        In transactions of version 2 the marker has an epoch that nothing in its transaction has (`raises_epoch`): one that is open in
+        it is the next one already, and the marker a late copy.
+        """
         producer = self.by_id.get(producer_id)
         if producer is None:
             return
         if epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
+        if raises_epoch and epoch == producer.epoch and producer.transaction_start >= 0:
+            raise Refusal(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} is at its next transaction: the marker of epoch {epoch} has been written",
+            )
         if coordinator_epoch < producer.coordinator_epoch:
             raise Refusal(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,

@@ -68,6 +68,21 @@ class Then:
         pass
 
 
+class Told:
+    """Somebody who hears only whether a decision counts."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Callable[[ErrorCode], None]) -> None:
+        self._done = done
+
+    def answer(self, response: Response) -> None:
+        self._done(ErrorCode.NONE)
+
+    def refuse(self, code: ErrorCode) -> None:
+        self._done(code)
+
+
 class Decision(NamedTuple, Generic[R]):
     records: Sequence[R] = ()
     answers: Sequence[tuple[Reply, Response]] = ()

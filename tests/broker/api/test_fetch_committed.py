@@ -15,7 +15,7 @@ VERSIONS = range(APIS[1].oldest, APIS[1].newest + 1)
 
 
 class Writer:
-    """Writes transactions where a coordinator will: behind the Produce API, which refuses them until there is one."""
+    """Writes transactions behind the Produce API, so that no coordinator is needed."""
 
     def __init__(self, driver: Any, batch: Any, topic: str = "t") -> None:
         self.driver, self.topic = driver, topic
@@ -272,13 +272,6 @@ def test_a_producer_with_an_open_transaction_is_described(
     assert described() == (1, -1)
     writer.end(7, commit=True)
     assert described() == (-1, 0)
-
-
-def test_clients_cannot_write_transactions_yet(client: Any, topic_id: bytes, batch: Any) -> None:
-    data = batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    row = client.produce("t", data)
-    assert row.error_code.value == 48
-    assert "coordinator" in row.error_message
 
 
 def test_retention_takes_the_index_away_with_its_segment(

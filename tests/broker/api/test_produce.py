@@ -7,7 +7,7 @@ from crc32c import crc32c
 from ottla.records.record import decode_batches
 
 CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, MESSAGE_TOO_LARGE = 2, 3, 7, 10
-INVALID_REQUIRED_ACKS, INVALID_TIMESTAMP, INVALID_TXN_STATE, INVALID_RECORD = 21, 32, 48, 87
+INVALID_REQUIRED_ACKS, INVALID_TIMESTAMP, NO_TRANSACTIONAL_ID, INVALID_RECORD = 21, 32, 53, 87
 OUT_OF_ORDER_SEQUENCE_NUMBER, DUPLICATE_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH = 45, 46, 47
 KAFKA_STORAGE_ERROR, UNSUPPORTED_COMPRESSION_TYPE, UNKNOWN_TOPIC_ID = 56, 76, 100
 
@@ -91,7 +91,7 @@ def broken_batches(batch: Any) -> dict[str, tuple[bytes, int]]:
         "messages of magic 1": (b"".join(old_message(b"x" * 40) for _ in range(3)), INVALID_RECORD),
         "a short message of magic 1": (old_message(b"x"), INVALID_RECORD),
         "magic 3": (resealed(good, magic=3), INVALID_RECORD),
-        "transactional": (batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True), INVALID_TXN_STATE),
+        "transactional": (batch(b"a", producer_id=1, producer_epoch=0, base_sequence=0, transactional=True), NO_TRANSACTIONAL_ID),
         "a producer id without sequence": (batch(b"a", producer_id=1, producer_epoch=0), INVALID_RECORD),
     }  # fmt: skip
 

@@ -50,13 +50,23 @@ def test_there_are_no_controller_endpoints(client: Any) -> None:
     assert client.ask(60, endpoint_type=9).error_code.value == UNSUPPORTED_ENDPOINT_TYPE
 
 
-def test_transactions_and_share_groups_are_told_honestly_that_they_must_wait(client: Any) -> None:
-    for key_type, word in ((1, "transactions"), (2, "share groups")):
-        answer = client.ask(10, key_type=key_type, coordinator_keys=["a", "b"])
-        assert [row.key for row in answer.coordinators] == ["a", "b"]
-        assert {row.error_code.value for row in answer.coordinators} == {COORDINATOR_NOT_AVAILABLE}
-        assert word in answer.coordinators[0].error_message
-    assert client.ask(22, transactional_id="t").error_code.value == COORDINATOR_NOT_AVAILABLE
+def test_share_groups_are_told_honestly_that_they_must_wait(client: Any) -> None:
+    answer = client.ask(10, key_type=2, coordinator_keys=["a", "b"])
+    assert [row.key for row in answer.coordinators] == ["a", "b"]
+    assert {row.error_code.value for row in answer.coordinators} == {COORDINATOR_NOT_AVAILABLE}
+    assert "share groups" in answer.coordinators[0].error_message
+
+
+def test_transactional_ids_have_coordinators_once_they_are_asked_for(drive: Any) -> None:
+    client = drive(transaction_state_log_num_partitions="2").connect()
+    not_coordinator = 16
+    assert client.ask(22, transactional_id="t").error_code.value == not_coordinator
+    answer = client.ask(10, key_type=1, coordinator_keys=["t", ""])
+    assert [(row.error_code.value, row.node_id) for row in answer.coordinators] == [
+        (0, 1),
+        (INVALID_REQUEST, -1),
+    ]
+    assert client.ask(22, transactional_id="t", transaction_timeout=1000).error_code.value == 0
     assert client.ask(22, transactional_id="").error_code.value == INVALID_REQUEST
 
 

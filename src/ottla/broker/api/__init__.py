@@ -1,6 +1,8 @@
 """One file an API. Importing this package registers all of them in `table.APIS`."""
 
 from ottla.broker.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     allocate_producer_ids,
     alter_configs,
     alter_partition,
@@ -22,7 +24,9 @@ from ottla.broker.api import (
     describe_producers,
     describe_quorum,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     envelope,
     fetch,
     find_coordinator,
@@ -36,6 +40,7 @@ from ottla.broker.api import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -44,11 +49,15 @@ from ottla.broker.api import (
     produce,
     push_telemetry,
     sync_group,
+    txn_offset_commit,
     unregister_broker,
     update_features,
+    write_txn_markers,
 )
 
 __all__ = [
+    "add_offsets_to_txn",
+    "add_partitions_to_txn",
     "allocate_producer_ids",
     "alter_configs",
     "alter_partition",
@@ -70,7 +79,9 @@ __all__ = [
     "describe_producers",
     "describe_quorum",
     "describe_topic_partitions",
+    "describe_transactions",
     "elect_leaders",
+    "end_txn",
     "envelope",
     "fetch",
     "find_coordinator",
@@ -84,6 +95,7 @@ __all__ = [
     "list_groups",
     "list_offsets",
     "list_partition_reassignments",
+    "list_transactions",
     "metadata",
     "offset_commit",
     "offset_delete",
@@ -92,6 +104,8 @@ __all__ = [
     "produce",
     "push_telemetry",
     "sync_group",
+    "txn_offset_commit",
     "unregister_broker",
     "update_features",
+    "write_txn_markers",
 ]

@@ -1,8 +1,9 @@
 """FindCoordinator (10): which broker coordinates a group or a transactional id.
 
-A group's is the leader of its partition of `__consumer_offsets`, which is created when it is first asked for; the answer waits for
-that. COORDINATOR_NOT_AVAILABLE while there is no such topic or no leader, and for transactional ids and share groups, which are
-not served yet; from version 4 on for many keys at once.
+A group's is the leader of its partition of `__consumer_offsets`, a transactional id's that of `__transaction_state`; either topic is
+created when it is first asked for, and the answer waits for that. COORDINATOR_NOT_AVAILABLE while there is no such topic or no
+leader, and for share groups, which are not served yet; INVALID_REQUEST for an empty transactional id; from version 4 on for many
+keys at once.
 """
 
 from __future__ import annotations
@@ -10,21 +11,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
-from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import partition_of
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
+    from ottla.broker.coordinating import Coordinating
     from ottla.broker.core import Broker
 
 _GROUP: Final = 0
-_NAMES: Final = {1: "transactions", 2: "share groups"}
+_TRANSACTION: Final = 1
+_SHARE: Final = 2
 
 
 @serves(10)
 def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    if getattr(request, "key_type", _GROUP) != _GROUP or OFFSETS_TOPIC in broker.image.topics:
+    coordinating = _coordinating(broker, getattr(request, "key_type", _GROUP))
+    if coordinating is None or coordinating.topic in broker.image.topics:
         return _answer(broker, call, request)
     answered = False
 
@@ -33,8 +36,14 @@ def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> R
         answered = True
         broker.answer(call, _answer(broker, call, request))
 
-    broker.groups.create_topic(created)
+    coordinating.create_topic(created)
     return SILENT if answered else WAIT
+
+
+def _coordinating(broker: Broker, key_type: int) -> Coordinating[Any] | None:
+    if key_type == _GROUP:
+        return broker.groups
+    return broker.transactions if key_type == _TRANSACTION else None
 
 
 def _answer(broker: Broker, call: Call, request: Any) -> Response:
@@ -49,20 +58,24 @@ def _answer(broker: Broker, call: Call, request: Any) -> Response:
 
 
 def _row(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
-    if key_type != _GROUP:
-        return _nobody(f"{_NAMES.get(key_type, 'coordinators of this type')} are not served yet")
-    topic = broker.image.topics.get(OFFSETS_TOPIC)
+    coordinating = _coordinating(broker, key_type)
+    if coordinating is None:
+        kind = "share groups" if key_type == _SHARE else "coordinators of this type"
+        return _nobody(f"{kind} are not served yet")
+    if key_type == _TRANSACTION and not key:
+        return _nobody("a transactional id is not empty", ErrorCode.INVALID_REQUEST)
+    topic = broker.image.topics.get(coordinating.topic)
     if topic is None:
-        return _nobody(f"{OFFSETS_TOPIC} is not there yet")
+        return _nobody(f"{coordinating.topic} is not there yet")
     leader = topic.partitions[partition_of(key, len(topic.partitions))].leader
     node = broker.image.brokers.get(leader)
     if node is None or node.fenced:
-        return _nobody("the group's partition has no leader")
+        return _nobody(f"the partition of {coordinating.topic} has no leader")
     return {"error_code": 0, "error_message": None, "node_id": leader, "host": node.host, "port": node.port}
 
 
-def _nobody(reason: str) -> dict[str, Any]:
+def _nobody(reason: str, code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> dict[str, Any]:
     return {
-        "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE, "error_message": reason,
+        "error_code": code, "error_message": reason,
         "node_id": -1, "host": "", "port": -1,
     }  # fmt: skip

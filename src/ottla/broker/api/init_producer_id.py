@@ -1,14 +1,21 @@
 """InitProducerId (22): an id for an idempotent producer, fresh each time, from a block that no other run hands out (C5).
 
-Transactional ids get COORDINATOR_NOT_AVAILABLE: transactions are not served yet. An empty one is INVALID_REQUEST.
+A transactional id keeps its producer id and gets the next epoch, which fences whoever had the one before; a transaction of that one
+is aborted first (CONCURRENT_TRANSACTIONS meanwhile). Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED (before
+version 4 INVALID_PRODUCER_EPOCH), TRANSACTIONAL_ID_AUTHORIZATION_FAILED and UNSUPPORTED_VERSION for the two-phase commit of version 6
+(KIP-939), and those of a coordinator that is elsewhere or not ready.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.grouping import Answering, milliseconds
 from ottla.broker.api.table import WAIT, Response, serves
-from ottla.model.errors import ErrorCode
+from ottla.broker.api.transacting import find_shard
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.transactions.formats import NO_EPOCH, NO_ID
+from ottla.transactions.initializing import Init, refused
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -20,7 +27,7 @@ def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> R
     if request.transactional_id == "":
         return _refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
-        return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return _init_transactional(broker, call, request)
     producer_id = broker.producer_ids.take()
     if producer_id is not None:
         return _given(producer_id)
@@ -35,6 +42,21 @@ def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> R
 
     broker.producer_ids.more(ready)
     return WAIT
+
+
+def _init_transactional(broker: Broker, call: Call, request: Any) -> Response:
+    try:
+        shard = find_shard(broker, request.transactional_id)
+    except Refusal as refusal:
+        return _refused(refusal.code)
+    asked = Init(
+        request.transactional_id, milliseconds(request.transaction_timeout), getattr(request, "producer_id", NO_ID),
+        getattr(request, "producer_epoch", NO_EPOCH), getattr(request, "enable2_pc", False),
+        getattr(request, "keep_prepared_txn", False), call.version,
+    )  # fmt: skip
+    reply = Answering(broker, call, refused)
+    shard.initializing.init(asked, reply)
+    return reply.outcome
 
 
 def _given(producer_id: int) -> Response:

@@ -6,15 +6,6 @@ They are not advertised either, and a request of one ends its connection. A test
 from __future__ import annotations
 
 _KEYS_BY_REASON = {
-    "transactions are not there yet; InitProducerId serves idempotent producers": (
-        24,
-        25,
-        26,
-        27,
-        28,
-        65,
-        66,
-    ),
     "share groups are not there yet": (*range(76, 80), *range(83, 88), 90, 91, 92),
     "streams groups are not there yet": (88, 89),
     "authentication is not there yet": (17, 36, 38, 39, 40, 41, 50, 51),

@@ -70,7 +70,7 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
                 return WAIT
         return _refusal(call, request, refused.code)
     only = _only(broker, version, request)
-    good, response = ([only], {}) if only is not None else _sorted_out(broker, version, request)
+    good, response = ([only], {}) if only is not None else sorted_out(broker, version, request)
     code = shard.check_commit(
         group_id, request.generation_id_or_member_epoch, request.member_id,
         request.group_instance_id if version >= 7 else None, now_ms, version=version, commits=good,
@@ -100,7 +100,7 @@ def _only(broker: Broker, version: int, request: Any) -> Commit | None:
     return commit if isinstance(commit, Commit) else None
 
 
-def _sorted_out(broker: Broker, version: int, request: Any) -> tuple[list[Commit], Response]:
+def sorted_out(broker: Broker, version: int, request: Any) -> tuple[list[Commit], Response]:
     """What can be committed, and the answer."""
     good: list[Commit] = []
     rows: list[dict[str, Any]] = []

@@ -1,18 +1,23 @@
 """Produce (0): append one batch to each partition named.
 
 acks 0: written, no answer. acks 1: answered when it is in the log (durable policy: when it is synced). acks -1: answered
-when the high watermark has passed it. A repeated batch of an idempotent producer answers with its first offset (R14).
+when the high watermark has passed it. A repeated batch of an idempotent producer answers with its first offset (R14). Before the
+first batch of a transaction the coordinator is asked whether it is one (R17, `api/producing.py`).
 
 Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION (an internal one),
 NOT_LEADER_OR_FOLLOWER (from version 10 on with the leader and where it is, KIP-951), INVALID_REQUIRED_ACKS, REQUEST_TIMED_OUT,
-NOT_ENOUGH_REPLICAS and NOT_ENOUGH_REPLICAS_AFTER_APPEND (R8), and those of `PartitionLog.append`. The records are neither decoded nor
-copied on the way to the log.
+NOT_ENOUGH_REPLICAS and NOT_ENOUGH_REPLICAS_AFTER_APPEND (R8), and those of `PartitionLog.append`. Of transactions:
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED (a batch of one in a request that names none), INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE,
+INVALID_PRODUCER_EPOCH, TRANSACTION_ABORTABLE (from version 11 on); NOT_ENOUGH_REPLICAS if the coordinator cannot tell now. The records
+are neither decoded nor copied on the way to the log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.api.producing import NOBODY, Transactional
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic
     from ottla.replication.replica import Replica
+    from ottla.transactions.formats import Place
 
 #: Where the magic and the low byte of the attributes stand in a batch.
 _MAGIC_AT: Final = 16
@@ -92,7 +98,17 @@ class WaitingProduce:
 
 @serves(0, request_bytes_max=None)
 def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    if request.transactional_id is not None:
+        return Transactional(broker, call, request, append_all).begin()
+    return append_all(broker, call, request, now_ms)
+
+
+def append_all(
+    broker: Broker, call: Call, request: Any, now_ms: int, refused: Mapping[Place, Refusal] = NOBODY
+) -> Response:
+    """`refused` are the partitions whose batches belong to no transaction."""
     acks = request.acks
+    transactional = request.transactional_id is not None
     version = call.entry.version
     by_id = version >= 13
     waiting: WaitingProduce | None = None
@@ -126,8 +142,12 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
                         ErrorCode.NOT_ENOUGH_REPLICAS,
                         f"{hosted.name}-{index} has {len(leading.isr)} replicas in sync, min.insync.replicas is {leading.isr_min}",
                     )
+                if refused and (hosted.name, index) in refused:
+                    raise refused[hosted.name, index]
                 log = replica.log
-                appended = _append(log, partition.records, replica.leader_epoch, version, acks, date_ms)
+                appended = _append(
+                    log, partition.records, replica.leader_epoch, version, acks, date_ms, transactional
+                )
             except Refusal as refusal:
                 row = {
                     "index": index,
@@ -193,7 +213,13 @@ def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
 
 
 def _append(
-    log: PartitionLog, records: bytes | None, leader_epoch: int, version: int, acks: int, date_ms: int
+    log: PartitionLog,
+    records: bytes | None,
+    leader_epoch: int,
+    version: int,
+    acks: int,
+    date_ms: int,
+    transactional: bool,
 ) -> Any:
     if acks not in (-1, 0, 1):
         raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {acks}")
@@ -206,10 +232,10 @@ def _append(
                 f"Produce version {version} takes batches of magic {MAGIC}, not {records[_MAGIC_AT]}",
             )
         attributes = records[_ATTRIBUTES_LOW_AT]
-        if attributes & TRANSACTIONAL_BIT:
+        if attributes & TRANSACTIONAL_BIT and not transactional:
             raise Refusal(
-                ErrorCode.INVALID_TXN_STATE,
-                "this broker has no transaction coordinator yet: transactions are not served",
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "a batch of a transaction needs a transactional id in its request",
             )
         codec = attributes & CODEC_MASK
         if codec > ZSTD or (codec == ZSTD and version < 7):

@@ -1,0 +1,35 @@
+"""AddOffsetsToTxn (25): the offsets of a group become part of a transaction; TxnOffsetCommit then writes them.
+
+Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS,
+INVALID_GROUP_ID, INVALID_REQUEST, and those of a coordinator that is elsewhere or not ready.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.grouping import GROUP_ID_LENGTH_MAX, Answering
+from ottla.broker.api.table import Response, serves
+from ottla.broker.api.transacting import find_shard
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.transactions.adding import Add
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+
+
+@serves(25)
+def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
+        return {"error_code": ErrorCode.INVALID_GROUP_ID}
+    try:
+        shard = find_shard(broker, request.transactional_id)
+    except Refusal as refused:
+        return {"error_code": refused.code}
+    reply = Answering(broker, call, lambda code: {"error_code": code})
+    asked = Add(
+        request.transactional_id, request.producer_id, request.producer_epoch, frozenset(), call.version
+    )
+    shard.adding.add_offsets(asked, request.group_id, reply)
+    return reply.outcome

@@ -1,0 +1,73 @@
+"""AddPartitionsToTxn (24): partitions become part of a transaction, which begins with the first.
+
+Up to version 3 a producer adds them itself. From version 4 on leaders of partitions do it for it, or just ask (`verify_only`), for
+many transactions at once (KIP-890). Every partition has its error: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2
+INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION and OPERATION_NOT_ATTEMPTED, TRANSACTION_ABORTABLE (before
+version 5 INVALID_TXN_STATE), INVALID_REQUEST, and those of a coordinator that is elsewhere or not ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ottla.broker.api.grouping import Gathering
+from ottla.broker.api.table import Response, serves
+from ottla.broker.api.transacting import find_shard, places_of, results_of
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.transactions.adding import BY_LEADERS_SINCE, Add
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.ports.coordination import Reply
+
+
+@serves(24)
+def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    version = call.version
+    if version >= BY_LEADERS_SINCE:
+        asked = [
+            Add(
+                each.transactional_id, each.producer_id, each.producer_epoch, frozenset(places_of(each.topics)),
+                version, each.verify_only,
+            )
+            for each in request.transactions
+        ]  # fmt: skip
+    else:
+        asked = [
+            Add(
+                request.v3_and_below_transactional_id, request.v3_and_below_producer_id,
+                request.v3_and_below_producer_epoch, frozenset(places_of(request.v3_and_below_topics)), version,
+            )
+        ]  # fmt: skip
+
+    def finish(rows: list[Mapping[str, Any]]) -> Response:
+        results = [results_of(row["partitions"]) for row in rows]
+        if version < BY_LEADERS_SINCE:
+            return {"results_by_topic_v3_and_below": results[0]}
+        return {
+            "error_code": 0,
+            "results_by_transaction": [
+                {"transactional_id": each.transactional_id, "topic_results": result}
+                for each, result in zip(asked, results, strict=True)
+            ],
+        }
+
+    gathering = Gathering(broker, call, len(asked), finish)
+    for at, each in enumerate(asked):
+
+        def refusal(code: ErrorCode, each: Add = each) -> Response:
+            return {"partitions": dict.fromkeys(each.partitions, int(code))}
+
+        _add(broker, each, gathering.row(at, refusal))
+    return gathering.outcome
+
+
+def _add(broker: Broker, request: Add, reply: Reply) -> None:
+    try:
+        shard = find_shard(broker, request.transactional_id)
+    except Refusal as refused:
+        reply.refuse(refused.code)
+    else:
+        shard.adding.add(request, reply)

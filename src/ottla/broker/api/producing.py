@@ -1,0 +1,164 @@
+"""Produce in a transaction: who may append to which partition, before anything is appended (R17).
+
+A partition in which the transaction is open already needs no asking. For the others the coordinator is asked (`verification.py`), and
+the request waits, with a copy of its records. Clients before version 12 have added their partitions themselves; for later ones
+that is done here (KIP-890). What a coordinator says in passing is told as NOT_ENOUGH_REPLICAS, on which every client tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.table import SILENT, WAIT, Response
+from ottla.broker.verification import Producer
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
+from ottla.records.batch import HEADER, HEADER_BYTES, MAGIC, TRANSACTIONAL_BIT
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
+    from ottla.transactions.formats import Place
+
+#: From this version on partitions are added to the transaction by its first batch.
+_ADDS_SINCE: Final = 12
+#: Before this version nobody knows TRANSACTION_ABORTABLE.
+_ABORTABLE_SINCE: Final = 11
+
+_MAGIC_FIELD: Final = 3
+_ATTRIBUTES_FIELD: Final = 5
+_PRODUCER_FIELD: Final = 9
+
+#: What passes, of a coordinator that is elsewhere, loads, is out of reach, or ends the transaction before.
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+NOBODY: Final[Mapping[Any, Refusal]] = {}
+
+
+class Transactional:
+    """One request, from its first look to its appends: `append(broker, call, request, now_ms, refused)`."""
+
+    __slots__ = ("_append", "_broker", "_call", "_is_finished", "_is_late", "_outcome", "_request")
+
+    def __init__(self, broker: Broker, call: Call, request: Any, append: Callable[..., Response]) -> None:
+        self._broker = broker
+        self._call = call
+        self._request = request
+        self._append = append
+        self._is_finished = False
+        self._is_late = False
+        # Who wants no answer does not stand in line for one.
+        self._outcome: Response = WAIT if request.acks else SILENT
+
+    def begin(self) -> Response:
+        """What the handler returns."""
+        self._look()
+        if not self._is_finished:
+            self._keep()
+            self._is_late = True
+        return self._outcome
+
+    def _look(self) -> None:
+        producers, places = self._named()
+        if len(producers) > 1:
+            refusal = Refusal(
+                ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the request has batches of more than one producer"
+            )
+            return self._finish(dict.fromkeys(places, refusal))
+        if not producers:
+            # It names a transaction and has no batch of one, or none of ours.
+            return self._finish(NOBODY)
+        [producer] = producers
+        verification = self._broker.verification
+        if verification.waits(producer, self._look):
+            return None
+        new = {place: replica for place, replica in places.items() if not _is_open(replica, producer)}
+        if not new:
+            return self._finish(NOBODY)
+        adds = self._call.version >= _ADDS_SINCE
+        return verification.verify(producer, new, adds=adds, done=self._verified)
+
+    def _named(self) -> tuple[set[Producer], dict[Place, Replica]]:
+        """The producers whose transactional batches are here, and the partitions of ours that they are for."""
+        request, hosting = self._request, self._broker.hosting
+        by_id = self._call.version >= 13
+        producers: set[Producer] = set()
+        places: dict[Place, Replica] = {}
+        for topic in request.topic_data:
+            if by_id:
+                hosted = hosting.by_id.get(topic.topic_id.int) if topic.topic_id else None
+            else:
+                hosted = hosting.by_name.get(topic.name)
+            if hosted is None or hosted.is_internal:
+                continue
+            for partition in topic.partition_data:
+                replica = hosted.replicas.get(partition.index)
+                records = partition.records
+                if not records or len(records) < HEADER_BYTES:
+                    continue
+                header = HEADER.unpack_from(records)
+                if header[_MAGIC_FIELD] != MAGIC or not header[_ATTRIBUTES_FIELD] & TRANSACTIONAL_BIT:
+                    continue
+                producer_id, epoch = header[_PRODUCER_FIELD : _PRODUCER_FIELD + 2]
+                producers.add(Producer(request.transactional_id, producer_id, epoch))
+                if replica is not None and replica.leading is not None and replica.offline is None:
+                    places[hosted.name, partition.index] = replica
+        return producers, places
+
+    def _verified(self, codes: Mapping[Place, ErrorCode]) -> None:
+        self._finish({place: self._refusal(place, code) for place, code in codes.items() if code})
+
+    def _refusal(self, place: Place, code: ErrorCode) -> Refusal:
+        if code is ErrorCode.PRODUCER_FENCED:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        elif code is ErrorCode.TRANSACTION_ABORTABLE and self._call.version < _ABORTABLE_SINCE:
+            code = ErrorCode.INVALID_TXN_STATE
+        where = f"{place[0]}-{place[1]}"
+        if code in _PASSING:
+            reason = f"whether {where} belongs to the transaction cannot be told now: {code.name}"
+            return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, reason)
+        return Refusal(code, f"{where} is no part of the transaction: {code.name}")
+
+    def _finish(self, refused: Mapping[Place, Refusal]) -> None:
+        broker = self._broker
+        self._is_finished = True
+        response = self._append(broker, self._call, self._request, broker.now_ms, refused)
+        if not self._is_late:
+            self._outcome = response
+        elif response is not WAIT and response is not SILENT:
+            broker.answer(self._call, response)
+
+    def _keep(self) -> None:
+        """The frame that the records stand in is valid no longer than the call."""
+        self._request = replace(
+            self._request,
+            topic_data=tuple(
+                replace(
+                    topic,
+                    partition_data=tuple(
+                        replace(partition, records=partition.records and bytes(partition.records))
+                        for partition in topic.partition_data
+                    ),
+                )
+                for topic in self._request.topic_data
+            ),
+        )
+
+
+def _is_open(replica: Replica, producer: Producer) -> bool:
+    try:
+        return replica.log.producers.has_open(producer.producer_id, producer.producer_epoch)
+    except DiskError:
+        # The append will say what is wrong.
+        return True

@@ -1,0 +1,147 @@
+"""TxnOffsetCommit (28): a group notes how far it has read, as a part of a transaction: that counts once it is committed.
+
+From version 3 on the member and its generation are looked at (KIP-447). The coordinator of the transaction is asked first whether the
+group's offsets are a part of it, or from version 5 on makes them one (KIP-890). Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
+OFFSET_METADATA_TOO_LARGE; for all: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INVALID_PRODUCER_EPOCH,
+INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, TRANSACTION_ABORTABLE (from version 4 on), CONCURRENT_TRANSACTIONS, INVALID_GROUP_ID and
+those of a coordinator that is elsewhere or not ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.grouping import GROUP_ID_LENGTH_MAX, Answering
+from ottla.broker.api.offset_commit import sorted_out
+from ottla.broker.api.table import Response, serves
+from ottla.broker.group_coordinating import OFFSETS_TOPIC
+from ottla.broker.verification import Producer
+from ottla.model.errors import ErrorCode, Refusal
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.broker.group_coordinating import GroupTenure
+    from ottla.groups.shard import Commit
+    from ottla.transactions.formats import Place
+
+#: From this version on it says who commits.
+_MEMBERS_SINCE: Final = 3
+#: Before this version nobody knows TRANSACTION_ABORTABLE.
+_ABORTABLE_SINCE: Final = 4
+#: From this version on the partition of the offsets is added to the transaction here.
+_ADDS_SINCE: Final = 5
+#: In the schema of OffsetCommit the rows of these versions are the same.
+_ROWS_AS_IN: Final = 6
+
+#: What a client hears of a coordinator of transactions that did not answer, or of a batch that was not written.
+_TOLD: Final = {
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+@serves(28)
+def txn_offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return _Committing(broker, call, request).begin()
+
+
+class _Committing:
+    """One request, from its checks over the coordinator's word to the batch."""
+
+    def __init__(self, broker: Broker, call: Call, request: Any) -> None:
+        self._broker = broker
+        self._call = call
+        self._request = request
+        self._version = call.version
+        self._producer = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
+        self._reply = Answering(broker, call, self._refusal)
+
+    def begin(self) -> Response:
+        self._verify()
+        return self._reply.outcome
+
+    def _verify(self) -> None:
+        verification = self._broker.verification
+        if verification.waits(self._producer, self._verify):
+            return
+        try:
+            tenure, good, response = self._checked()
+            producers = tenure.replica.log.producers
+            producers.check_epoch(self._producer.producer_id, self._producer.producer_epoch)
+        except Refusal as refusal:
+            self._reply.refuse(refusal.code)
+            return
+        if not good:
+            self._reply.answer(response)
+        elif producers.has_open(self._producer.producer_id, self._producer.producer_epoch):
+            self._write(tenure, good, response)
+        else:
+            place = (OFFSETS_TOPIC, tenure.replica.number)
+            verification.verify(
+                self._producer,
+                {place: tenure.replica},
+                adds=self._version >= _ADDS_SINCE,
+                done=self._verified,
+            )
+
+    def _verified(self, codes: Mapping[Place, ErrorCode]) -> None:
+        [code] = codes.values()
+        if code is ErrorCode.TRANSACTION_ABORTABLE and self._version < _ABORTABLE_SINCE:
+            code = ErrorCode.INVALID_TXN_STATE
+        if code:
+            self._reply.refuse(_TOLD.get(code, code))
+            return
+        try:
+            # Members may have come and gone meanwhile.
+            tenure, good, response = self._checked()
+        except Refusal as refusal:
+            self._reply.refuse(refusal.code)
+            return
+        self._write(tenure, good, response)
+
+    def _write(self, tenure: GroupTenure, good: list[Commit], response: Response) -> None:
+        request = self._request
+        try:
+            tenure.commit_in_transaction(
+                request.group_id, request.producer_id, request.producer_epoch, good, (self._reply, response)
+            )
+        except Refusal as refusal:
+            self._reply.refuse(_TOLD.get(refusal.code, refusal.code))
+
+    def _checked(self) -> tuple[GroupTenure, list[Commit], Response]:
+        request, version = self._request, self._version
+        if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
+            raise Refusal(ErrorCode.INVALID_GROUP_ID)
+        if not request.transactional_id or request.producer_id < 0 or request.producer_epoch < 0:
+            raise Refusal(ErrorCode.INVALID_REQUEST)
+        tenure = self._broker.groups.writable_tenure(request.group_id)
+        if version >= _MEMBERS_SINCE:
+            code = tenure.shard.check_transactional_commit(
+                request.group_id, request.generation_id, request.member_id, request.group_instance_id
+            )
+            if code:
+                raise Refusal(code)
+        good, response = sorted_out(self._broker, _ROWS_AS_IN if version >= 2 else 0, request)
+        return tenure, good, response
+
+    def _refusal(self, code: ErrorCode) -> Response:
+        return {
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {"partition_index": each.partition_index, "error_code": code}
+                        for each in topic.partitions
+                    ],
+                }
+                for topic in self._request.topics
+            ]
+        }

@@ -1,0 +1,62 @@
+"""WriteTxnMarkers (27): the end of transactions, written into their partitions. From a coordinator to the leaders, or by hand.
+
+An administrator sends it to end a transaction that no coordinator knows (KIP-664), so it is taken from anybody; what counts is the
+producer's epoch, and the coordinator's, below which a partition that has seen a later one takes none. Each marker is answered when it
+counts. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH,
+TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR; for partitions of groups' offsets those of their coordinator too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.api.grouping import Gathering
+from ottla.broker.api.table import Response, serves
+from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import Reply
+from ottla.transactions.host import Marker
+
+if TYPE_CHECKING:
+    from ottla.broker.connection import Call
+    from ottla.broker.core import Broker
+    from ottla.broker.marking import Codes
+
+#: The first version that says which transactions it is about.
+_VERSIONED: Final = 2
+
+
+@serves(27)
+def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    gathering = Gathering(broker, call, len(request.markers), lambda rows: {"markers": rows})
+    for at, asked in enumerate(request.markers):
+        marker = Marker(
+            asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch,
+            asked.transaction_version if call.version >= _VERSIONED else 0,
+        )  # fmt: skip
+        places = tuple((topic.name, number) for topic in asked.topics for number in topic.partition_indexes)
+        reply: Reply = gathering.row(at, lambda _code: {})
+
+        def done(codes: Codes, asked: Any = asked, reply: Reply = reply) -> None:
+            reply.answer(_row(asked, codes))
+
+        if asked.producer_id < 0 or asked.producer_epoch < 0:
+            done(dict.fromkeys(places, ErrorCode.INVALID_PRODUCER_EPOCH))
+        else:
+            broker.marking.write_all(marker, places, done)
+    return gathering.outcome
+
+
+def _row(asked: Any, codes: Codes) -> dict[str, Any]:
+    return {
+        "producer_id": asked.producer_id,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": number, "error_code": codes[topic.name, number]}
+                    for number in topic.partition_indexes
+                ],
+            }
+            for topic in asked.topics
+        ],
+    }

@@ -1,0 +1,198 @@
+"""Whether a batch belongs to a transaction: the leader of a partition asks the coordinator before the first one (R17, KIP-890).
+
+Without that a batch that comes late would begin a transaction that nobody ends. For clients of version 1 the coordinator is asked
+whether they have added the partition, for those of version 2 it adds it now. The answer holds only if no marker has come
+to the partition meanwhile and nobody else has led it. What a producer sends while it is being asked for waits behind that, so that its
+batches keep their order.
+
+Called by `api/produce.py` and `api/txn_offset_commit.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from ottla.broker.timers import Later
+from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.effects import ASK
+from ottla.transactions.adding import Add
+from ottla.transactions.formats import Place
+from ottla.wire.decode import MalformedMessage, decode_response
+from ottla.wire.encode import request_encoder
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
+
+_ADD_PARTITIONS: Final = 24
+_VERSION: Final = 5
+#: The lane of ASK: produces wait for it.
+_LANE: Final = -3
+
+#: While a transaction ends, the next one's first batch is asked for again, so often and so long, before its client is troubled.
+_RETRY_MS: Final = 20
+_PATIENCE_MS: Final = 100
+
+Codes: TypeAlias = dict[Place, ErrorCode]
+Done: TypeAlias = Callable[[Mapping[Place, ErrorCode]], None]
+
+
+class Producer(NamedTuple):
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class Verification:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: Those who are being asked for, and what of them waits meanwhile.
+        self._lines: dict[Producer, deque[Callable[[], None]]] = {}
+        #: By place and producer id: in which leader epoch it was asked for. Gone if a marker has come.
+        self._guards: dict[tuple[Place, int], tuple[Replica, int]] = {}
+
+    def waits(self, producer: Producer, again: Callable[[], None]) -> bool:
+        """Whether something of this producer must wait for what came before it; then `again` is called."""
+        line = self._lines.get(producer)
+        if line is None:
+            return False
+        line.append(again)
+        return True
+
+    def verify(
+        self, producer: Producer, replicas: Mapping[Place, Replica], *, adds: bool, done: Done
+    ) -> None:
+        """Ask for some partitions that this broker leads; `done` hears of each, at once or later."""
+        assert producer not in self._lines
+        self._lines[producer] = deque()
+        for place, replica in replicas.items():
+            self._guards[place, producer.producer_id] = replica, replica.leader_epoch
+        places = frozenset(replicas)
+        give_up_ms = self._broker.now_ms + _PATIENCE_MS
+
+        def ask() -> None:
+            self._ask(producer, places, adds, answered)
+
+        def answered(codes: Codes) -> None:
+            if (
+                adds
+                and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
+                and self._broker.now_ms < give_up_ms
+            ):
+                self._broker.timers.add(Later(ask), self._broker.now_ms + _RETRY_MS)
+                return
+            self._finish(producer, codes, done)
+
+        ask()
+
+    def marked(self, place: Place, producer_id: int) -> None:
+        """A marker has come: what was asked for before it is not for what comes after it."""
+        self._guards.pop((place, producer_id), None)
+
+    def _finish(self, producer: Producer, codes: Codes, done: Done) -> None:
+        for place, code in codes.items():
+            guard = self._guards.pop((place, producer.producer_id), None)
+            if code is not ErrorCode.NONE:
+                continue
+            if guard is None:
+                codes[place] = ErrorCode.INVALID_TXN_STATE
+            elif guard[0].leader_epoch != guard[1]:
+                codes[place] = ErrorCode.NOT_COORDINATOR
+        line = self._lines.pop(producer)
+        done(codes)
+        while line:
+            line.popleft()()
+            behind = self._lines.get(producer)
+            if behind is not None:
+                behind.extend(line)
+                return
+
+    # --- the coordinator ----------------------------------------------------------------------------------------
+
+    def _ask(
+        self, producer: Producer, places: frozenset[Place], adds: bool, done: Callable[[Codes], None]
+    ) -> None:
+        broker = self._broker
+        number = broker.transactions.partition(producer.transactional_id)
+        if number is None:
+            return done(dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        leader = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number].leader
+        if leader == broker.membership.node_id:
+            return self._ask_here(producer, places, adds, done)
+        node = broker.image.brokers.get(leader)
+        if node is None or node.fenced:
+            return done(dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+        def answered(body: memoryview | None, _error: str | None) -> None:
+            codes = dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION)
+            if body is not None:
+                codes.update(_codes(body, places))
+            done(codes)
+
+        body = request_encoder(_ADD_PARTITIONS, _VERSION)({"transactions": [_row(producer, places, adds)]})
+        peer = (node.node_id, node.host, node.port)
+        broker.outbox.append((ASK, peer, _LANE, _ADD_PARTITIONS, _VERSION, body, answered))
+        return None
+
+    def _ask_here(
+        self, producer: Producer, places: frozenset[Place], adds: bool, done: Callable[[Codes], None]
+    ) -> None:
+        transactions = self._broker.transactions
+        try:
+            tenure = transactions.writable_tenure(producer.transactional_id)
+        except Refusal as refusal:
+            if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and transactions.wait_for_load(
+                producer.transactional_id, lambda: self._ask(producer, places, adds, done)
+            ):
+                return None
+            return done(dict.fromkeys(places, refusal.code))
+        request = Add(*producer, places, _VERSION, verify_only=not adds)
+        tenure.shard.adding.add(request, _Reply(places, done))
+        return None
+
+
+class _Reply:
+    """The answer of a coordinator that is here."""
+
+    __slots__ = ("_done", "_places")
+
+    def __init__(self, places: Collection[Place], done: Callable[[Codes], None]) -> None:
+        self._places = places
+        self._done = done
+
+    def answer(self, response: Mapping[str, Any]) -> None:
+        self._done({place: ErrorCode(code) for place, code in response["partitions"].items()})
+
+    def refuse(self, code: ErrorCode) -> None:
+        self._done(dict.fromkeys(self._places, code))
+
+
+def _row(producer: Producer, places: Collection[Place], adds: bool) -> dict[str, Any]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in sorted(places):
+        by_topic.setdefault(topic, []).append(number)
+    return {
+        **producer._asdict(),
+        "verify_only": not adds,
+        "topics": [{"name": topic, "partitions": numbers} for topic, numbers in by_topic.items()],
+    }
+
+
+def _codes(body: memoryview, places: Collection[Place]) -> Codes:
+    """What the coordinator says of the places that it was asked for."""
+    try:
+        answer = decode_response(_ADD_PARTITIONS, _VERSION, body, 0)
+    except MalformedMessage:
+        return {}
+    if int(answer.error_code):
+        return dict.fromkeys(places, ErrorCode(int(answer.error_code)))
+    return {
+        (topic.name, row.partition_index): ErrorCode(int(row.partition_error_code))
+        for each in answer.results_by_transaction
+        for topic in each.topic_results
+        for row in topic.results_by_partition
+        if (topic.name, row.partition_index) in places
+    }
