@@ -111,7 +111,7 @@ def test_consume_transform_produce(make: Any, broker: Any, topic: str, name: str
             producer.commit()
             at += 5
         place = confluent_kafka.TopicPartition(topic, 0)
-        assert consumer.committed([place], PATIENCE_S)[0].offset == (at if at else -1001)
+        assert consumer.committed([place], PATIENCE_S)[0].offset == (at or -1001)
     consumer.close()
     assert read(broker.address, f"{topic}-out") == [b"%d" % number for number in range(40)]
 

@@ -102,7 +102,9 @@ class AioKafkaTransactor:
 
         async def start() -> Any:
             producer = aiokafka.AIOKafkaProducer(
-                bootstrap_servers=address, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
+                bootstrap_servers=address,
+                transactional_id=transactional_id,
+                transaction_timeout_ms=timeout_ms,
             )
             await producer.start()
             return producer
@@ -140,7 +142,7 @@ class AioKafkaTransactor:
     def close(self) -> None:
         try:
             self._run(self._producer.stop())
-        except (aiokafka.errors.KafkaError, asyncio.TimeoutError):
+        except (TimeoutError, aiokafka.errors.KafkaError):
             pass
         finally:
             self._loop.close()

@@ -118,6 +118,7 @@ class Broker:
         self.producer_ids = ProducerIds(self)
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Replica] = deque()
+        self._put_off: deque[Callable[[], None]] = deque()
         self._told: set[str] = set()
         self.now_ms = 0
         #: The cluster that the directories here belong to.
@@ -494,11 +495,14 @@ class Broker:
         """
         moved = self._moved
         unwritten = self.decided
+        put_off = self._put_off
+        while put_off:
+            put_off.popleft()()
         if is_last:
             while unwritten:
                 unwritten.popitem()[0].write()
         if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
-            return bool(unwritten)
+            return bool(unwritten or put_off)
         while moved:
             replica = moved.popleft()
             replica.moved = False
@@ -507,7 +511,12 @@ class Broker:
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
         if self.hosting.to_create:
             more = self.hosting.create_logs() or more
-        return more or bool(unwritten)
+        return more or bool(unwritten or put_off)
+
+    def put_off(self, action: Callable[[], None]) -> None:
+        """Do something at the end of this turn. Who hears that records count may not append others then and there: that is told in
+        the midst of a fetch that made them count."""
+        self._put_off.append(action)
 
     def tick(self, now_ms: int) -> None:
         self.now_ms = now_ms

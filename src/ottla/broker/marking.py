@@ -45,7 +45,7 @@ class Marking:
     def send(self, owed: Owed, done: Callable[[Codes], None]) -> None:
         """Have one broker write a transaction's markers; `done` with what became of each, or nothing if that is not known."""
         if owed.node_id == self._broker.membership.node_id:
-            return self.write_all(owed.marker, owed.partitions, done)
+            return self._broker.put_off(lambda: self.write_all(owed.marker, owed.partitions, done))
         node = self._broker.image.brokers.get(owed.node_id)
         if node is None or node.fenced:
             return done({})

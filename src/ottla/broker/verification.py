@@ -1,8 +1,9 @@
 """Whether a batch belongs to a transaction: the leader of a partition asks the coordinator before the first one (R17, KIP-890).
 
 Without that a batch that comes late would begin a transaction that nobody ends. For clients of version 1 the coordinator is asked
-whether they have added the partition, for those of version 2 it adds it now. The answer holds only if no marker has come
-to the partition meanwhile and nobody else has led it. What a producer sends while it is being asked for waits behind that, so that its
+whether they have added the partition, for those of version 2 it adds it now. The answer holds only if nobody else has led the
+partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own. In version 2 it may be that
+of the one before, and an own one has a higher epoch, which refuses the batch. What a producer sends while it is being asked for waits behind that, so that its
 batches keep their order.
 
 Called by `api/produce.py` and `api/txn_offset_commit.py`.
@@ -46,13 +47,21 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
+class _Guard(NamedTuple):
+    """What may happen to a partition while it is asked for."""
+
+    replica: Replica
+    leader_epoch: int
+    is_marked: bool = False
+
+
 class Verification:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         #: Those who are being asked for, and what of them waits meanwhile.
         self._lines: dict[Producer, deque[Callable[[], None]]] = {}
-        #: By place and producer id: in which leader epoch it was asked for. Gone if a marker has come.
-        self._guards: dict[tuple[Place, int], tuple[Replica, int]] = {}
+        #: By place and producer id.
+        self._guards: dict[tuple[Place, int], _Guard] = {}
 
     def waits(self, producer: Producer, again: Callable[[], None]) -> bool:
         """Whether something of this producer must wait for what came before it; then `again` is called."""
@@ -69,7 +78,7 @@ class Verification:
         assert producer not in self._lines
         self._lines[producer] = deque()
         for place, replica in replicas.items():
-            self._guards[place, producer.producer_id] = replica, replica.leader_epoch
+            self._guards[place, producer.producer_id] = _Guard(replica, replica.leader_epoch)
         places = frozenset(replicas)
         give_up_ms = self._broker.now_ms + _PATIENCE_MS
 
@@ -84,23 +93,26 @@ class Verification:
             ):
                 self._broker.timers.add(Later(ask), self._broker.now_ms + _RETRY_MS)
                 return
-            self._finish(producer, codes, done)
+            self._finish(producer, codes, done, is_guarded=not adds)
 
         ask()
 
     def marked(self, place: Place, producer_id: int) -> None:
         """A marker has come: what was asked for before it is not for what comes after it."""
-        self._guards.pop((place, producer_id), None)
+        guard = self._guards.get((place, producer_id))
+        if guard is not None:
+            self._guards[place, producer_id] = guard._replace(is_marked=True)
 
-    def _finish(self, producer: Producer, codes: Codes, done: Done) -> None:
+    def _finish(self, producer: Producer, codes: Codes, done: Done, *, is_guarded: bool) -> None:
         for place, code in codes.items():
             guard = self._guards.pop((place, producer.producer_id), None)
             if code is not ErrorCode.NONE:
                 continue
-            if guard is None:
-                codes[place] = ErrorCode.INVALID_TXN_STATE
-            elif guard[0].leader_epoch != guard[1]:
+            if guard is None or guard.replica.leader_epoch != guard.leader_epoch:
+                # It is none if somebody else has come under the same producer id.
                 codes[place] = ErrorCode.NOT_COORDINATOR
+            elif guard.is_marked and is_guarded:
+                codes[place] = ErrorCode.INVALID_TXN_STATE
         line = self._lines.pop(producer)
         done(codes)
         while line:
@@ -150,24 +162,34 @@ class Verification:
                 return None
             return done(dict.fromkeys(places, refusal.code))
         request = Add(*producer, places, _VERSION, verify_only=not adds)
-        tenure.shard.adding.add(request, _Reply(places, done))
+        reply = _Reply(self._broker, places, done)
+        tenure.shard.adding.add(request, reply)
+        reply.is_late = True
         return None
 
 
 class _Reply:
-    """The answer of a coordinator that is here."""
+    """The answer of a coordinator that is here: at once, or when its record counts."""
 
-    __slots__ = ("_done", "_places")
+    __slots__ = ("_broker", "_done", "_places", "is_late")
 
-    def __init__(self, places: Collection[Place], done: Callable[[Codes], None]) -> None:
+    def __init__(self, broker: Broker, places: Collection[Place], done: Callable[[Codes], None]) -> None:
+        self._broker = broker
         self._places = places
         self._done = done
+        self.is_late = False
 
     def answer(self, response: Mapping[str, Any]) -> None:
-        self._done({place: ErrorCode(code) for place, code in response["partitions"].items()})
+        self._tell({place: ErrorCode(code) for place, code in response["partitions"].items()})
 
     def refuse(self, code: ErrorCode) -> None:
-        self._done(dict.fromkeys(self._places, code))
+        self._tell(dict.fromkeys(self._places, code))
+
+    def _tell(self, codes: Codes) -> None:
+        if self.is_late:
+            self._broker.put_off(lambda: self._done(codes))
+        else:
+            self._done(codes)
 
 
 def _row(producer: Producer, places: Collection[Place], adds: bool) -> dict[str, Any]:
