@@ -16,7 +16,7 @@ def update(client: Any, version: int, *features: str) -> list[tuple[int, str | N
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_there_are_no_features(client: Any, version: int) -> None:
+def test_features_that_there_are_not(client: Any, version: int) -> None:
     rows = update(client, version, "metadata.version", "kraft.version")
     assert len(rows) == (1 if version == 2 else 2)
     assert {code for code, _message in rows} == {INVALID_UPDATE_VERSION}
@@ -27,6 +27,20 @@ def test_there_are_no_features(client: Any, version: int) -> None:
 def test_a_feature_named_twice_or_not_at_all(client: Any, version: int) -> None:
     assert update(client, version, "a", "a")[0] == (INVALID_REQUEST, "feature 'a' is named 2 times")
     assert update(client, version, "")[0][0] == INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_transactions_have_the_level_that_they_have(client: Any, version: int) -> None:
+    answer = client.ask(18, 4, client_software_name="test", client_software_version="1")
+    assert [(row.name, row.max_version_level) for row in answer.finalized_features] == [
+        ("transaction.version", 2)
+    ]
+    assert answer.finalized_features_epoch == 0
+    updates = [{"feature": "transaction.version", "max_version_level": 2}]
+    answer = client.ask(57, version, feature_updates=updates)
+    assert answer.error_code == 0 and not any(row.error_code for row in getattr(answer, "results", ()))
+    [(code, message)] = update(client, version, "transaction.version")
+    assert code == INVALID_UPDATE_VERSION and "level 2" in (message or "")
 
 
 def test_no_update_is_no_failure(client: Any) -> None:

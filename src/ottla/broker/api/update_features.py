@@ -1,7 +1,7 @@
-"""UpdateFeatures (57): levels of cluster-wide features, of which this cluster has none.
+"""UpdateFeatures (57): levels of cluster-wide features, which are what they are here.
 
-ApiVersions names no feature, so there is none to raise or lower: every update is refused, with validate_only too, and a
-request without any succeeds. Up to version 1 each feature has its own result; from version 2 on the whole request has
+The features that ApiVersions names have one level each: an update to it succeeds, any other is refused, with validate_only too, and
+a request without any succeeds. Up to version 1 each feature has its own result; from version 2 on the whole request has
 one. Errors: INVALID_UPDATE_VERSION for a feature, INVALID_REQUEST for one that has no name or is named twice.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.api_versions import FEATURES
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode
 
@@ -21,17 +22,24 @@ if TYPE_CHECKING:
 @serves(57, by_controller=True)
 def update_features(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(update.feature for update in request.feature_updates)
-    results = [_refusal(name, count) for name, count in times.items()]
-    if call.version < 2 or not results:
+    levels = {update.feature: update.max_version_level for update in request.feature_updates}
+    results = [_result(name, count, levels[name]) for name, count in times.items()]
+    failed = [row for row in results if row["error_code"]]
+    if call.version < 2 or not failed:
         return {"error_code": 0, "results": results}
-    return {"error_code": results[0]["error_code"], "error_message": results[0]["error_message"]}
+    return {"error_code": failed[0]["error_code"], "error_message": failed[0]["error_message"]}
 
 
-def _refusal(name: str, times: int) -> dict[str, Any]:
+def _result(name: str, times: int, level: int) -> dict[str, Any]:
+    if times == 1 and FEATURES.get(name) == level:
+        return {"feature": name, "error_code": 0, "error_message": None}
     if not name or times > 1:
         code = ErrorCode.INVALID_REQUEST
         message = f"feature '{name}' is named {times} times" if name else "a feature has an empty name"
     else:
         code = ErrorCode.INVALID_UPDATE_VERSION
-        message = f"feature '{name}' is not supported: this cluster has no features with levels"
+        known = FEATURES.get(name)
+        message = f"feature '{name}' " + (
+            "is not supported" if known is None else f"has level {known} and no other"
+        )
     return {"feature": name, "error_code": code, "error_message": message}
