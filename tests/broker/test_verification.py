@@ -1,0 +1,235 @@
+"""A leader that must ask another broker whether a batch belongs to a transaction: the answers come when a test says so."""
+
+from typing import Any
+
+import pytest
+
+from ottla.controller import records as r
+from ottla.ports.effects import ASK
+from ottla.wire.decode import decode_request
+from ottla.wire.encode import response_encoder
+from tests.broker.api.transactors import Transactor
+
+ADD, ADD_VERSION, WRITE_MARKERS, BAD_STATE, NOT_ENOUGH, BAD_EPOCH, CONCURRENT = 24, 5, 27, 48, 19, 47, 51
+STATE_TOPIC = b"s" * 16
+
+
+class Remote:
+    """`__transaction_state` is led by broker 2, which is this object."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        #: What was asked and not answered, oldest first.
+        self.asked: list[tuple[Any, Any]] = []
+        broker = driver.broker
+        broker.committed(
+            [
+                r.Broker(2, 1, "127.0.0.1", 9093),
+                r.Topic("__transaction_state", STATE_TOPIC),
+                r.Partition(STATE_TOPIC, 0, (2,), isr=(2,), leader=2),
+            ],
+            driver.now_ms,
+        )
+        broker.proposed = broker.image
+        perform = driver._perform
+
+        def with_asks(effect: Any) -> None:
+            if effect[0] != ASK:
+                perform(effect)
+                return
+            _kind, _peer, _lane, key, version, body, done = effect
+            assert (key, version) == (ADD, ADD_VERSION)
+            self.asked.append((decode_request(key, version, memoryview(body), 0), done))
+
+        driver._perform = with_asks
+
+    def answer(self, code: int = 0) -> None:
+        """Answer what was asked first, the same of each partition."""
+        request, done = self.asked.pop(0)
+        rows = [
+            {
+                "transactional_id": each.transactional_id,
+                "topic_results": [
+                    {
+                        "name": topic.name,
+                        "results_by_partition": [
+                            {"partition_index": number, "partition_error_code": code} for number in topic.partitions
+                        ],
+                    }
+                    for topic in each.topics
+                ],
+            }
+            for each in request.transactions
+        ]  # fmt: skip
+        body = response_encoder(ADD, ADD_VERSION)({"error_code": 0, "results_by_transaction": rows})
+        done(memoryview(body), None)
+        self.driver.turn()
+
+    def fail(self) -> None:
+        _request, done = self.asked.pop(0)
+        done(None, "the connection broke")
+        self.driver.turn()
+
+
+@pytest.fixture
+def remote(driver: Any, client: Any) -> Remote:
+    client.create("t", 2)
+    return Remote(driver)
+
+
+def begun(driver: Any, batch: Any, version: int, producer_id: int = 7) -> Transactor:
+    made = Transactor(driver, batch, version=version)
+    made.producer_id, made.epoch = producer_id, 0
+    return made
+
+
+def send(tx: Transactor, *values: bytes, number: int = 0, acks: int = -1) -> None:
+    fields = tx.fields("t", *values, number=number) | {"acks": acks}
+    tx.client.send(0, tx.versions[0], is_answered=acks != 0, **fields)
+
+
+def codes(tx: Transactor) -> list[int]:
+    answers, tx.client.answers = tx.client.answers, []
+    return [int(answer.responses[0].partition_responses[0].error_code) for answer in answers]
+
+
+def mark(client: Any, epoch: int, number: int = 0, version: int = 0) -> None:
+    topics = [{"name": "t", "partition_indexes": [number]}]
+    marker = {
+        "producer_id": 7, "producer_epoch": epoch, "transaction_result": False, "topics": topics, "coordinator_epoch": 1,
+        "transaction_version": version,
+    }  # fmt: skip
+    [row] = client.ask(WRITE_MARKERS, 2, markers=[marker]).markers[0].topics[0].partitions
+    assert row.error_code == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_first_batch_waits_for_the_answer_and_later_ones_need_none(
+    version: int, driver: Any, batch: Any, remote: Remote, client: Any, values: Any
+) -> None:
+    tx = begun(driver, batch, version)
+    send(tx, b"one")
+    assert codes(tx) == [] and client.fetch("t", 0).high_watermark == 0
+    [(request, _done)] = remote.asked
+    [row] = request.transactions
+    assert (row.transactional_id, row.producer_id, row.producer_epoch) == ("tx", 7, 0)
+    assert row.verify_only == (version == 1)
+    remote.answer()
+    assert codes(tx) == [0]
+    send(tx, b"two")
+    assert codes(tx) == [0] and not remote.asked
+    assert values(client.fetch("t", 0)) == [b"one", b"two"]
+
+
+def test_what_a_producer_sends_meanwhile_keeps_its_order(
+    driver: Any, batch: Any, remote: Remote, client: Any, values: Any
+) -> None:
+    tx = begun(driver, batch, 1)
+    send(tx, b"one")
+    send(tx, b"two")
+    send(tx, b"other", number=1)
+    send(tx, b"three")
+    assert len(remote.asked) == 1
+    remote.answer()
+    # The partition that is new is asked for, and what came after it waits behind it.
+    assert codes(tx) == [0, 0] and len(remote.asked) == 1
+    remote.answer()
+    assert codes(tx) == [0, 0]
+    assert values(client.fetch("t", 0)) == [b"one", b"two", b"three"]
+
+
+def test_an_answer_that_a_marker_has_overtaken_does_not_count(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    """Version 1 keeps its epoch: nothing else would tell that the transaction has ended, and the batch would hang for ever."""
+    tx = begun(driver, batch, 1)
+    send(tx, b"late")
+    mark(client, 0)
+    remote.answer()
+    assert codes(tx) == [BAD_STATE]
+    assert client.fetch("t", 0).last_stable_offset == client.fetch("t", 0).high_watermark == 1
+
+
+def test_in_version_2_the_epoch_tells(driver: Any, batch: Any, remote: Remote, client: Any) -> None:
+    tx = begun(driver, batch, 2)
+    # That of the transaction before, which has the epoch that the producer goes on with.
+    send(tx, b"first")
+    mark(client, 0, version=2)
+    remote.answer()
+    assert codes(tx) == [0]
+    other = begun(driver, batch, 2)
+    send(other, b"late", number=1)
+    mark(client, 1, 1, version=2)
+    remote.answer()
+    assert codes(other) == [BAD_EPOCH]
+
+
+def test_a_coordinator_that_does_not_answer_is_told_as_something_that_passes(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    tx = begun(driver, batch, 1)
+    send(tx, b"one")
+    remote.fail()
+    assert codes(tx) == [NOT_ENOUGH]
+    tx.sequences.clear()
+    send(tx, b"one")
+    remote.answer(90)
+    assert codes(tx) == [BAD_EPOCH]
+    assert client.fetch("t", 0).high_watermark == 0
+
+
+def test_while_a_transaction_ends_the_next_ones_first_batch_is_asked_for_again(
+    driver: Any, batch: Any, remote: Remote
+) -> None:
+    tx = begun(driver, batch, 2)
+    send(tx, b"one")
+    remote.answer(CONCURRENT)
+    assert codes(tx) == [] and not remote.asked
+    driver.advance(30)
+    remote.answer()
+    assert codes(tx) == [0]
+    later = begun(driver, batch, 2, 8)
+    send(later, b"two")
+    asked = 0
+    while not (told := codes(later)):
+        if remote.asked:
+            remote.answer(CONCURRENT)
+            asked += 1
+        else:
+            driver.advance(10)
+    assert told == [NOT_ENOUGH] and 3 <= asked <= 8
+
+
+def test_without_acks_nobody_stands_in_line(
+    driver: Any, batch: Any, remote: Remote, client: Any, values: Any
+) -> None:
+    tx = begun(driver, batch, 1)
+    send(tx, b"one", acks=0)
+    assert tx.client.ask(3, topics=None).brokers
+    remote.answer()
+    assert values(client.fetch("t", 0)) == [b"one"]
+    send(tx, b"elsewhere", acks=0, number=1)
+    remote.answer(BAD_STATE)
+    assert tx.client.closed_because is not None
+
+
+def test_a_client_that_goes_meanwhile_does_no_harm(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    tx = begun(driver, batch, 1)
+    send(tx, b"one")
+    tx.client.disconnect()
+    remote.answer()
+    assert client.fetch("t", 0).high_watermark == 1
+    assert not driver.broker.verification._lines and not driver.broker.verification._guards
+
+
+def test_two_that_claim_one_producer_id(driver: Any, batch: Any, remote: Remote, client: Any) -> None:
+    one, two = begun(driver, batch, 1), begun(driver, batch, 1)
+    two.name = "another"
+    send(one, b"one")
+    send(two, b"two")
+    assert len(remote.asked) == 2
+    remote.answer()
+    remote.answer()
+    assert codes(one) == [0] and codes(two) == [NOT_ENOUGH]
