@@ -1,252 +1,34 @@
 """Transactions over three brokers: coordinators that die at every step of an end, groups' coordinators that move, leaders that ask."""
 
-from typing import Any
-
 import pytest
 
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import partition_of
-from ottla.records.batch import CONTROL_BIT, HEADER
-from ottla.records.record import Record, decode_batch, encode_batch, whole_batches
-from ottla.testing.sim.quiet import Quiet
-
-PRODUCE, FIND, INIT, ADD, ADD_OFFSETS, END, COMMIT_OFFSETS, FETCH_OFFSETS, DESCRIBE = (
-    0,
-    10,
-    22,
-    24,
-    25,
-    26,
-    28,
-    9,
-    65,
-)
-TOPIC, OFFSETS = "__transaction_state", "__consumer_offsets"
-SETTINGS = {
-    "transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4", "min.insync.replicas": "2",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
-}  # fmt: skip
-#: By transaction version.
-PRODUCE_VERSIONS = {1: 10, 2: 12}
-END_VERSIONS = {1: 4, 2: 5}
-COMMIT_VERSIONS = {1: 4, 2: 5}
-#: Those that a client asks again after.
-PASSING = {
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
-    ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT,
-}  # fmt: skip
-
-
-class Cluster(Quiet):
-    """The topic `t` has three partitions, each led by another broker."""
-
-    def __init__(self, version: int = 2, **settings: str) -> None:
-        own = {name.replace("_", "."): value for name, value in settings.items()}
-        super().__init__(3, settings=SETTINGS | own)
-        self.version = version
-        self.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
-        self.producer_id = self.epoch = -1
-        self.sequences: dict[int, int] = {}
-
-    @property
-    def who(self) -> dict[str, Any]:
-        return {"transactional_id": "tx", "producer_id": self.producer_id, "producer_epoch": self.epoch}
-
-    def coordinator(self, key: str = "tx", key_type: int = 1) -> int:
-        for _ in range(200):
-            node_id = next(iter(self.members))
-            answers = self.ask(node_id, FIND, 4, {"key_type": key_type, "coordinator_keys": [key]})
-            self.until(lambda answers=answers: bool(answers))  # type: ignore[misc]
-            row = answers[0] and answers[0].coordinators[0]
-            if row and not row.error_code and row.node_id in self.members:
-                return int(row.node_id)
-            self.run(100)
-        raise AssertionError("no coordinator")
-
-    def insist(self, find: Any, key: int, version: int, body: Any, code_of: Any) -> Any:
-        """Ask whoever it is for by now until it has answered for good."""
-        for _ in range(400):
-            answers = self.ask(find(), key, version, body)
-            self.until(lambda answers=answers: bool(answers))  # type: ignore[misc]
-            if answers[0] is not None and code_of(answers[0]) not in PASSING:
-                return answers[0]
-            self.run(50)
-        raise AssertionError("no answer")
-
-    def init(self) -> None:
-        body = {
-            "transactional_id": "tx",
-            "transaction_timeout": 20_000,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-        answer = self.insist(self.coordinator, INIT, 4, body, lambda answer: answer.error_code)
-        assert answer.error_code == 0
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-        self.sequences.clear()
-
-    def add(self, *numbers: int) -> None:
-        body = {
-            "v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": self.producer_id,
-            "v3_and_below_producer_epoch": self.epoch, "v3_and_below_topics": [{"name": "t", "partitions": numbers}],
-        }  # fmt: skip
-
-        def code_of(answer: Any) -> int:
-            rows = answer.results_by_topic_v3_and_below[0].results_by_partition
-            return int(max(row.partition_error_code for row in rows))
-
-        assert code_of(self.insist(self.coordinator, ADD, 3, body, code_of)) == 0
-
-    def send(self, value: bytes, *numbers: int) -> list[int]:
-        """Produce it to these partitions as a client does; the error codes."""
-        if self.version == 1:
-            self.add(*numbers)
-        return [self.write_one(value, number) for number in numbers]
-
-    def write_one(self, value: bytes, number: int) -> int:
-        sequence = self.sequences.get(number, 0)
-        batch = encode_batch(
-            [Record(0, self.world.now_ms, None, value)],
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            base_sequence=sequence,
-            transactional=True,
-        )
-        rows = [{"index": number, "records": batch}]
-        body = {
-            "transactional_id": "tx", "acks": -1, "timeout": 2000,
-            "topic_data": [{"name": "t", "partition_data": rows}],
-        }  # fmt: skip
-
-        def find() -> int:
-            self.until(lambda: self.leader("t", number) in self.members)
-            return self.leader("t", number)
-
-        def code_of(answer: Any) -> int:
-            return int(answer.responses[0].partition_responses[0].error_code)
-
-        code = code_of(self.insist(find, PRODUCE, PRODUCE_VERSIONS[self.version], body, code_of))
-        if not code:
-            self.sequences[number] = sequence + 1
-        return code
-
-    def begin_end(self, *, commit: bool) -> list[Any]:
-        body = self.who | {"committed": commit}
-        return self.ask(self.coordinator(), END, END_VERSIONS[self.version], body)
-
-    def end(self, *, commit: bool) -> int:
-        version = END_VERSIONS[self.version]
-        body = self.who | {"committed": commit}
-        answer = self.insist(self.coordinator, END, version, body, lambda answer: answer.error_code)
-        if not answer.error_code and self.version == 2:
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-            self.sequences.clear()
-        return int(answer.error_code)
-
-    def commit_offset(self, offset: int) -> int:
-        if self.version == 1:
-            answer = self.insist(
-                self.coordinator,
-                ADD_OFFSETS,
-                3,
-                self.who | {"group_id": "g"},
-                lambda answer: answer.error_code,
-            )
-            assert answer.error_code == 0
-        body = self.who | {
-            "group_id": "g", "generation_id": -1, "member_id": "", "group_instance_id": None,
-            "topics": [{"name": "t", "partitions": [{
-                "partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": "",
-            }]}],
-        }  # fmt: skip
-
-        def code_of(answer: Any) -> int:
-            return int(answer.topics[0].partitions[0].error_code)
-
-        return code_of(
-            self.insist(
-                lambda: self.coordinator("g", 0), COMMIT_OFFSETS, COMMIT_VERSIONS[self.version], body, code_of
-            )
-        )
-
-    def committed_offset(self, *, require_stable: bool) -> tuple[int, int]:
-        topics = [{"name": "t", "partition_indexes": [0]}]
-        body = {"group_id": "g", "topics": topics, "require_stable": require_stable}
-        answer = self.insist(
-            lambda: self.coordinator("g", 0), FETCH_OFFSETS, 7, body, lambda answer: answer.error_code
-        )
-        row = answer.topics[0].partitions[0]
-        return int(row.error_code), int(row.committed_offset)
-
-    def state(self) -> str:
-        body = {"transactional_ids": ["tx"]}
-        answer = self.insist(
-            self.coordinator, DESCRIBE, 0, body, lambda answer: answer.transaction_states[0].error_code
-        )
-        return str(answer.transaction_states[0].transaction_state)
-
-    def committed(self, number: int) -> list[bytes]:
-        """What a reader of committed records sees of a partition, up to the last stable offset."""
-        self.until(lambda: self.leader("t", number) in self.members)
-        row = self.fetch(self.leader("t", number), "t", 0, number=number, isolation_level=1)
-        aborted = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
-        inside: set[int] = set()
-        values: list[bytes] = []
-        for batch in whole_batches(row.records or b""):
-            header = HEADER.unpack_from(batch)
-            while aborted and aborted[0][0] <= header[0]:
-                inside.add(aborted.pop(0)[1])
-            if header[5] & CONTROL_BIT:
-                inside.discard(header[9])
-            elif header[9] not in inside:
-                values += [record.value or b"" for record in decode_batch(batch)]
-        return values
-
-    def is_stable(self, number: int) -> bool:
-        leader = self.leader("t", number)
-        if leader not in self.members:
-            return False
-        row = self.fetch(leader, "t", 0, number=number, isolation_level=1)
-        return not row.error_code and row.last_stable_offset == row.high_watermark
-
-    def heal(self) -> None:
-        """All brokers are there, everything is in sync and nothing is open."""
-        self.mend()
-        for node in (1, 2, 3):
-            if node not in self.members:
-                self.start(node)
-        self.until(lambda: all(member.joined for member in self.members.values()), 60_000)
-        for number in range(3):
-            self.until(lambda number=number: self.all_in_sync("t", number), 60_000)  # type: ignore[misc]
-        for number in range(3):
-            for _ in range(600):
-                if self.is_stable(number):
-                    break
-                self.run(100)
-            assert self.is_stable(number), f"t-{number} has a transaction that hangs"
+from tests.sim.transacting import OFFSETS, Cluster, Tx
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_transaction_over_all_brokers_is_committed_or_aborted_as_a_whole(version: int) -> None:
-    cluster = Cluster(version)
-    cluster.init()
-    assert cluster.send(b"one", 0, 1, 2) == [0, 0, 0]
+    cluster = Cluster()
+    tx = Tx(cluster, version)
+    tx.init()
+    assert tx.send(b"one", 0, 1, 2) == [0, 0, 0]
     assert [cluster.committed(number) for number in range(3)] == [[], [], []]
-    assert cluster.end(commit=True) == 0
-    assert cluster.send(b"two", 0, 1, 2) == [0, 0, 0]
-    assert cluster.end(commit=False) == 0
-    assert cluster.send(b"three", 2) == [0]
-    assert cluster.end(commit=True) == 0
+    assert tx.end(commit=True) == 0
+    assert tx.send(b"two", 0, 1, 2) == [0, 0, 0]
+    assert tx.end(commit=False) == 0
+    assert tx.send(b"three", 2) == [0]
+    assert tx.end(commit=True) == 0
     cluster.heal()
     assert [cluster.committed(number) for number in range(3)] == [[b"one"], [b"one"], [b"one", b"three"]]
 
 
 def test_a_partition_that_was_not_added_is_refused_by_every_leader() -> None:
-    cluster = Cluster(1)
-    cluster.init()
-    cluster.add(0)
-    assert [cluster.write_one(b"x", number) for number in range(3)] == [
+    cluster = Cluster()
+    tx = Tx(cluster, 1)
+    tx.init()
+    tx.add(0)
+    assert [tx.write_one(b"x", number) for number in range(3)] == [
         0,
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.INVALID_TXN_STATE,
@@ -257,23 +39,24 @@ def test_a_partition_that_was_not_added_is_refused_by_every_leader() -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_next_coordinator_goes_on_with_an_end_that_was_decided(version: int, commit: bool) -> None:
     """The leader of a partition is out of the coordinator's reach: its marker is owed when the coordinator dies."""
-    cluster = Cluster(version)
-    cluster.init()
-    assert cluster.send(b"one", 0, 1, 2) == [0, 0, 0]
-    first = cluster.coordinator()
+    cluster = Cluster()
+    tx = Tx(cluster, version)
+    tx.init()
+    assert tx.send(b"one", 0, 1, 2) == [0, 0, 0]
+    first = tx.coordinator()
     far = next(node for node in (1, 2, 3) if node != first)
     cluster.cut(first, far)
-    assert cluster.end(commit=commit) == 0
-    assert cluster.state() == ("PrepareCommit" if commit else "PrepareAbort")
+    assert tx.end(commit=commit) == 0
+    assert tx.state() == ("PrepareCommit" if commit else "PrepareAbort")
     cluster.kill(first)
     cluster.mend()
-    cluster.until(lambda: cluster.coordinator() != first)
+    cluster.until(lambda: tx.coordinator() != first)
     cluster.heal()
     expected = [b"one"] if commit else []
     assert [cluster.committed(number) for number in range(3)] == [expected] * 3
     # Its producer goes on.
-    assert cluster.send(b"two", 0, 1) == [0, 0]
-    assert cluster.end(commit=True) == 0
+    assert tx.send(b"two", 0, 1) == [0, 0]
+    assert tx.end(commit=True) == 0
     cluster.heal()
     assert cluster.committed(0) == [*expected, b"two"]
 
@@ -281,19 +64,20 @@ def test_the_next_coordinator_goes_on_with_an_end_that_was_decided(version: int,
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("events", range(50))
 def test_a_coordinator_may_die_at_any_step_of_a_commit(events: int, version: int) -> None:
-    cluster = Cluster(version)
-    cluster.init()
-    assert cluster.send(b"one", 0, 1, 2) == [0, 0, 0]
-    first = cluster.coordinator()
-    answers = cluster.begin_end(commit=True)
+    cluster = Cluster()
+    tx = Tx(cluster, version)
+    tx.init()
+    assert tx.send(b"one", 0, 1, 2) == [0, 0, 0]
+    first = tx.coordinator()
+    answers = tx.begin_end(commit=True)
     for _ in range(events):
         cluster.world.step()
     cluster.kill(first)
     cluster.until(lambda: bool(answers))
     # Whether or not it has heard: it asks again, with the epoch that it had.
-    assert cluster.end(commit=True) == 0
-    assert cluster.send(b"two", 0, 1, 2) == [0, 0, 0]
-    assert cluster.end(commit=False) == 0
+    assert tx.end(commit=True) == 0
+    assert tx.send(b"two", 0, 1, 2) == [0, 0, 0]
+    assert tx.end(commit=False) == 0
     cluster.heal()
     assert [cluster.committed(number) for number in range(3)] == [[b"one"]] * 3
 
@@ -301,19 +85,20 @@ def test_a_coordinator_may_die_at_any_step_of_a_commit(events: int, version: int
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [1, 2])
 def test_offsets_of_a_transaction_outlive_their_groups_coordinator(version: int, commit: bool) -> None:
-    cluster = Cluster(version)
+    cluster = Cluster()
+    tx = Tx(cluster, version)
     cluster.coordinator("g", 0)
-    cluster.init()
-    assert cluster.commit_offset(3) == 0
-    assert cluster.end(commit=True) == 0
-    assert cluster.commit_offset(7) == 0
+    tx.init()
+    assert tx.commit_offset(3) == 0
+    assert tx.end(commit=True) == 0
+    assert tx.commit_offset(7) == 0
     first = cluster.coordinator("g", 0)
     assert cluster.committed_offset(require_stable=False) == (0, 3)
     cluster.kill(first)
     cluster.until(lambda: cluster.coordinator("g", 0) != first)
     assert cluster.committed_offset(require_stable=True)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
     assert cluster.committed_offset(require_stable=False) == (0, 3)
-    assert cluster.end(commit=commit) == 0
+    assert tx.end(commit=commit) == 0
     for _ in range(100):
         if not cluster.committed_offset(require_stable=True)[0]:
             break
@@ -330,11 +115,39 @@ def test_offsets_of_a_transaction_outlive_their_groups_coordinator(version: int,
 
 
 def test_a_producer_that_is_gone_has_its_transaction_aborted_by_whoever_coordinates_then() -> None:
-    cluster = Cluster(2)
-    cluster.init()
-    assert cluster.send(b"one", 0, 1) == [0, 0]
-    cluster.kill(cluster.coordinator())
+    cluster = Cluster()
+    tx = Tx(cluster, 2)
+    tx.init()
+    assert tx.send(b"one", 0, 1) == [0, 0]
+    cluster.kill(tx.coordinator())
     cluster.run(25_000)
     cluster.heal()
-    assert cluster.state() == "CompleteAbort"
+    assert tx.state() == "CompleteAbort"
     assert [cluster.committed(number) for number in range(2)] == [[], []]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("count", [1, 3])
+def test_all_brokers_may_die_at_any_step_of_an_end(count: int, version: int, commit: bool) -> None:
+    """Over and over again in one life: what was decided is carried out after each start, in every partition."""
+    cluster = Cluster(count)
+    tx = Tx(cluster, version)
+    tx.init()
+    expected: list[bytes] = []
+    for events in range(0, 45, 1 if count == 1 else 3):
+        value = b"%d" % events
+        assert tx.send(value, 0, 1, 2) == [0, 0, 0]
+        answers = tx.begin_end(commit=commit)
+        for _ in range(events):
+            cluster.world.step()
+        for node in list(cluster.members):
+            cluster.kill(node)
+        for node in range(1, count + 1):
+            cluster.start(node)
+        cluster.until(lambda answers=answers: bool(answers))  # type: ignore[misc]
+        assert tx.end(commit=commit) == 0
+        if commit:
+            expected.append(value)
+        cluster.heal()
+        assert [cluster.committed(number) for number in range(3)] == [expected] * 3
