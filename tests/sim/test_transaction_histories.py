@@ -1,0 +1,97 @@
+"""Random histories: two producers, of both versions, while brokers die, come back and lose each other. In the end every transaction is
+there as a whole or not at all, once, in order; what was acknowledged is, and nothing hangs."""
+
+from random import Random
+
+import pytest
+
+from ottla.testing.sim.world import World
+from tests.sim.transacting import Cluster, Tx
+
+TRANSACTIONS = 60
+
+
+class Weather:
+    """What goes wrong: at most one broker is away at a time, and any two may be cut off from each other."""
+
+    def __init__(self, cluster: Cluster, chance: Random) -> None:
+        self.cluster, self.chance = cluster, chance
+        self.is_over = False
+        self.deaths = 0
+        self._later()
+
+    def _later(self) -> None:
+        world: World = self.cluster.world
+        world.later(self.chance.choice((5, 15, 40, 100, 300, 900)), self._happen)
+
+    def _happen(self) -> None:
+        if self.is_over:
+            return
+        cluster, chance = self.cluster, self.chance
+        away = [node for node in (1, 2, 3) if node not in cluster.members]
+        match chance.randrange(4):
+            case 0 | 1:
+                if away:
+                    cluster.start(away[0])
+                elif all(member.joined for member in cluster.members.values()):
+                    cluster.kill(chance.choice((1, 2, 3)))
+                    self.deaths += 1
+            case 2:
+                cluster.cut(*chance.sample((1, 2, 3), 2))
+            case _:
+                cluster.mend()
+        self._later()
+
+
+class History:
+    """One producer's transactions: which values went where, and what it was told of the end."""
+
+    def __init__(self, tx: Tx, chance: Random) -> None:
+        self.tx, self.chance = tx, chance
+        self.number = 0
+        #: (value, partitions in which it was acknowledged, True: committed, False: aborted, None: nobody knows)
+        self.ended: list[tuple[bytes, tuple[int, ...], bool | None]] = []
+        tx.init()
+
+    def transact(self) -> None:
+        tx, chance = self.tx, self.chance
+        self.number += 1
+        value = f"{tx.name}-{self.number}".encode()
+        numbers = tuple(sorted(chance.sample((0, 1, 2), chance.randint(1, 3))))
+        commit = chance.random() < 0.7
+        codes = tx.send(value, *numbers)
+        if any(codes):
+            commit = False
+        code = tx.end(commit=commit)
+        self.ended.append((value, numbers, commit if not code else None))
+        if code:
+            tx.init()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_transaction_is_there_as_a_whole_or_not_at_all(seed: int) -> None:
+    chance = Random(seed)
+    cluster = Cluster(seed=seed + 1)
+    histories = [
+        History(Tx(cluster, 1 + (seed + at) % 2, f"p{at}", timeout_ms=60_000), chance) for at in range(2)
+    ]
+    weather = Weather(cluster, chance)
+    for _ in range(TRANSACTIONS):
+        chance.choice(histories).transact()
+    weather.is_over = True
+    cluster.heal()
+    seen = [cluster.committed(number) for number in range(3)]
+    committed = 0
+    for history in histories:
+        order = [value for value, _numbers, _is_committed in history.ended]
+        for values in seen:
+            own = [value for value in values if value in order]
+            assert own == sorted(set(own), key=order.index), "twice, or out of order"
+        for value, numbers, is_committed in history.ended:
+            found = [value in seen[number] for number in numbers]
+            if is_committed is None:
+                assert len(set(found)) == 1, f"{value!r} is torn: {found}"
+            else:
+                assert set(found) == {is_committed}, (value, numbers, is_committed, found)
+                committed += is_committed
+    assert committed and weather.deaths
