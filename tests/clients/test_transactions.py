@@ -8,7 +8,8 @@ import confluent_kafka
 import pytest
 
 from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
-from tests.clients.transactors import TRANSACTORS
+from tests.clients.transactors import TRANSACTORS, ConfluentTransactor
+from tests.peer import Peer
 
 _NUMBERS = itertools.count()
 
@@ -179,3 +180,67 @@ def test_two_producers_interleave(make: Any, broker: Any, topic: str, name: str)
             one.commit()
             expected += [b"one-%d-%d" % (number, each) for each in range(3)]
     assert sorted(read(broker.address, topic)) == sorted(expected)
+
+
+def test_a_producer_that_comes_again_has_the_same_id(make: Any, broker: Any, topic: str, name: str) -> None:
+    """Its unfinished transaction is aborted; the id is the name's, and each time the epoch is higher."""
+    Confluent(broker.address).create(topic)
+    seen = []
+    for number in range(3):
+        producer = make(broker.address, name)
+        producer.begin()
+        producer.send(topic, b"committed %d" % number)
+        producer.commit()
+        producer.begin()
+        producer.send(topic, b"left behind %d" % number)
+        producer.flush()
+        with Peer(broker.address) as peer:
+            [row] = peer.ask(65, 0, transactional_ids=[name]).transaction_states
+        assert row.transaction_state == "Ongoing"
+        seen.append((row.producer_id, row.producer_epoch))
+    assert len({producer_id for producer_id, _epoch in seen}) == 1
+    assert sorted(epoch for _id, epoch in seen) == [epoch for _id, epoch in seen]
+    assert len({epoch for _id, epoch in seen}) == 3
+    heir = make(broker.address, name)
+    heir.begin()
+    heir.send(topic, b"last")
+    heir.commit()
+    assert read(broker.address, topic) == [*(b"committed %d" % number for number in range(3)), b"last"]
+
+
+def test_a_transaction_over_fifty_partitions(make: Any, broker: Any, topic: str, name: str) -> None:
+    Confluent(broker.address).create(topic, 50)
+    producer = make(broker.address, name)
+    for value, commit in ((b"one", True), (b"two", False), (b"three", True)):
+        producer.begin()
+        for number in range(50):
+            producer.send(topic, value, partition=number)
+        producer.flush()
+        if commit:
+            producer.commit()
+        else:
+            producer.abort()
+    assert sorted(read(broker.address, topic, 50)) == [b"one"] * 50 + [b"three"] * 50
+
+
+def test_a_transaction_that_is_left_alone_times_out(start_broker: Any, topic: str, name: str) -> None:
+    """Readers of committed records wait for it no longer than it may take."""
+    broker = start_broker(
+        transaction_abort_timed_out_transaction_cleanup_interval_ms="100",
+        transaction_state_log_num_partitions="2",
+    )
+    client = Confluent(broker.address)
+    client.create(topic)
+    producer = ConfluentTransactor(broker.address, name, timeout_ms=1500)
+    producer.begin()
+    producer.send(topic, b"left alone")
+    producer.flush()
+    client.produce(topic, [Message(None, b"plain")])
+    consumer = Consumer(broker.address, "reader", **{"enable.partition.eof": False})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    message = consumer.poll(PATIENCE_S)
+    assert message is not None and message.error() is None
+    assert message.value() == b"plain"
+    consumer.close()
+    with pytest.raises(confluent_kafka.KafkaException):
+        producer.commit()

@@ -509,3 +509,33 @@ def test_a_new_segment_does_not_inherit_an_index(bench: Bench) -> None:
     log.append(batch(b"b"), 0, NOW)
     bench.stop(log)
     assert bench.recover(clean=True).log.has_aborted is False
+
+
+# --- transactions of version 2 (KIP-890) ---------------------------------------------------------------------------
+
+
+def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(bench: Bench) -> None:
+    log = bench.create()
+    writer = Writer(log)
+    writer.write(7, b"a")
+
+    def end(epoch: int) -> None:
+        log.append_marker(7, epoch, 0, True, 0, NOW, raises_epoch=True)
+
+    end(1)
+    # Nothing is open: once more does no harm.
+    end(1)
+    writer.sequences.clear()
+    writer.write(7, b"b", epoch=1)
+    before = log.next_offset
+    with pytest.raises(Refusal) as refused:
+        end(1)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH and log.next_offset == before
+    assert log.producers.has_open(7, 1) and not log.producers.has_open(7, 0)
+    end(2)
+    assert not log.producers.has_open(7, 1)
+    # In version 1 the epoch is that of the transaction.
+    writer.sequences.clear()
+    writer.write(7, b"c", epoch=2)
+    writer.end(7, commit=True, epoch=2)
+    assert stable(log) == log.next_offset
