@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.verification import HELD_BYTES_MAX
 from ottla.controller import records as r
 from ottla.ports.effects import ASK
 from ottla.wire.decode import decode_request
@@ -233,3 +234,22 @@ def test_two_that_claim_one_producer_id(driver: Any, batch: Any, remote: Remote,
     remote.answer()
     remote.answer()
     assert codes(one) == [0] and codes(two) == [NOT_ENOUGH]
+
+
+def test_what_waits_is_bounded(driver: Any, batch: Any, remote: Remote, client: Any) -> None:
+    tx, other = begun(driver, batch, 1), begun(driver, batch, 1, 8)
+    verification = driver.broker.verification
+    half = bytes(900_000)
+    for _ in range(80):
+        send(tx, half)
+    # One more than there is room for, and it is told so at once.
+    assert verification.held_bytes < HELD_BYTES_MAX + 1_000_000
+    assert set(codes(other)) == set()
+    send(other, half)
+    assert codes(other) == [NOT_ENOUGH] and len(remote.asked) == 1
+    remote.answer()
+    assert verification.held_bytes == 0
+    other.sequences.clear()
+    send(other, b"small")
+    remote.answer()
+    assert codes(other) == [0]

@@ -1,10 +1,13 @@
-"""Random histories: two producers, of both versions, while brokers die, come back and lose each other. In the end every transaction is
-there as a whole or not at all, once, in order; what was acknowledged is, and nothing hangs."""
+"""Random histories: transactions while brokers die, come back and lose each other.
+
+Two producers, of both versions: in the end every transaction is there as a whole or not at all, once, in order; what was acknowledged is, and
+nothing hangs. One that copies, with the offsets of a group in its transactions: each input is there once, in order."""
 
 from random import Random
 
 import pytest
 
+from ottla.model.errors import ErrorCode
 from ottla.testing.sim.world import World
 from tests.sim.transacting import Cluster, Tx
 
@@ -68,7 +71,7 @@ class History:
             tx.init()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_every_transaction_is_there_as_a_whole_or_not_at_all(seed: int) -> None:
     chance = Random(seed)
     cluster = Cluster(seed=seed + 1)
@@ -95,3 +98,55 @@ def test_every_transaction_is_there_as_a_whole_or_not_at_all(seed: int) -> None:
                 assert set(found) == {is_committed}, (value, numbers, is_committed, found)
                 committed += is_committed
     assert committed and weather.deaths
+
+
+INPUTS = 100
+
+
+class Copier:
+    """Copies partition 0 to partition 1: what it reads next is what its group has committed."""
+
+    def __init__(self, cluster: Cluster, version: int, chance: Random) -> None:
+        self.cluster, self.chance = cluster, chance
+        self.tx = Tx(cluster, version, "copier", timeout_ms=60_000)
+        self.tx.init()
+
+    def at(self) -> int:
+        """The committed offset; it asks again while that may still change."""
+        for _ in range(400):
+            code, offset = self.cluster.committed_offset(require_stable=True)
+            if not code:
+                return max(offset, 0)
+            assert code == ErrorCode.UNSTABLE_OFFSET_COMMIT
+            self.cluster.run(50)
+        raise AssertionError("the offset stays unstable")
+
+    def copy(self, inputs: list[bytes]) -> bool:
+        """A few more; whether there is something left."""
+        tx, at = self.tx, self.at()
+        some = inputs[at : at + self.chance.randint(1, 4)]
+        if not some:
+            return False
+        is_good = all(tx.send(value, 1) == [0] for value in some)
+        is_good = is_good and tx.commit_offset(at + len(some)) == 0
+        commit = is_good and self.chance.random() < 0.8
+        if tx.end(commit=commit) or self.chance.random() < 0.1:
+            # Or it dies, and another comes under its name.
+            tx.init()
+        return True
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_copied_is_there_once(seed: int) -> None:
+    chance = Random(seed)
+    cluster = Cluster(seed=seed + 1)
+    cluster.coordinator("g", 0)
+    inputs = [b"%d" % number for number in range(INPUTS)]
+    copier = Copier(cluster, 1 + seed % 2, chance)
+    weather = Weather(cluster, chance)
+    while copier.copy(inputs):
+        pass
+    weather.is_over = True
+    cluster.heal()
+    assert cluster.committed(1) == inputs
+    assert copier.at() == INPUTS and weather.deaths

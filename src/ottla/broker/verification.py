@@ -38,6 +38,9 @@ _RETRY_MS: Final = 20
 _PATIENCE_MS: Final = 100
 
 Codes: TypeAlias = dict[Place, ErrorCode]
+#: What is kept of requests that wait. Beyond it others are refused, and come again.
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+
 Done: TypeAlias = Callable[[Mapping[Place, ErrorCode]], None]
 
 
@@ -60,6 +63,8 @@ class Verification:
         self._broker = broker
         #: Those who are being asked for, and what of them waits meanwhile.
         self._lines: dict[Producer, deque[Callable[[], None]]] = {}
+        #: How much is kept of requests that wait.
+        self.held_bytes = 0
         #: By place and producer id.
         self._guards: dict[tuple[Place, int], _Guard] = {}
 

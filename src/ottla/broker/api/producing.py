@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response
-from ottla.broker.verification import Producer
+from ottla.broker.verification import HELD_BYTES_MAX, Producer
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, HEADER_BYTES, MAGIC, TRANSACTIONAL_BIT
@@ -49,13 +49,23 @@ NOBODY: Final[Mapping[Any, Refusal]] = {}
 class Transactional:
     """One request, from its first look to its appends: `append(broker, call, request, now_ms, refused)`."""
 
-    __slots__ = ("_append", "_broker", "_call", "_is_finished", "_is_late", "_outcome", "_request")
+    __slots__ = (
+        "_append",
+        "_broker",
+        "_call",
+        "_held_bytes",
+        "_is_finished",
+        "_is_late",
+        "_outcome",
+        "_request",
+    )
 
     def __init__(self, broker: Broker, call: Call, request: Any, append: Callable[..., Response]) -> None:
         self._broker = broker
         self._call = call
         self._request = request
         self._append = append
+        self._held_bytes = 0
         self._is_finished = False
         self._is_late = False
         # Who wants no answer does not stand in line for one.
@@ -81,6 +91,9 @@ class Transactional:
             return self._finish(NOBODY)
         [producer] = producers
         verification = self._broker.verification
+        if not self._is_late and verification.held_bytes > HELD_BYTES_MAX:
+            refusal = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "too many produces wait for coordinators")
+            return self._finish(dict.fromkeys(places, refusal))
         if verification.waits(producer, self._look):
             return None
         new = {place: replica for place, replica in places.items() if not _is_open(replica, producer)}
@@ -133,6 +146,7 @@ class Transactional:
     def _finish(self, refused: Mapping[Place, Refusal]) -> None:
         broker = self._broker
         self._is_finished = True
+        broker.verification.held_bytes -= self._held_bytes
         response = self._append(broker, self._call, self._request, broker.now_ms, refused)
         if not self._is_late:
             self._outcome = response
@@ -154,6 +168,12 @@ class Transactional:
                 for topic in self._request.topic_data
             ),
         )
+        self._held_bytes = sum(
+            len(partition.records or b"")
+            for topic in self._request.topic_data
+            for partition in topic.partition_data
+        )
+        self._broker.verification.held_bytes += self._held_bytes
 
 
 def _is_open(replica: Replica, producer: Producer) -> bool:
