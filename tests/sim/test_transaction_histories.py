@@ -46,6 +46,26 @@ class Weather:
         self._later()
 
 
+class Reader:
+    """Reads committed records all the time: what it has seen once is what everybody sees in the end."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.seen: list[list[bytes]] = [[], [], []]
+
+    def look(self) -> None:
+        for number, known in enumerate(self.seen):
+            values = self.cluster.glance(number)
+            if values is not None and len(values) > len(known):
+                assert values[: len(known)] == known
+                self.seen[number] = values
+
+    def check(self, final: list[list[bytes]]) -> None:
+        for known, values in zip(self.seen, final, strict=True):
+            assert values[: len(known)] == known
+        assert any(self.seen)
+
+
 class History:
     """One producer's transactions: which values went where, and what it was told of the end."""
 
@@ -78,12 +98,14 @@ def test_every_transaction_is_there_as_a_whole_or_not_at_all(seed: int) -> None:
     histories = [
         History(Tx(cluster, 1 + (seed + at) % 2, f"p{at}", timeout_ms=60_000), chance) for at in range(2)
     ]
-    weather = Weather(cluster, chance)
+    weather, reader = Weather(cluster, chance), Reader(cluster)
     for _ in range(TRANSACTIONS):
         chance.choice(histories).transact()
+        reader.look()
     weather.is_over = True
     cluster.heal()
     seen = [cluster.committed(number) for number in range(3)]
+    reader.check(seen)
     committed = 0
     for history in histories:
         order = [value for value, _numbers, _is_committed in history.ended]
@@ -143,10 +165,11 @@ def test_what_is_copied_is_there_once(seed: int) -> None:
     cluster.coordinator("g", 0)
     inputs = [b"%d" % number for number in range(INPUTS)]
     copier = Copier(cluster, 1 + seed % 2, chance)
-    weather = Weather(cluster, chance)
+    weather, reader = Weather(cluster, chance), Reader(cluster)
     while copier.copy(inputs):
-        pass
+        reader.look()
     weather.is_over = True
     cluster.heal()
+    reader.check([[], inputs, []])
     assert cluster.committed(1) == inputs
     assert copier.at() == INPUTS and weather.deaths

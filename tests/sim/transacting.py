@@ -18,6 +18,7 @@ PRODUCE, FIND, INIT, ADD, ADD_OFFSETS, END, COMMIT_OFFSETS, FETCH_OFFSETS, DESCR
     9,
     65,
 )
+FETCH, FETCH_VERSION = 1, 16
 TOPIC, OFFSETS = "__transaction_state", "__consumer_offsets"
 SETTINGS = {
     "transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4", "min.insync.replicas": "2",
@@ -38,6 +39,22 @@ PASSING = {
     ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT,
 }  # fmt: skip
+
+
+def visible(row: Any) -> list[bytes]:
+    """The values of a fetched partition without those that were aborted."""
+    aborted = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
+    inside: set[int] = set()
+    values: list[bytes] = []
+    for batch in whole_batches(row.records or b""):
+        header = HEADER.unpack_from(batch)
+        while aborted and aborted[0][0] <= header[0]:
+            inside.add(aborted.pop(0)[1])
+        if header[5] & CONTROL_BIT:
+            inside.discard(header[9])
+        elif header[9] not in inside:
+            values += [record.value or b"" for record in decode_batch(batch)]
+    return values
 
 
 class Cluster(Quiet):
@@ -85,18 +102,15 @@ class Cluster(Quiet):
         """What a reader of committed records sees of a partition, up to the last stable offset."""
         self.until(lambda: self.leader("t", number) in self.members)
         row = self.fetch(self.leader("t", number), "t", 0, number=number, isolation_level=1)
-        aborted = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
-        inside: set[int] = set()
-        values: list[bytes] = []
-        for batch in whole_batches(row.records or b""):
-            header = HEADER.unpack_from(batch)
-            while aborted and aborted[0][0] <= header[0]:
-                inside.add(aborted.pop(0)[1])
-            if header[5] & CONTROL_BIT:
-                inside.discard(header[9])
-            elif header[9] not in inside:
-                values += [record.value or b"" for record in decode_batch(batch)]
-        return values
+        return visible(row)
+
+    def glance(self, number: int) -> list[bytes] | None:
+        """The same of whoever leads or led the partition, if that one answers."""
+        body = self.fetch_body("t", 0, number=number, isolation_level=1)
+        answers = self.ask(self.leader("t", number), FETCH, FETCH_VERSION, body)
+        self.until(lambda: bool(answers))
+        row = answers[0] and answers[0].responses[0].partitions[0]
+        return visible(row) if row is not None and not row.error_code else None
 
     def is_stable(self, number: int) -> bool:
         leader = self.leader("t", number)
