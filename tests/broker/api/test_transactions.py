@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.api.members import Member
+from tests.broker.api.members import Member, find, settle
+from tests.broker.api.members import committed as committed_offsets
 from tests.broker.api.transactors import Transactor, committed
 
 CONCURRENT, FENCED, BAD_EPOCH, BAD_MAPPING, BAD_STATE = 51, 90, 47, 49, 48
@@ -229,3 +230,78 @@ def test_markers_by_hand_end_what_hangs_and_old_coordinators_are_refused(
     assert committed(client, "t") == []
     client.produce("t", tx.batch(b"plain"))
     assert committed(client, "t") == [b"plain"]
+
+
+@BOTH
+def test_who_commits_offsets_must_be_the_member_that_it_says(
+    version: int, transactor: Any, client: Any, driver: Any
+) -> None:
+    """KIP-447: a member that is out of its group cannot commit, whatever its producer may do."""
+    find(client)
+    member = Member(driver, "g", instance="static")
+    settle(member)
+    tx = transactor(version=version)
+    if version == 1:
+        assert tx.add_offsets("g") == 0
+
+    def commit(**who: Any) -> int:
+        said = {"generation_id": member.generation, "member_id": member.member_id, "group_instance_id": None}
+        return int(tx.commit_offsets("g", {("t", 0): 5}, **said | who))
+
+    illegal_generation, unknown_member, fenced_instance = 22, 25, 82
+    assert commit(generation_id=member.generation + 1) == illegal_generation
+    assert commit(member_id="another") == unknown_member
+    assert commit(member_id="another", group_instance_id="static") == fenced_instance
+    assert commit(group_instance_id="static") == 0
+    assert commit() == 0
+    # Clients before version 3 say nothing of themselves.
+    assert commit(generation_id=-1, member_id="") == 0
+    assert tx.end(commit=True) == 0
+    assert committed_offsets(client, "g") == {("t", 0): 5}
+
+
+@BOTH
+def test_the_same_of_a_consumer_group(version: int, transactor: Any, client: Any) -> None:
+    find(client)
+    joined = client.ask(
+        68, 1, group_id="g", member_id="one", member_epoch=0, rebalance_timeout=1000, subscribed_topic_names=["t"],
+        topic_partitions=[],
+    )  # fmt: skip
+    assert joined.error_code == 0
+    tx = transactor(version=version)
+    if version == 1:
+        assert tx.add_offsets("g") == 0
+    illegal_generation, unknown_member = 22, 25
+    who = {"member_id": "one", "generation_id": joined.member_epoch}
+    assert tx.commit_offsets("g", {("t", 0): 5}, **who | {"generation_id": 7}) == illegal_generation
+    assert tx.commit_offsets("g", {("t", 0): 5}, **who | {"member_id": "two"}) == unknown_member
+    assert tx.commit_offsets("g", {("t", 0): 5}, **who) == 0
+    assert tx.end(commit=True) == 0
+    assert committed_offsets(client, "g") == {("t", 0): 5}
+
+
+@BOTH
+def test_what_was_open_is_open_after_a_restart(
+    version: int, transactor: Any, client: Any, driver: Any, batch: Any
+) -> None:
+    """The coordinator, the partitions and the group's offsets are read from their logs."""
+    find(client)
+    tx = transactor(version=version)
+    assert tx.send("t", b"one") == 0
+    if version == 1:
+        assert tx.add_offsets("g") == 0
+    assert tx.commit_offsets("g", {("t", 0): 5}) == 0
+    broker = driver.broker
+    for coordinating in (broker.transactions, broker.groups):
+        for tenure in list(coordinating.tenures.values()):
+            coordinating.reload(tenure, "the test wants it")
+    driver.advance(1_100)
+    assert committed(client, "t") == []
+    assert tx.produce("t", b"two") == 0
+    assert tx.end(commit=True) == 0
+    assert committed(client, "t") == [b"one", b"two"]
+    assert committed_offsets(client, "g") == {("t", 0): 5}
+    for tenure in list(broker.groups.tenures.values()):
+        broker.groups.reload(tenure, "the test wants it")
+    driver.advance(1_100)
+    assert committed_offsets(client, "g") == {("t", 0): 5}
