@@ -3,8 +3,8 @@
 Without that a batch that comes late would begin a transaction that nobody ends. For clients of version 1 the coordinator is asked
 whether they have added the partition, for those of version 2 it adds it now. The answer holds only if nobody else has led the
 partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own. In version 2 it may be that
-of the one before, and an own one has a higher epoch, which refuses the batch. What a producer sends while it is being asked for waits behind that, so that its
-batches keep their order.
+of the one before, and an own one has a higher epoch, which refuses the batch. What a producer sends while it is being asked for
+waits behind that, so that its batches keep their order.
 
 Called by `api/produce.py` and `api/txn_offset_commit.py`.
 """
@@ -37,10 +37,10 @@ _LANE: Final = -3
 _RETRY_MS: Final = 20
 _PATIENCE_MS: Final = 100
 
-Codes: TypeAlias = dict[Place, ErrorCode]
 #: What is kept of requests that wait. Beyond it others are refused, and come again.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
+Codes: TypeAlias = dict[Place, ErrorCode]
 Done: TypeAlias = Callable[[Mapping[Place, ErrorCode]], None]
 
 
