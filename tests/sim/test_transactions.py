@@ -151,3 +151,35 @@ def test_all_brokers_may_die_at_any_step_of_an_end(count: int, version: int, com
             expected.append(value)
         cluster.heal()
         assert [cluster.committed(number) for number in range(3)] == [expected] * 3
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_a_topic_that_is_deleted_does_not_hold_up_the_end(is_decided: bool) -> None:
+    """Before the end is decided, or while a marker for it is on its way to a broker that is out of reach."""
+    cluster = Cluster()
+    cluster.create("other", (1, 2, 3))
+    tx = Tx(cluster, 2)
+    tx.init()
+    assert tx.send(b"one", 0, 1, 2) == [0, 0, 0]
+    first = tx.coordinator()
+    far = next(node for node in (1, 2, 3) if node != first)
+    if is_decided:
+        cluster.cut(first, far)
+        assert tx.end(commit=True) == 0
+        assert tx.state() == "PrepareCommit"
+    body = {"topics": [{"name": "t", "topic_id": None}], "timeout": 5000}
+    assert cluster.call(first, 20, 6, body).responses[0].error_code == 0
+    if is_decided:
+        cluster.mend()
+    else:
+        assert tx.end(commit=True) == 0
+    for _ in range(400):
+        if tx.state() == "CompleteCommit":
+            break
+        cluster.run(100)
+    assert tx.state() == "CompleteCommit"
+    cluster.create("t", (1, 2, 3), (2, 3, 1), (3, 1, 2))
+    assert tx.send(b"new", 0) == [0]
+    assert tx.end(commit=True) == 0
+    cluster.heal()
+    assert cluster.committed(0) == [b"new"]
