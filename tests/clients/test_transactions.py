@@ -83,8 +83,13 @@ def test_committed_is_read_and_aborted_is_not(make: Any, broker: Any, topic: str
     assert sorted(read(broker.address, topic, 3)) == sorted(expected)
 
 
-def test_consume_transform_produce(make: Any, broker: Any, topic: str, name: str) -> None:
+def test_consume_transform_produce(make: Any, start_broker: Any, topic: str, name: str) -> None:
     """A quarter of the transactions is aborted and read again: each input is there once."""
+    broker = start_broker(
+        group_initial_rebalance_delay_ms="0",
+        offsets_topic_num_partitions="4",
+        transaction_state_log_num_partitions="4",
+    )
     client = Confluent(broker.address)
     client.create(topic)
     client.create(f"{topic}-out")
