@@ -68,6 +68,10 @@ class Verification:
         #: By place and producer id.
         self._guards: dict[tuple[Place, int], _Guard] = {}
 
+    def is_busy(self, producer: Producer) -> bool:
+        """Whether something of this producer is being asked for."""
+        return producer in self._lines
+
     def waits(self, producer: Producer, again: Callable[[], None]) -> bool:
         """Whether something of this producer must wait for what came before it; then `again` is called."""
         line = self._lines.get(producer)

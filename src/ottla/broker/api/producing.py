@@ -91,14 +91,15 @@ class Transactional:
             return self._finish(NOBODY)
         [producer] = producers
         verification = self._broker.verification
+        new = {place: replica for place, replica in places.items() if not _is_open(replica, producer)}
+        must_wait = bool(new) or verification.is_busy(producer)
+        if not must_wait:
+            return self._finish(NOBODY)
         if not self._is_late and verification.held_bytes > HELD_BYTES_MAX:
             refusal = Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, "too many produces wait for coordinators")
             return self._finish(dict.fromkeys(places, refusal))
         if verification.waits(producer, self._look):
             return None
-        new = {place: replica for place, replica in places.items() if not _is_open(replica, producer)}
-        if not new:
-            return self._finish(NOBODY)
         adds = self._call.version >= _ADDS_SINCE
         return verification.verify(producer, new, adds=adds, done=self._verified)
 
