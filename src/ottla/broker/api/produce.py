@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.producing import NOBODY, Transactional
+from ottla.broker.api.producing import Transactional
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
@@ -97,18 +97,14 @@ class WaitingProduce:
 
 
 @serves(0, request_bytes_max=None)
-def produce(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    if request.transactional_id is not None:
-        return Transactional(broker, call, request, append_all).begin()
-    return append_all(broker, call, request, now_ms)
-
-
-def append_all(
-    broker: Broker, call: Call, request: Any, now_ms: int, refused: Mapping[Place, Refusal] = NOBODY
+def produce(
+    broker: Broker, call: Call, request: Any, now_ms: int, refused: Mapping[Place, Refusal] | None = None
 ) -> Response:
-    """`refused` are the partitions whose batches belong to no transaction."""
-    acks = request.acks
+    """`refused` are the partitions whose batches belong to no transaction; None while that has not been looked at."""
     transactional = request.transactional_id is not None
+    if transactional and refused is None:
+        return Transactional(broker, call, request, produce).begin()
+    acks = request.acks
     version = call.entry.version
     by_id = version >= 13
     waiting: WaitingProduce | None = None
