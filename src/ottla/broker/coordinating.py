@@ -231,16 +231,19 @@ class Tenure:
     # --- loading ------------------------------------------------------------------------------------------------
 
     def replay(self, records: Iterable[Record]) -> None:
-        """A piece of the log. Of the offsets in it only the last of a key that makes sense is looked at: what they come to depends
-        on no other kind of record."""
-        offsets: dict[bytes, list[Record]] = {}
+        """A piece of the log. Of the offsets in it only the last of a key is looked at, unless that makes no sense: what they come to
+        depends on no other kind of record."""
+        offsets: list[Record] = []
         for record in records:
             if record.key is not None and record.key[:2] == _OFFSET_KIND:
-                offsets.setdefault(record.key, []).append(record)
+                offsets.append(record)
             else:
                 self._replay(record)
-        for of_key in offsets.values():
-            any(self._replay(record) for record in reversed(of_key))
+        latest = {record.key: record for record in offsets}
+        senseless = [record for record in latest.values() if not self._replay(record)]
+        if senseless:
+            for record in offsets:
+                self._replay(record)
 
     def _replay(self, record: Record) -> bool:
         """Whether the record made sense; if not, it is left out."""
