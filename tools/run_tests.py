@@ -103,7 +103,7 @@ GROUPS = (
     # Processes killed at random points.
     Group(name="crash", folders=("crash",), workers=2),
     # Mutated requests and damaged files; a tenth of what `make fuzz` does.
-    Group(name="fuzz", folders=("fuzz",)),
+    Group(name="fuzz", folders=("fuzz",), workers=2),
     # Disks, files and clocks that fail a running broker.
     Group(name="faults", folders=("faults",), workers=2),
     # The real core on a simulated disk, network and clock.

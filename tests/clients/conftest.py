@@ -132,3 +132,9 @@ _NUMBERS = itertools.count()
 def topic() -> str:
     """The name of a topic that no other test uses."""
     return f"topic-{next(_NUMBERS)}"
+
+
+@pytest.fixture
+def group() -> str:
+    """The name of a group that no other test uses."""
+    return f"group-{next(_NUMBERS)}"

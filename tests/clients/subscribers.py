@@ -18,7 +18,7 @@ import kafka.coordinator.assignors.range
 import kafka.coordinator.assignors.roundrobin
 import kafka.coordinator.assignors.sticky.sticky_assignor
 
-from tests.clients.adapters import PATIENCE_S, QUIET
+from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
 
 Place = tuple[str, int]
 
@@ -275,3 +275,13 @@ def have_all(members: Iterable[Subscriber], *places: Place) -> bool:
     """Whether these members have these partitions among them, each once."""
     held = [place for member in members for place in member.parts]
     return sorted(held) == sorted(places)
+
+
+def places(topic: str, count: int) -> list[Place]:
+    return [(topic, number) for number in range(count)]
+
+
+def fill(client: Confluent, topic: str, partitions: int, begin: int, end: int) -> None:
+    """Numbers from `begin` on, in each of the partitions."""
+    for number in range(partitions):
+        client.produce(topic, [Message(None, b"%d" % at) for at in range(begin, end)], partition=number)

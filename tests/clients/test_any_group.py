@@ -1,7 +1,6 @@
 """What a group may rely on whichever client its members are, and whichever of the two protocols they speak."""
 
 import asyncio
-import itertools
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import confluent_kafka.admin
 import kafka
 import pytest
 
-from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
+from tests.clients.adapters import PATIENCE_S, QUIET, Confluent
 from tests.clients.conftest import BrokerProcess
 from tests.clients.member import SESSION_MS
 from tests.clients.subscribers import (
@@ -26,10 +25,11 @@ from tests.clients.subscribers import (
     ConfluentSubscriber,
     Subscriber,
     eventually,
+    fill,
     have_all,
+    places,
 )
 
-_NUMBERS = itertools.count()
 EACH = pytest.mark.parametrize("kind", ALL_SUBSCRIBERS, ids=lambda kind: kind.name)
 TEXT = "bis hierher, und nicht weiter: ✓"
 
@@ -45,20 +45,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     )  # fmt: skip
     yield process
     process.close()
-
-
-@pytest.fixture
-def group() -> str:
-    return f"any-{next(_NUMBERS)}"
-
-
-def places(topic: str, count: int) -> list[tuple[str, int]]:
-    return [(topic, number) for number in range(count)]
-
-
-def fill(client: Confluent, topic: str, partitions: int, count: int) -> None:
-    for number in range(partitions):
-        client.produce(topic, [Message(None, b"%d" % at) for at in range(count)], partition=number)
 
 
 def have_two_each(members: list[Subscriber], topic: str) -> Callable[[], bool]:
@@ -169,7 +155,7 @@ def test_two_groups_know_nothing_of_each_other(
 ) -> None:
     client = Confluent(quick.address)
     client.create(topic, 2)
-    fill(client, topic, 2, 5)
+    fill(client, topic, 2, 0, 5)
     everything = [(number, offset) for number in range(2) for offset in range(5)]
     one, other = (kind(quick.address, name, topic) for name in (group, f"{group}-other"))
     one.is_committing = True
@@ -202,7 +188,7 @@ def test_who_has_committed_nothing_begins_where_it_says(
 ) -> None:
     client = Confluent(quick.address)
     client.create(topic, 1)
-    fill(client, topic, 1, 5)
+    fill(client, topic, 1, 0, 5)
     early = kind(quick.address, f"{group}-early", topic, reset="earliest")
     late = kind(quick.address, f"{group}-late", topic, reset="latest")
     never = kind(quick.address, f"{group}-never", topic, reset="none")
@@ -214,7 +200,7 @@ def test_who_has_committed_nothing_begins_where_it_says(
 
         def write_until_seen() -> bool:
             # It has its partition before it has asked where that ends.
-            fill(client, topic, 1, 1)
+            fill(client, topic, 1, 0, 1)
             return bool(late.seen)
 
         eventually(write_until_seen, "it reads what comes")
@@ -232,13 +218,13 @@ def test_a_group_whose_place_is_gone_begins_where_it_says(
 ) -> None:
     client = Confluent(quick.address)
     client.create(topic, 1)
-    fill(client, topic, 1, 3)
+    fill(client, topic, 1, 0, 3)
     first = kind(quick.address, group, topic)
     first.is_committing = True
     eventually(lambda: len(first.seen) == 3, "it reads")
     first.close()
     assert committed(quick, group, topic, 1) == [3]
-    fill(client, topic, 1, 7)
+    fill(client, topic, 1, 0, 7)
     client.delete_records(topic, 0, 6)
     second = kind(quick.address, group, topic, reset="earliest")
     eventually(lambda: len(second.seen) == 4, "it reads what there is")
@@ -299,7 +285,7 @@ def commit_by_aiokafka(address: str, group: str, topic: str) -> tuple[int, str]:
 def test_the_text_of_a_commit_comes_back(quick: BrokerProcess, topic: str, group: str, commit: Any) -> None:
     client = Confluent(quick.address)
     client.create(topic, 1)
-    fill(client, topic, 1, 5)
+    fill(client, topic, 1, 0, 5)
     assert commit(quick.address, group, topic) == (3, TEXT)
     # Whoever asks, and not in another group.
     assert committed(quick, group, topic, 1) == [3]
@@ -313,7 +299,7 @@ def test_a_store_of_its_own_says_where_a_member_begins_whenever_it_is_assigned_s
     """Nothing is committed; the place is set in the callback, at the start and after a rebalance."""
     client = Confluent(quick.address)
     client.create(topic, 2)
-    fill(client, topic, 2, 10)
+    fill(client, topic, 2, 0, 10)
     store = {0: 7, 1: 8}
     members = [kind(quick.address, group, topic, start_at=lambda _topic, number: store[number])]
     try:
@@ -322,7 +308,7 @@ def test_a_store_of_its_own_says_where_a_member_begins_whenever_it_is_assigned_s
         store.update({0: 10, 1: 10})
         members.append(kind(quick.address, group, topic, start_at=lambda _topic, number: store[number]))
         eventually(lambda: all(len(each.parts) == 1 for each in members), "shared")
-        fill(client, topic, 2, 1)
+        fill(client, topic, 2, 0, 1)
         eventually(lambda: sum(len(each.seen) for each in members) >= 7, "each reads what came")
         later = [*members[0].seen[5:], *members[1].seen]
         assert sorted(each[1:3] for each in later) == [(0, 10), (1, 10)]
@@ -356,10 +342,10 @@ def test_different_clients_share_one_group(
 def test_an_empty_group_goes_on_in_the_other_protocol(quick: BrokerProcess, topic: str, group: str) -> None:
     client = Confluent(quick.address)
     client.create(topic, 1)
-    fill(client, topic, 1, 3)
+    fill(client, topic, 1, 0, 3)
     for kind, count in ((ConfluentFollower, 3), (ConfluentSubscriber, 2), (ConfluentFollower, 2)):
         member = kind(quick.address, group, topic)
         member.is_committing = True
         eventually(lambda member=member, count=count: len(member.seen) == count, "it goes on")
         member.close()
-        fill(client, topic, 1, 2)
+        fill(client, topic, 1, 0, 2)

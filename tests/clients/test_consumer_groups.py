@@ -1,6 +1,5 @@
 """Groups of the new protocol (KIP-848) with confluent-kafka, unmodified: the broker assigns, the members follow."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +8,11 @@ import confluent_kafka.admin
 import pytest
 
 from ottla import Admin
-from tests.clients.adapters import PATIENCE_S, Confluent, Message
+from tests.clients.adapters import PATIENCE_S, Confluent
 from tests.clients.conftest import BrokerProcess
 from tests.clients.subscribers import ConfluentFollower as Follower
-from tests.clients.subscribers import eventually, have_all
+from tests.clients.subscribers import eventually, fill, have_all, places
 
-_NUMBERS = itertools.count()
 QUICK = {
     "group_consumer_min_heartbeat_interval_ms": "200", "group_consumer_heartbeat_interval_ms": "200",
     "group_consumer_min_session_timeout_ms": "3000", "group_consumer_session_timeout_ms": "3000",
@@ -27,20 +25,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path_factory.mktemp("consumer-groups") / "data", **QUICK)
     yield process
     process.close()
-
-
-@pytest.fixture
-def group() -> str:
-    return f"consumers-{next(_NUMBERS)}"
-
-
-def places(topic: str, count: int) -> list[tuple[str, int]]:
-    return [(topic, number) for number in range(count)]
-
-
-def fill(client: Confluent, topic: str, partitions: int, begin: int, end: int) -> None:
-    for number in range(partitions):
-        client.produce(topic, [Message(None, b"%d" % at) for at in range(begin, end)], partition=number)
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])

@@ -1,6 +1,5 @@
 """Consumer groups with each of the clients, unmodified: who has which partition, and where they go on."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,11 +7,9 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from tests.clients.adapters import PATIENCE_S, Confluent, Message
+from tests.clients.adapters import PATIENCE_S, Confluent
 from tests.clients.conftest import BrokerProcess
-from tests.clients.subscribers import SUBSCRIBERS, ConfluentSubscriber, eventually, have_all
-
-_NUMBERS = itertools.count()
+from tests.clients.subscribers import SUBSCRIBERS, ConfluentSubscriber, eventually, fill, have_all, places
 
 
 @pytest.fixture(scope="module")
@@ -24,20 +21,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     )  # fmt: skip
     yield process
     process.close()
-
-
-@pytest.fixture
-def group() -> str:
-    return f"group-{next(_NUMBERS)}"
-
-
-def places(topic: str, count: int) -> list[tuple[str, int]]:
-    return [(topic, number) for number in range(count)]
-
-
-def fill(client: Confluent, topic: str, partitions: int, begin: int, end: int) -> None:
-    for number in range(partitions):
-        client.produce(topic, [Message(None, b"%d" % at) for at in range(begin, end)], partition=number)
 
 
 EACH = [(kind, assignor) for kind in SUBSCRIBERS for assignor in kind.assignors]

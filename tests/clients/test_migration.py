@@ -1,7 +1,6 @@
 """A group whose members change from the classic protocol to the new one and back, one by one, with real clients, unmodified, while
 records are produced: every record is read, nothing has two readers once it has settled, and offsets go on (KIP-848)."""
 
-import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,10 +17,10 @@ from tests.clients.subscribers import (
     Subscriber,
     eventually,
     have_all,
+    places,
 )
-from tests.clients.test_consumer_groups import QUICK, places
+from tests.clients.test_consumer_groups import QUICK
 
-_NUMBERS = itertools.count()
 PARTITIONS = 4
 
 
@@ -31,11 +30,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process = BrokerProcess(tmp_path_factory.mktemp("migration") / "data", **settings)
     yield process
     process.close()
-
-
-@pytest.fixture
-def group() -> str:
-    return f"migrating-{next(_NUMBERS)}"
 
 
 class Producing:

@@ -63,9 +63,9 @@ def offsets(broker: BrokerProcess, group: str) -> dict[int, int]:
 
 
 def table(said: Said) -> list[dict[str, str]]:
-    """Columns between spaces, under their names."""
+    """Columns between spaces, under their names. The last may be empty: groups that others left have no protocol."""
     names, *rows = (re.split(r"\s{2,}|(?<=\S)\s+(?=\S)", line.strip()) for line in said.lines if line.strip())
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    return [dict(zip(names, row, strict=False)) for row in rows]
 
 
 # --- telling ------------------------------------------------------------------------------------------------------

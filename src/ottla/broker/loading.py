@@ -130,8 +130,10 @@ class Loading:
         except CorruptRecords as error:
             self._reload(tenure, str(error))
             return _SLICE_BYTES
-        # The first batch may begin before the offset that was asked for.
-        tenure.replay(record for record in records if record.offset >= tenure.at)
+        if records and records[0].offset < tenure.at:
+            # The first batch may begin before the offset that was asked for.
+            records = [record for record in records if record.offset >= tenure.at]
+        tenure.replay(records)
         if passed <= tenure.at or passed >= tenure.end:
             self._waiting.pop(tenure, None)
             tenure.loaded()

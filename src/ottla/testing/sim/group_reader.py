@@ -6,6 +6,7 @@ give a partition up. Where a member begins, others must have come before: nothin
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 
 from ottla.testing.checkers.partition import Anomaly
@@ -14,7 +15,7 @@ from ottla.testing.sim.cluster_reader import ClusterReader
 from ottla.testing.sim.group_client import AGAIN_MS, GroupClient, GroupStory, Identity, Place, told
 
 
-class GroupReader(ClusterReader):
+class GroupReader(ClusterReader, ABC):
     def __init__(self, story: GroupStory, name: str, life: int, instance_id: str | None) -> None:
         super().__init__(story.common, name, pause_ms=1200, wait_ms=0)
         self.story = story
@@ -35,17 +36,17 @@ class GroupReader(ClusterReader):
     # --- what the protocols say ---------------------------------------------------------------------------------
 
     @property
-    def me(self) -> Identity:
-        raise NotImplementedError
+    @abstractmethod
+    def me(self) -> Identity: ...
 
     @property
+    @abstractmethod
     def is_settled(self) -> bool:
         """Whether it is in the group and has what it was told to have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leave(self) -> None:
         """Tell the coordinator, and end."""
-        raise NotImplementedError
 
     # --- life -----------------------------------------------------------------------------------------------------
 
