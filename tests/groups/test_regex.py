@@ -53,3 +53,8 @@ def test_no_pattern_takes_long(pattern: str) -> None:
         program.fullmatch(name)
     characters = 20 * sum(map(len, LONG))
     assert time.process_time() - begin < 100e-9 * program.programsize * characters
+    # And none of these is slow at all: a thousand of the names.
+    begin = time.process_time()
+    for name in LONG * 250:
+        program.fullmatch(name)
+    assert time.process_time() - begin < 2.0

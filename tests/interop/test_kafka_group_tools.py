@@ -65,6 +65,8 @@ def offsets(broker: BrokerProcess, group: str) -> dict[int, int]:
 def table(said: Said) -> list[dict[str, str]]:
     """Columns between spaces, under their names. The last may be empty: groups that others left have no protocol."""
     names, *rows = (re.split(r"\s{2,}|(?<=\S)\s+(?=\S)", line.strip()) for line in said.lines if line.strip())
+    may_lack = names[-1] == "PROTOCOL"
+    assert all(len(row) in (len(names), len(names) - may_lack) for row in rows), said.out
     return [dict(zip(names, row, strict=False)) for row in rows]
 
 

@@ -218,7 +218,7 @@ class Bug(NamedTuple):
 BUGS = (
     Bug(truncate_by_high_watermark, 30),
     Bug(acknowledge_before_the_isr_has_it, 5),
-    Bug(shrink_the_isr_without_the_store, 20),
+    Bug(shrink_the_isr_without_the_store, 10),
     Bug(skip_the_controllers_fence, 80, _CONTROL),
     Bug(trust_an_unclean_restart, 20, _POWER),
     Bug(forget_an_epoch_without_records, 60, _ELECTIONS),

@@ -14,14 +14,14 @@ import re2
 PATTERN_LENGTH_MAX: Final = 2_000
 #: In RE2's instructions. The largest can take ten milliseconds for the longest name, an ordinary one a thousandth of that.
 PROGRAM_SIZE_MAX: Final = 5_000
-_MEMORY_BYTES: Final = 2 * 1024 * 1024
+_MEMORY_BYTES: Final = 4 * 1024 * 1024
 
 
 class BadPattern(ValueError):
     """No pattern, or one that is too large."""
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=64)
 def compiled(pattern: str) -> Any:
     """The pattern, ready to match. Raises BadPattern."""
     if len(pattern) > PATTERN_LENGTH_MAX:
