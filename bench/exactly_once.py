@@ -85,7 +85,7 @@ def _requests(broker: Brokers, topics: Mapping[str, str], sizes: Sizes) -> Figur
     if answer.error_code.value:
         raise WorkloadFailed(f"{broker.name} gave no producer id: error code {answer.error_code.value}")
     with (
-        RawProducer(port, topics["plain"], SMALL_MESSAGE_BYTES) as plain,
+        RawProducer(port, topics["plain"], SMALL_MESSAGE_BYTES, -1) as plain,
         RawProducer(port, topics["idempotent"], SMALL_MESSAGE_BYTES, answer.producer_id) as idempotent,
     ):
         found = _in_turn(broker, {"plain": plain, "idempotent": idempotent}, sizes.requests)

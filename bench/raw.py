@@ -172,21 +172,27 @@ class RawClient:
 
 
 class RawProducer(RawClient):
-    """Produces one message a request to partition 0 of a topic; with a producer id (of epoch 0) idempotently."""
+    """Produces one message a request to partition 0 of a topic.
 
-    def __init__(self, port: int, topic: str, message_bytes: int, producer_id: int = -1) -> None:
-        request = produce_frame(topic, bytes(message_bytes), producer_id)
+    With a producer id (of epoch 0) idempotently: each batch has the next number, and a CRC of its own. With -1 it does the same
+    work, in vain: of a client that takes longer the broker serves fewer requests at once, and each costs more.
+    """
+
+    def __init__(self, port: int, topic: str, message_bytes: int, producer_id: int | None = None) -> None:
+        request = produce_frame(topic, bytes(message_bytes), -1 if producer_id is None else producer_id)
         super().__init__(port, request, error_position=4 + 1 + 1 + 1 + len(topic) + 1 + 4)
-        self._numbers = producer_id >= 0
+        self._producer_id = producer_id
         batch_bytes = len(one_message_batch(bytes(message_bytes), 0))
         # Behind the batch stand the tags of a partition, its topic and the request, a byte each.
         self._batch = len(request) - 3 - batch_bytes
 
     def _change(self) -> None:
-        if self._numbers:
-            struct.pack_into(">i", self._frame, self._batch + SEQUENCE_POSITION, self._sent)
-            covered = memoryview(self._frame)[self._batch + COVERED_POSITION : -3]
-            struct.pack_into(">I", self._frame, self._batch + COVERED_POSITION - 4, crc32c(bytes(covered)))
+        if self._producer_id is None:
+            return
+        sequence = self._sent if self._producer_id >= 0 else -1
+        struct.pack_into(">i", self._frame, self._batch + SEQUENCE_POSITION, sequence)
+        covered = memoryview(self._frame)[self._batch + COVERED_POSITION : -3]
+        struct.pack_into(">I", self._frame, self._batch + COVERED_POSITION - 4, crc32c(bytes(covered)))
 
 
 class RawReader(RawClient):
