@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ottla.client.cluster import backoff_ms
 from ottla.client.connection import Body, BrokerConnection
-from ottla.client.errors import refused
+from ottla.client.errors import BrokerUnreachable, refused
 from ottla.client.metadata import Node
 from ottla.model.errors import ErrorCode
 
@@ -43,12 +43,18 @@ async def ask_coordinator(
 ) -> tuple[Any, Node]:
     """Ask the coordinator; while one of the `rows` of its answer has an error that passes, ask again. The answer, and whose it is."""
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        node, connection = await find_coordinator(admin, kind, key)
-        answer = await connection.request(api_key, body, version_max=version_max)
-        if attempt == ATTEMPTS_MAX or not any(int(row.error_code) in passing for row in rows(answer)):
-            break
+        try:
+            node, connection = await find_coordinator(admin, kind, key)
+        except BrokerUnreachable:
+            # It has died, and the others do not know yet.
+            if attempt == ATTEMPTS_MAX:
+                raise
+        else:
+            answer = await connection.request(api_key, body, version_max=version_max)
+            if attempt == ATTEMPTS_MAX or not any(int(row.error_code) in passing for row in rows(answer)):
+                return answer, node
         await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
-    return answer, node
+    raise AssertionError("the last attempt returns or raises")
 
 
 async def find_coordinator(admin: AsyncAdmin, kind: Kind, key: str) -> tuple[Node, BrokerConnection]:
