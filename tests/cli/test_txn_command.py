@@ -4,7 +4,6 @@ What hangs is made as it would be in life: a broker stops while transactions are
 """
 
 import itertools
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,9 +16,8 @@ import ottla
 from ottla.client.admin import LATEST
 from ottla.client.metadata import TopicPartition
 from tests.cli.conftest import Run
+from tests.cli.transacting import PATIENCE_S, QUIET, begin, committed, lose_coordinators, reader
 
-PATIENCE_S = 30
-QUIET = {"log_level": 0}
 SETTINGS = {
     "transaction.state.log.num.partitions": "2",
     "offsets.topic.num.partitions": "1",
@@ -29,33 +27,6 @@ SETTINGS = {
 LOST = TopicPartition("lost", 0)
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 _NUMBERS = itertools.count()
-
-
-def begin(address: str, name: str, *places: TopicPartition) -> confluent_kafka.Producer:
-    """A producer whose transaction has a record in each of these."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": name, **QUIET})
-    producer.init_transactions(PATIENCE_S)
-    producer.begin_transaction()
-    for place in places:
-        producer.produce(place.topic, name, partition=place.partition)
-    assert producer.flush(PATIENCE_S) == 0
-    return producer
-
-
-def reader(address: str, group: str = "reader", **more: Any) -> confluent_kafka.Consumer:
-    settings = {"bootstrap.servers": address, "group.id": group, "enable.auto.commit": False, **QUIET, **more}
-    return confluent_kafka.Consumer(settings)
-
-
-def committed(address: str, place: TopicPartition) -> list[bytes]:
-    """What a reader of committed records sees, up to the last stable offset."""
-    consumer = reader(address, **{"isolation.level": "read_committed", "enable.partition.eof": True})
-    consumer.assign([confluent_kafka.TopicPartition(place.topic, place.partition, 0)])
-    values = []
-    while (message := consumer.poll(PATIENCE_S)).error() is None:
-        values.append(message.value())
-    consumer.close()
-    return values
 
 
 def leave_open(home: Path) -> None:
@@ -81,8 +52,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """In its second life, in which nobody knows of those transactions."""
     home = tmp_path_factory.mktemp("data")
     leave_open(home)
-    for folder in home.glob("__transaction_state-*"):
-        shutil.rmtree(folder)
+    lose_coordinators(home)
     with ottla.Broker(data_dir=str(home), config=SETTINGS) as broker:
         yield broker
 
