@@ -3,10 +3,13 @@
 import asyncio
 from typing import Any
 
+import confluent_kafka
 import pytest
 
+import ottla
+from ottla.client import transactions
 from ottla.client.admin import AsyncAdmin
-from ottla.client.errors import UnsupportedVersion
+from ottla.client.errors import InvalidRequest, TopicNotFound, UnsupportedVersion
 from ottla.client.metadata import TopicPartition
 from ottla.client.settings import Client
 from ottla.client.transactions import LIST_TRANSACTIONS, ProducerState, TransactionInfo, is_known
@@ -61,3 +64,42 @@ def test_a_broker_that_does_not_know_a_filter_is_not_asked(
             asyncio.run(listing())
     else:
         asyncio.run(listing())
+
+
+def test_a_state_that_no_broker_knows_is_refused(ottla_address: str) -> None:
+    with ottla.Admin(ottla_address) as admin, pytest.raises(InvalidRequest, match="no state Sleeping"):
+        admin.list_transactions(states=["Sleeping", "Ongoing"])
+
+
+def test_partitions_that_are_not_there(ottla_address: str, topic_name: str) -> None:
+    with ottla.Admin(ottla_address) as admin:
+        admin.create_topic(topic_name, 1)
+        assert admin.describe_producers([TopicPartition(topic_name, 0)]) == {
+            TopicPartition(topic_name, 0): []
+        }
+        for place in (TopicPartition(topic_name, 1), TopicPartition("nowhere", 0)):
+            with pytest.raises(TopicNotFound, match=place.topic):
+                admin.describe_producers([place])
+
+
+def test_what_ends_while_it_is_looked_for_does_not_hang(
+    ottla_address: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TopicPartition(topic_name, 0)
+    settings = {"bootstrap.servers": ottla_address, "transactional.id": topic_name, "log_level": 0}
+    producer = confluent_kafka.Producer(settings)
+    producer.init_transactions(30)
+    original = transactions.list_transactions
+
+    async def ended_just_before(admin: AsyncAdmin, **filters: Any) -> Any:
+        await asyncio.to_thread(producer.commit_transaction, 30)
+        return await original(admin, **filters)
+
+    with ottla.Admin(ottla_address) as admin:
+        admin.create_topic(topic_name, 1)
+        producer.begin_transaction()
+        producer.produce(topic_name, b"x", partition=0)
+        assert producer.flush(30) == 0
+        assert admin.find_hanging_transactions([place]) == []
+        monkeypatch.setattr(transactions, "list_transactions", ended_just_before)
+        assert admin.find_hanging_transactions([place]) == []
