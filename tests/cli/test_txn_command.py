@@ -16,7 +16,7 @@ import ottla
 from ottla.client.admin import LATEST
 from ottla.client.metadata import TopicPartition
 from tests.cli.conftest import Run
-from tests.cli.transacting import PATIENCE_S, QUIET, begin, committed, lose_coordinators, reader
+from tests.cli.transacting import PATIENCE_S, QUIET, TIMEOUT_MS, begin, committed, lose_coordinators, reader
 
 SETTINGS = {
     "transaction.state.log.num.partitions": "2",
@@ -122,11 +122,13 @@ def test_a_transaction_is_described_with_its_partitions(
 ) -> None:
     producer = begin(address, name, place)
     told = run("txn", "describe", name, "--json").json
-    assert (told["state"], told["timeout_ms"], told["coordinator"]) == ("Ongoing", 60_000, 1)
+    assert (told["state"], told["timeout_ms"], told["coordinator"]) == ("Ongoing", TIMEOUT_MS, 1)
     assert told["partitions"] == [{"topic": place.topic, "partition": 0}]
     assert abs(told["started_ms"] - time.time() * 1000) < PATIENCE_S * 1000
     words = run("txn", "describe", name).out
-    assert f"{name}  Ongoing" in words and "time-out 1m" in words and " ago" in words and place.topic in words
+    assert (
+        f"{name}  Ongoing" in words and "time-out 10m" in words and " ago" in words and place.topic in words
+    )
     [row] = run("txn", "describe", "--topic", place.topic, "--json").json
     assert (row["producer_id"], row["start_offset"]) == (told["producer_id"], 0)
     producer.commit_transaction(PATIENCE_S)

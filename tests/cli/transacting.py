@@ -9,12 +9,18 @@ import confluent_kafka
 from ottla.client.metadata import TopicPartition
 
 PATIENCE_S = 30
+#: Longer than any test.
+TIMEOUT_MS = 600_000
 QUIET = {"log_level": 0}
 
 
 def begin(address: str, name: str, *places: TopicPartition) -> confluent_kafka.Producer:
     """A producer whose transaction has a record in each of these."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": address, "transactional.id": name, **QUIET})
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": address, "transactional.id": name, "transaction.timeout.ms": TIMEOUT_MS, **QUIET,
+        }
+    )  # fmt: skip
     producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for place in places:

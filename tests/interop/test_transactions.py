@@ -41,7 +41,7 @@ def begin(broker: BrokerProcess, name: str, topic: str) -> int:
     with Wire(broker.address) as wire:
         wire.ask(10, 4, key_type=1, coordinator_keys=[name])
         known = wire.ask(
-            22, 4, transactional_id=name, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1
+            22, 4, transactional_id=name, transaction_timeout=600_000, producer_id=-1, producer_epoch=-1
         )
         batch = encode_batch(
             [Record(0, 1, None, name.encode())], producer_id=known.producer_id, producer_epoch=0, base_sequence=0,
