@@ -4,7 +4,8 @@ Without that a batch that comes late would begin a transaction that nobody ends.
 whether they have added the partition, for those of version 2 it adds it now. The answer holds only if nobody else has led the
 partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own. In version 2 it may be that
 of the one before, and an own one has a higher epoch, which refuses the batch. What a producer sends while it is being asked for
-waits behind that, so that its batches keep their order.
+waits behind that, so that its batches keep their order. What was refused in passing comes again: of a producer that a partition has
+never heard of, which might begin anywhere, nothing that it sent after that is taken before it.
 
 Called by `api/produce.py` and `api/txn_offset_commit.py`.
 """
@@ -40,6 +41,10 @@ _PATIENCE_MS: Final = 100
 #: What is kept of requests that wait. Beyond it others are refused, and come again.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
+#: Of how many producers and partitions it is remembered what was sent first. Most are forgotten with their first batch.
+_LOWEST_MAX: Final = 10_000
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
 Codes: TypeAlias = dict[Place, ErrorCode]
 Done: TypeAlias = Callable[[Mapping[Place, ErrorCode]], None]
 
@@ -50,12 +55,19 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-class _Guard(NamedTuple):
+class _Guard:
     """What may happen to a partition while it is asked for."""
 
-    replica: Replica
-    leader_epoch: int
-    is_marked: bool = False
+    __slots__ = ("_leader_epoch", "_replica", "is_marked")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._leader_epoch = replica.leader_epoch
+        self.is_marked = False
+
+    @property
+    def is_moved(self) -> bool:
+        return self._replica.leader_epoch != self._leader_epoch
 
 
 class Verification:
@@ -65,8 +77,10 @@ class Verification:
         self._lines: dict[Producer, deque[Callable[[], None]]] = {}
         #: How much is kept of requests that wait.
         self.held_bytes = 0
-        #: By place and producer id.
-        self._guards: dict[tuple[Place, int], _Guard] = {}
+        #: By place and producer id: those who are asked for. There may be two, if one has come after the other.
+        self._guards: dict[tuple[Place, int], dict[Producer, _Guard]] = {}
+        #: The same: the epoch and the lowest sequence of what was sent and not taken yet.
+        self._lowest: dict[tuple[Place, int], tuple[int, int]] = {}
 
     def is_busy(self, producer: Producer) -> bool:
         """Whether something of this producer is being asked for."""
@@ -87,7 +101,7 @@ class Verification:
         assert producer not in self._lines
         self._lines[producer] = deque()
         for place, replica in replicas.items():
-            self._guards[place, producer.producer_id] = _Guard(replica, replica.leader_epoch)
+            self._guards.setdefault((place, producer.producer_id), {})[producer] = _Guard(replica)
         places = frozenset(replicas)
         give_up_ms = self._broker.now_ms + _PATIENCE_MS
 
@@ -108,17 +122,39 @@ class Verification:
 
     def marked(self, place: Place, producer_id: int) -> None:
         """A marker has come: what was asked for before it is not for what comes after it."""
-        guard = self._guards.get((place, producer_id))
-        if guard is not None:
-            self._guards[place, producer_id] = guard._replace(is_marked=True)
+        for guard in self._guards.get((place, producer_id), {}).values():
+            guard.is_marked = True
+
+    # --- the first batch ----------------------------------------------------------------------------------------
+
+    def sent(self, place: Place, producer: Producer, sequence: int) -> None:
+        """A batch has come that the partition must not take before the coordinator is asked."""
+        key = (place, producer.producer_id)
+        epoch, lowest = self._lowest.get(key, (-1, 0))
+        if producer.producer_epoch > epoch:
+            self._lowest[key] = (producer.producer_epoch, sequence)
+            if len(self._lowest) > _LOWEST_MAX:
+                del self._lowest[next(iter(self._lowest))]
+        elif producer.producer_epoch == epoch and _is_behind(sequence, lowest):
+            self._lowest[key] = (epoch, sequence)
+
+    def is_first(self, place: Place, producer: Producer, sequence: int) -> bool:
+        """Whether nothing was sent before this batch that will come again."""
+        epoch, lowest = self._lowest.get((place, producer.producer_id), (-1, 0))
+        return producer.producer_epoch != epoch or not _is_behind(lowest, sequence)
+
+    def taken(self, place: Place, producer_id: int) -> None:
+        """The partition has a batch of the producer: from now on it knows what comes next."""
+        self._lowest.pop((place, producer_id), None)
+
+    # --- the answer ---------------------------------------------------------------------------------------------
 
     def _finish(self, producer: Producer, codes: Codes, done: Done, *, is_guarded: bool) -> None:
         for place, code in codes.items():
-            guard = self._guards.pop((place, producer.producer_id), None)
+            guard = self._unguard(place, producer)
             if code is not ErrorCode.NONE:
                 continue
-            if guard is None or guard.replica.leader_epoch != guard.leader_epoch:
-                # It is none if somebody else has come under the same producer id.
+            if guard.is_moved:
                 codes[place] = ErrorCode.NOT_COORDINATOR
             elif guard.is_marked and is_guarded:
                 codes[place] = ErrorCode.INVALID_TXN_STATE
@@ -130,6 +166,13 @@ class Verification:
             if behind is not None:
                 behind.extend(line)
                 return
+
+    def _unguard(self, place: Place, producer: Producer) -> _Guard:
+        guards = self._guards[place, producer.producer_id]
+        guard = guards.pop(producer)
+        if not guards:
+            del self._guards[place, producer.producer_id]
+        return guard
 
     # --- the coordinator ----------------------------------------------------------------------------------------
 
@@ -199,6 +242,11 @@ class _Reply:
             self._broker.put_off(lambda: self._done(codes))
         else:
             self._done(codes)
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Whether it is the smaller of two sequences, which begin again from 0 after the largest."""
+    return 0 < (other - sequence) & _SEQUENCE_MASK < 1 << 30
 
 
 def _row(producer: Producer, places: Collection[Place], adds: bool) -> dict[str, Any]:
