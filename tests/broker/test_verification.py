@@ -76,6 +76,8 @@ class Remote:
 @pytest.fixture
 def remote(driver: Any, client: Any) -> Remote:
     client.create("t", 2)
+    # Before the other broker is there: all groups are coordinated here.
+    client.ask(10, 4, key_type=0, coordinator_keys=["g"])
     return Remote(driver)
 
 
@@ -375,3 +377,29 @@ def test_a_later_epoch_may_begin_anew(driver: Any, batch: Any, remote: Remote) -
     remote.answer()
     # It goes by what this epoch has sent.
     assert codes(tx) == [NOT_ENOUGH, 0]
+
+
+def commit_offsets(tx: Transactor, *topics: str) -> None:
+    rows = [
+        {
+            "name": topic,
+            "partitions": [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}],
+        }
+        for topic in topics
+    ]
+    fields = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+    tx.client.send(28, tx.versions[28], **tx.who, group_id="g", topics=rows, **fields)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_offsets_of_a_topic_that_is_deleted_meanwhile(
+    version: int, driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    tx = begun(driver, batch, version)
+    commit_offsets(tx, "t")
+    assert len(remote.asked) == 1 and not tx.client.answers
+    client.ask(20, 5, topic_names=["t"], timeout=1000)
+    remote.answer()
+    [answer] = tx.client.answers
+    assert answer.topics[0].partitions[0].error_code == UNKNOWN
+    assert not driver.broker.verification._lines

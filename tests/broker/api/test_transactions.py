@@ -171,6 +171,21 @@ def test_offsets_count_when_their_transaction_is_committed(
     assert fetched(True) == (0, 7)
 
 
+@BOTH
+def test_a_group_that_is_deleted_does_not_come_back_with_a_transaction(
+    version: int, transactor: Any, client: Any
+) -> None:
+    client.ask(10, 4, key_type=0, coordinator_keys=["g"])
+    tx = transactor(version=version)
+    if version == 1:
+        assert tx.add_offsets("g") == 0
+    assert tx.commit_offsets("g", {("t", 0): 5}) == 0
+    [row] = client.ask(42, 2, groups_names=["g"]).results
+    assert row.error_code == 0
+    assert tx.end(commit=True) == 0
+    assert client.ask(16, 4, states_filter=[]).groups == ()
+
+
 def test_offsets_of_a_group_that_was_not_added_are_refused(transactor: Any, client: Any) -> None:
     client.ask(10, 4, key_type=0, coordinator_keys=["g"])
     tx = transactor()
