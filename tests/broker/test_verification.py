@@ -28,7 +28,7 @@ class Remote:
             [
                 r.Broker(2, 1, "127.0.0.1", 9093),
                 r.Topic("__transaction_state", STATE_TOPIC),
-                r.Partition(STATE_TOPIC, 0, (2,), isr=(2,), leader=2),
+                r.Partition(STATE_TOPIC, 0, (2,), isr=(2,), leader=2, leader_epoch=1),
             ],
             driver.now_ms,
         )
@@ -97,11 +97,11 @@ def codes(tx: Transactor) -> list[int]:
     return [int(answer.responses[0].partition_responses[0].error_code) for answer in answers]
 
 
-def mark(client: Any, epoch: int, number: int = 0, version: int = 0) -> None:
+def mark(client: Any, epoch: int, number: int = 0, version: int = 0, coordinator_epoch: int = 1) -> None:
     topics = [{"name": "t", "partition_indexes": [number]}]
     marker = {
-        "producer_id": 7, "producer_epoch": epoch, "transaction_result": False, "topics": topics, "coordinator_epoch": 1,
-        "transaction_version": version,
+        "producer_id": 7, "producer_epoch": epoch, "transaction_result": False, "topics": topics,
+        "coordinator_epoch": coordinator_epoch, "transaction_version": version,
     }  # fmt: skip
     [row] = client.ask(WRITE_MARKERS, 2, markers=[marker]).markers[0].topics[0].partitions
     assert row.error_code == 0
@@ -160,6 +160,24 @@ def test_an_answer_that_a_marker_has_overtaken_does_not_count(
     remote.answer()
     assert codes(tx) == [BAD_STATE]
     assert client.fetch("t", 0).last_stable_offset == client.fetch("t", 0).high_watermark == 1
+
+
+def test_a_coordinator_whose_successor_has_written_a_marker_is_not_asked(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    """It may not know that it is none any more, and what has ended since: it would say that the batch belongs to a transaction."""
+    tx = begun(driver, batch, 1)
+    mark(client, 0, coordinator_epoch=2)
+    send(tx, b"late")
+    assert not remote.asked and codes(tx) == [NOT_ENOUGH]
+    driver.broker.committed(
+        [r.Partition(STATE_TOPIC, 0, (2,), isr=(2,), leader=2, leader_epoch=2, partition_epoch=1)],
+        driver.now_ms,
+    )
+    tx.sequences.clear()
+    send(tx, b"late")
+    remote.answer(BAD_STATE)
+    assert codes(tx) == [BAD_STATE]
 
 
 def test_in_version_2_the_epoch_tells(driver: Any, batch: Any, remote: Remote, client: Any) -> None:

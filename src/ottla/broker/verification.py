@@ -2,7 +2,8 @@
 
 Without that a batch that comes late would begin a transaction that nobody ends. For clients of version 1 the coordinator is asked
 whether they have added the partition, for those of version 2 it adds it now. The answer holds only if nobody else has led the
-partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own. In version 2 it may be that
+partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own; nor is a coordinator asked
+whose successor has written one, which this broker has not heard of. In version 2 it may be that
 of the one before, and an own one has a higher epoch, which refuses the batch. What a producer sends while it is being asked for
 waits behind that, so that its batches keep their order. What was refused in passing comes again: of a producer that a partition has
 never heard of, which might begin anywhere, nothing that it sent after that is taken before it.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from ottla.broker.timers import Later
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
 from ottla.transactions.adding import Add
 from ottla.transactions.formats import Place
@@ -68,6 +70,14 @@ class _Guard:
     @property
     def is_moved(self) -> bool:
         return self._replica.leader_epoch != self._leader_epoch
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        try:
+            known = self._replica.log.producers.by_id.get(producer_id)
+        except DiskError:
+            # The append will say what is wrong.
+            return -1
+        return -1 if known is None else known.coordinator_epoch
 
 
 class Verification:
@@ -183,7 +193,11 @@ class Verification:
         number = broker.transactions.partition(producer.transactional_id)
         if number is None:
             return done(dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        leader = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number].leader
+        partition = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number]
+        leader = partition.leader
+        if not adds and partition.leader_epoch < self._newest_coordinator(producer, places):
+            # Whoever leads it now has written a marker: this one does not know yet what has ended.
+            return done(dict.fromkeys(places, ErrorCode.NOT_COORDINATOR))
         if leader == broker.membership.node_id:
             return self._ask_here(producer, places, adds, done)
         node = broker.image.brokers.get(leader)
@@ -200,6 +214,11 @@ class Verification:
         peer = (node.node_id, node.host, node.port)
         broker.outbox.append((ASK, peer, _LANE, _ADD_PARTITIONS, _VERSION, body, answered))
         return None
+
+    def _newest_coordinator(self, producer: Producer, places: Collection[Place]) -> int:
+        """The largest epoch of a coordinator that has written a marker of this producer in some partitions."""
+        guards = [self._guards[place, producer.producer_id][producer] for place in places]
+        return max(guard.coordinator_epoch(producer.producer_id) for guard in guards)
 
     def _ask_here(
         self, producer: Producer, places: frozenset[Place], adds: bool, done: Callable[[Codes], None]
