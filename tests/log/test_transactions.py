@@ -539,3 +539,21 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(bench: Bench)
     writer.write(7, b"c", epoch=2)
     writer.end(7, commit=True, epoch=2)
     assert stable(log) == log.next_offset
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_log_that_begins_anew_has_nothing_open(bench: Bench, reopened: bool) -> None:
+    """A follower that was away until its leader had deleted what follows: the markers were in that, and never come."""
+    log = bench.create(segment_bytes=900)
+    writer = Writer(log)
+    writer.write(1, b"a")
+    log.roll(NOW)
+    writer.write(1, b"b")
+    assert stable(log) == 0
+    bench.remove(log.begin_at(100, NOW))
+    bench.log_start_offset = bench.recovery_point = 100
+    if reopened:
+        log = bench.recover().log
+    assert log.next_offset == 100
+    log.append(batch(b"c"), 0, NOW)
+    assert open_transactions(log) == [] and stable(log) == 101

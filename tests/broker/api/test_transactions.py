@@ -250,6 +250,16 @@ def test_markers_by_hand_end_what_hangs_and_old_coordinators_are_refused(
 
 
 @BOTH
+def test_what_has_ended_is_forgotten_though_nobody_reads(version: int, transactor: Any, driver: Any) -> None:
+    tx = transactor(version=version)
+    for _ in range(20):
+        assert tx.send("t", b"x") == 0
+        assert tx.end(commit=True) == 0
+    transactions = driver.replica("t").log.producers.transactions
+    assert len(transactions._ended) <= 1
+
+
+@BOTH
 def test_who_commits_offsets_must_be_the_member_that_it_says(
     version: int, transactor: Any, client: Any, driver: Any
 ) -> None:
