@@ -134,6 +134,7 @@ class Verification:
         """A marker has come: what was asked for before it is not for what comes after it."""
         for guard in self._guards.get((place, producer_id), {}).values():
             guard.is_marked = True
+        self.taken(place, producer_id)
 
     # --- the first batch ----------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class Verification:
         return producer.producer_epoch != epoch or not _is_behind(lowest, sequence)
 
     def taken(self, place: Place, producer_id: int) -> None:
-        """The partition has a batch of the producer: from now on it knows what comes next."""
+        """The partition has a batch of the producer, or a marker: from now on it knows what comes next."""
         self._lowest.pop((place, producer_id), None)
 
     # --- the answer ---------------------------------------------------------------------------------------------

@@ -171,6 +171,24 @@ def test_offsets_count_when_their_transaction_is_committed(
     assert fetched(True) == (0, 7)
 
 
+def test_the_first_offsets_of_all_are_those_of_a_transaction(transactor: Any, driver: Any) -> None:
+    """Nobody has asked for a group's coordinator yet, and this client does so only when the group is part of the transaction."""
+    tx = transactor()
+    assert tx.add_offsets("g") == 0
+    tx.client.ask(10, 4, key_type=0, coordinator_keys=["g"])
+    assert tx.commit_offsets("g", {("t", 0): 5}) == 0
+    assert tx.end(commit=True) == 0
+    assert committed_offsets(tx.client, "g") == {("t", 0): 5}
+
+
+def test_transactional_ids_stay_where_they_are(transactor: Any, client: Any) -> None:
+    transactor()
+    topics = [{"name": "__transaction_state", "count": 9, "assignments": None}]
+    [row] = client.ask(37, 3, topics=topics, timeout=1000, validate_only=False).results
+    invalid_partitions = 37
+    assert row.error_code == invalid_partitions
+
+
 @BOTH
 def test_a_group_that_is_deleted_does_not_come_back_with_a_transaction(
     version: int, transactor: Any, client: Any
