@@ -12,7 +12,7 @@ from ottla.wire.encode import response_encoder
 from tests.broker.api.transactors import Transactor
 
 ADD, ADD_VERSION, WRITE_MARKERS, BAD_STATE, NOT_ENOUGH, BAD_EPOCH, CONCURRENT = 24, 5, 27, 48, 19, 47, 51
-OUT_OF_ORDER, BAD_MAPPING, UNKNOWN = 45, 49, 3
+OUT_OF_ORDER, BAD_MAPPING, UNKNOWN, NOT_ATTEMPTED = 45, 49, 3, 55
 STATE_TOPIC = b"s" * 16
 
 
@@ -206,6 +206,17 @@ def test_a_coordinator_that_does_not_answer_is_told_as_something_that_passes(
     remote.answer(90)
     assert codes(tx) == [BAD_EPOCH]
     assert client.fetch("t", 0).high_watermark == 0
+
+
+@pytest.mark.parametrize("code", [UNKNOWN, NOT_ATTEMPTED])
+def test_a_coordinator_that_has_not_heard_of_the_topic_yet(
+    code: int, driver: Any, batch: Any, remote: Remote
+) -> None:
+    """It refuses what was asked for together with that topic, too, by a code that clients do not try again on."""
+    tx = begun(driver, batch, 2)
+    send(tx, b"one")
+    remote.answer(code)
+    assert codes(tx) == [NOT_ENOUGH]
 
 
 def test_while_a_transaction_ends_the_next_ones_first_batch_is_asked_for_again(

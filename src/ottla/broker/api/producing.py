@@ -35,9 +35,11 @@ _MAGIC_FIELD: Final = 3
 _ATTRIBUTES_FIELD: Final = 5
 _PRODUCER_FIELD: Final = 9
 
-#: What passes, of a coordinator that is elsewhere, loads, or is out of reach.
+#: What passes, of a coordinator that is elsewhere, loads, is out of reach, or has not heard of a topic yet that is led here.
 _PASSING: Final = frozenset(
     {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
