@@ -2,7 +2,8 @@
 
 A partition in which the transaction is open already needs no asking. For the others the coordinator is asked (`verification.py`), and
 the request waits, with a copy of its records. Clients before version 12 have added their partitions themselves; for later ones
-that is done here (KIP-890). What a coordinator says in passing is told as NOT_ENOUGH_REPLICAS, on which every client tries again.
+that is done here (KIP-890). A request with batches of several producers, or of a transaction that it does not name, is refused whole,
+as Kafka does: its other batches belong to the same mistake. What a coordinator says in passing is told as NOT_ENOUGH_REPLICAS, on which every client tries again.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from ottla.replication.replica import Replica
     from ottla.transactions.formats import Place
 
-#: From this version on partitions are added to the transaction by its first batch.
-_ADDS_SINCE: Final = 12
+#: From this version on partitions are added to the transaction by its first batch, and each transaction has an epoch of its own.
+ADDS_SINCE: Final = 12
 #: Before this version nobody knows TRANSACTION_ABORTABLE.
 _ABORTABLE_SINCE: Final = 11
 
+#: Where the magic and the low byte of the attributes stand in a batch.
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_LOW_AT: Final = 22
 _MAGIC_FIELD: Final = 3
 _ATTRIBUTES_FIELD: Final = 5
 _PRODUCER_FIELD: Final = 9
@@ -85,7 +89,7 @@ class Transactional:
             refusal = Refusal(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the request has batches of more than one producer"
             )
-            return self._finish(dict.fromkeys(places, refusal))
+            return self._answer(refused_all(self._broker, self._call, self._request, refusal))
         if not producers:
             # It names a transaction and has no batch of one, or none of ours.
             return self._finish(NOBODY)
@@ -100,7 +104,7 @@ class Transactional:
             return self._finish(dict.fromkeys(places, refusal))
         if verification.waits(producer, self._look):
             return None
-        adds = self._call.version >= _ADDS_SINCE
+        adds = self._call.version >= ADDS_SINCE
         return verification.verify(producer, new, adds=adds, done=self._verified)
 
     def _named(self) -> tuple[set[Producer], dict[Place, Replica]]:
@@ -146,13 +150,15 @@ class Transactional:
 
     def _finish(self, refused: Mapping[Place, Refusal]) -> None:
         broker = self._broker
-        self._is_finished = True
         broker.verification.held_bytes -= self._held_bytes
-        response = self._append(broker, self._call, self._request, broker.now_ms, refused)
+        self._answer(self._append(broker, self._call, self._request, broker.now_ms, refused))
+
+    def _answer(self, response: Response) -> None:
+        self._is_finished = True
         if not self._is_late:
             self._outcome = response
         elif response is not WAIT and response is not SILENT:
-            broker.answer(self._call, response)
+            self._broker.answer(self._call, response)
 
     def _keep(self) -> None:
         """The frame that the records stand in is valid no longer than the call."""
@@ -175,6 +181,42 @@ class Transactional:
             for partition in topic.partition_data
         )
         self._broker.verification.held_bytes += self._held_bytes
+
+
+def has_transactional(request: Any) -> bool:
+    """Whether any of its batches says that it belongs to a transaction."""
+    return any(
+        records is not None
+        and len(records) > _ATTRIBUTES_LOW_AT
+        and records[_MAGIC_AT] == MAGIC
+        and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL_BIT
+        for topic in request.topic_data
+        for records in (partition.records for partition in topic.partition_data)
+    )
+
+
+def refused_all(broker: Broker, call: Call, request: Any, refusal: Refusal) -> Response:
+    """The answer to a request of which nothing is appended."""
+    if not request.acks:
+        # Without an answer this is the only way to tell.
+        broker.close(call.connection, "a produce with acks=0 failed")
+        return SILENT
+    key = "topic_id" if call.version >= 13 else "name"
+    return {
+        "responses": [
+            {
+                key: topic.topic_id.bytes if call.version >= 13 and topic.topic_id else getattr(topic, key),
+                "partition_responses": [
+                    {
+                        "index": partition.index, "error_code": refusal.code, "base_offset": -1,
+                        "error_message": refusal.message,
+                    }
+                    for partition in topic.partition_data
+                ],
+            }
+            for topic in request.topic_data
+        ]
+    }  # fmt: skip
 
 
 def _is_open(replica: Replica, producer: Producer) -> bool:
