@@ -1,45 +1,21 @@
 """What our broker answers to requests about transactions that nobody should send is what Apache Kafka answers: the same table
 (`tests/broker/api/mischief.py`) against a Kafka. Where Kafka does otherwise the table says so, and why."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.broker.api.mischief import ATTEMPTS, SETTINGS, Scene, codes_of
-from tests.crash.broker_process import Wire
+from tests.interop.by_hand import There
 from tests.interop.kafka_directory import running
 from tests.interop.programs import Java
 
 
-class There:
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._wires: list[Wire] = []
-
-    @property
-    def now_ms(self) -> int:
-        return int(time.time() * 1000)
-
-    def connect(self) -> Wire:
-        self._wires.append(Wire(self._address))
-        return self._wires[-1]
-
-    def wait(self) -> None:
-        time.sleep(0.05)
-
-    def close(self) -> None:
-        for wire in self._wires:
-            wire.socket.close()
-
-
 @pytest.fixture
 def kafka(java: Java, tmp_path: Path) -> Iterator[There]:
-    with running("4", tmp_path, SETTINGS) as process:
-        there = There(process.address)
+    with running("4", tmp_path, SETTINGS) as process, There(process.address) as there:
         yield there
-        there.close()
 
 
 def test_kafka_refuses_the_same_with_the_same_errors(kafka: There) -> None:
