@@ -185,14 +185,17 @@ class Transactional:
 
 def has_transactional(request: Any) -> bool:
     """Whether any of its batches says that it belongs to a transaction."""
-    return any(
-        records is not None
-        and len(records) > _ATTRIBUTES_LOW_AT
-        and records[_MAGIC_AT] == MAGIC
-        and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL_BIT
-        for topic in request.topic_data
-        for records in (partition.records for partition in topic.partition_data)
-    )
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            records = partition.records
+            if (
+                records
+                and len(records) > _ATTRIBUTES_LOW_AT
+                and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL_BIT
+                and records[_MAGIC_AT] == MAGIC
+            ):
+                return True
+    return False
 
 
 def refused_all(broker: Broker, call: Call, request: Any, refusal: Refusal) -> Response:
