@@ -200,13 +200,14 @@ class PartitionLog:
                 raise Refusal(
                     ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence"
                 )
+            producers = self.producers
             if has_new_epoch:
-                self.producers.check_first(producer_id, sequence)
-            repeated = self.producers.check(producer_id, producer_epoch, sequence, count)
+                producers.check_first(producer_id, sequence)
+            repeated = producers.check(producer_id, producer_epoch, sequence, count)
             if repeated is not None:
                 return Appended(repeated[2], repeated[3], _NO_TIMESTAMP, True)
-            if self.producers.transactions is not None and not attributes & TRANSACTIONAL_BIT:
-                self.producers.check_outside(producer_id)
+            if producers.transactions is not None and not attributes & TRANSACTIONAL_BIT:
+                producers.check_outside(producer_id)
         elif attributes & TRANSACTIONAL_BIT:
             raise no_producer()
 
@@ -227,7 +228,7 @@ class PartitionLog:
             data, size, self.next_offset + delta, max_time, leader_epoch, now_ms, append_time
         )
         if producer_id >= 0:
-            self.producers.appended(
+            producers.appended(
                 producer_id, producer_epoch, sequence, count, appended[0], appended[1], now_ms,
                 attributes & TRANSACTIONAL_BIT,
             )  # fmt: skip
@@ -512,7 +513,7 @@ class PartitionLog:
         """The aborted transactions that have records in a slice from `offset` on, bounded by `end_offset`."""
         if not self.has_aborted:
             return []
-        return find_aborted(self.segments[self.segment_for(offset) :], offset, end_offset, piece)
+        return find_aborted(self.segments, self.segment_for(offset), offset, end_offset, piece)
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than this; None if all are."""
