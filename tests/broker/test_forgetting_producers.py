@@ -46,7 +46,10 @@ def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open(
     assert client.produce("t", batch(b"one", **sent, base_sequence=0)).error_code == 0
     driver.advance(EXPIRY_MS - CHECK_MS)
     # Whoever is heard of is remembered, even if it only repeats nothing new.
-    assert client.produce("t", batch(b"two", producer_id=8_000, producer_epoch=0, base_sequence=0)).error_code == 0
+    assert (
+        client.produce("t", batch(b"two", producer_id=8_000, producer_epoch=0, base_sequence=0)).error_code
+        == 0
+    )
     assert known(driver) == snapshots(driver) | {8_000} == {tx.producer_id, 7_000, 8_000}
     driver.advance(2 * CHECK_MS)
     assert known(driver) == {tx.producer_id, 8_000}

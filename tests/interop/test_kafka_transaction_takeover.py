@@ -143,7 +143,8 @@ def left(java: Java, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Left]
             before = made[name].epoch
             assert made[name].end(commit=is_kept) == 0 and made[name].epoch == before + 1
             wait_until(
-                lambda name=name: state_of(kafka.address, name).startswith("Complete"), "it has ended"  # type: ignore[misc]
+                lambda name=name: state_of(kafka.address, name).startswith("Complete"),
+                "it has ended",  # type: ignore[misc]
             )
         kill(kafka)
     data = home / "data"
@@ -257,4 +258,10 @@ def test_ottla_goes_on_with_kafkas_transactions(left: Left, java: Java, tmp_path
     )
     states = set(re.findall(r'"transactionalId":"([\w-]+)".*?"transactionStatus":(\d)', told))
     assert {name for name, _state in states} == {*made, "new", "first"}
-    assert {("new", "0"), ("abandoned", "3"), ("abandoned", "4"), (COMMITTED, "2"), (COMMITTED, "4")} <= states
+    assert {
+        ("new", "0"),
+        ("abandoned", "3"),
+        ("abandoned", "4"),
+        (COMMITTED, "2"),
+        (COMMITTED, "4"),
+    } <= states

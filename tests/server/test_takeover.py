@@ -166,7 +166,11 @@ def test_transactions_in_folders_keep_their_producer_ids_and_coordinators_their_
     (directory / "orders-0" / "00000000000000000008.snapshot").write_bytes(producers.render())
     with Broker(str(directory)) as broker, Peer(broker.address) as peer:
         [state] = peer.ask(65, 0, transactional_ids=["teller"]).transaction_states
-        assert (state.producer_id, state.producer_epoch, state.transaction_state) == (77_000, 4, "CompleteCommit")
+        assert (state.producer_id, state.producer_epoch, state.transaction_state) == (
+            77_000,
+            4,
+            "CompleteCommit",
+        )
         [topic] = peer.ask(METADATA, topics=({"name": "__transaction_state"},)).topics
         assert topic.partitions[0].leader_epoch == 42
     assert journal(directory).next_producer_id == 79_000

@@ -35,7 +35,9 @@ class Cluster(Quiet):
         return self.note(asked)
 
     def note(self, asked: list[list[Any]]) -> int:
-        got = [each[0].producer_id for each in asked if each and each[0] is not None and not each[0].error_code]
+        got = [
+            each[0].producer_id for each in asked if each and each[0] is not None and not each[0].error_code
+        ]
         self.given += got
         return len(got)
 

@@ -218,11 +218,7 @@ class Round(Harness):
                     late.add((topic, number))
         for replica in self.broker.hosting.replicas():
             transactions = replica.log.producers.transactions if replica.opened else None
-            if (
-                transactions is not None
-                and transactions.open
-                and (replica.topic, replica.number) not in late
-            ):
+            if transactions is not None and transactions.open and (replica.topic, replica.number) not in late:
                 raise Failed(f"{replica.topic}-{replica.number} has a transaction that nobody ends")
 
     def _end(self) -> None:
