@@ -156,8 +156,13 @@ class PartitionLog:
 
     # --- append ---------------------------------------------------------------------------------------------
 
-    def append(self, batch: bytes, leader_epoch: int, now_ms: int) -> Appended:
-        """Validate one batch from a client, give it its offsets and write it. Raises Refusal; then nothing changed."""
+    def append(
+        self, batch: bytes, leader_epoch: int, now_ms: int, *, has_new_epoch: bool = False
+    ) -> Appended:
+        """Validate one batch from a client, give it its offsets and write it. Raises Refusal; then nothing changed.
+
+        `has_new_epoch`: its producer has another epoch in each transaction, and begins each at sequence 0 (KIP-890).
+        """
         size = len(batch)
         config = self.config
         if size < HEADER_BYTES:
@@ -196,6 +201,8 @@ class PartitionLog:
                     ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence"
                 )
             producers = self.producers
+            if has_new_epoch:
+                producers.check_first(producer_id, sequence)
             repeated = producers.check(producer_id, producer_epoch, sequence, count)
             if repeated is not None:
                 return Appended(repeated[2], repeated[3], _NO_TIMESTAMP, True)

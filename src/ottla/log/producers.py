@@ -22,6 +22,8 @@ from ottla.model.limits import PRODUCER_BATCHES_REMEMBERED
 _HEAD: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
+#: The epoch of the coordinator that has written no marker yet.
+NO_COORDINATOR: Final = -1
 
 #: (first sequence, last sequence, base offset, last offset, timestamp)
 Batch: TypeAlias = tuple[int, int, int, int, int]
@@ -38,7 +40,7 @@ class Producer:
         self.next_sequence = -1
         self.timestamp = -1
         #: Of the coordinator that wrote the last marker.
-        self.coordinator_epoch = -1
+        self.coordinator_epoch = NO_COORDINATOR
         #: The first offset of the open transaction, -1 without one.
         self.transaction_start = -1
 
@@ -143,6 +145,15 @@ class Producers:
         if producer is not None and epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
 
+    def check_first(self, producer_id: int, sequence: int) -> None:
+        """Refuse what does not begin at 0 of a producer that is not known here, and whose epoch is new with every transaction
+        (KIP-890): something before it is missing. Of others it may be that they were forgotten."""
+        if sequence and producer_id not in self.by_id:
+            raise Refusal(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} begins its transaction with sequence {sequence} instead of 0",
+            )
+
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction of this producer, as it is in this epoch, has begun here and not ended."""
         producer = self.by_id.get(producer_id)
@@ -158,6 +169,8 @@ class Producers:
         """
         producer = self.by_id.get(producer_id)
         if producer is None:
+            if coordinator_epoch < NO_COORDINATOR:
+                raise _old_coordinator(producer_id, coordinator_epoch, NO_COORDINATOR)
             return
         if epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
@@ -167,11 +180,7 @@ class Producers:
                 f"producer {producer_id} is at its next transaction: the marker of epoch {epoch} has been written",
             )
         if coordinator_epoch < producer.coordinator_epoch:
-            raise Refusal(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a coordinator of epoch {coordinator_epoch} ends a transaction of producer {producer_id}, "
-                f"but a newer one has epoch {producer.coordinator_epoch}",
-            )
+            raise _old_coordinator(producer_id, coordinator_epoch, producer.coordinator_epoch)
 
     def ended(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int
@@ -276,6 +285,13 @@ class Producers:
         if self.transactions is not None:
             for first_offset, producer_id in begun:
                 self.transactions.begin(first_offset, producer_id)
+
+
+def _old_coordinator(producer_id: int, epoch: int, current: int) -> Refusal:
+    return Refusal(
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        f"a coordinator of epoch {epoch} ends a transaction of producer {producer_id}, but a newer one has epoch {current}",
+    )
 
 
 def _old_epoch(producer_id: int, epoch: int, current: int) -> Refusal:

@@ -3,8 +3,9 @@
 A partition in which the transaction is open already needs no asking. For the others the coordinator is asked (`verification.py`), and
 the request waits, with a copy of its records. What was open and has ended meanwhile, or is led here only since then, was not asked for,
 and must come again. Clients before version 12 have added their partitions themselves; for later ones that is done here (KIP-890).
-What a coordinator says in passing is told as NOT_ENOUGH_REPLICAS, on which every client tries again; CONCURRENT_TRANSACTIONS to those
-of version 12 as it is.
+A request with batches of several producers, or of a transaction that it does not name, is refused whole, as Kafka does: its other
+batches belong to the same mistake. What a coordinator says in passing is told as NOT_ENOUGH_REPLICAS, on which every client tries again;
+CONCURRENT_TRANSACTIONS to those of version 12 as it is.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
     from ottla.replication.replica import Replica
     from ottla.transactions.formats import Place
 
-#: From this version on partitions are added to the transaction by its first batch.
-_ADDS_SINCE: Final = 12
+#: From this version on partitions are added to the transaction by its first batch, and each transaction has an epoch of its own.
+ADDS_SINCE: Final = 12
 #: Before this version nobody knows TRANSACTION_ABORTABLE.
 _ABORTABLE_SINCE: Final = 11
 
+#: Where the magic and the low byte of the attributes stand in a batch.
+_MAGIC_AT: Final = 16
+_ATTRIBUTES_LOW_AT: Final = 22
 _MAGIC_FIELD: Final = 3
 _ATTRIBUTES_FIELD: Final = 5
 _PRODUCER_FIELD: Final = 9
@@ -86,7 +90,7 @@ class Transactional:
     def _look(self) -> None:
         producers, places = self._named()
         if len(producers) > 1:
-            return self._finish(dict.fromkeys(places, _too_many()))
+            return self._answer(refused_all(self._broker, self._call, self._request, _too_many()))
         if not producers:
             # It names a transaction and has no batch of one, or none of ours.
             return self._finish(NOBODY)
@@ -103,7 +107,7 @@ class Transactional:
             return self._finish(dict.fromkeys(places, refusal))
         if verification.waits(producer, self._look):
             return None
-        adds = self._call.version >= _ADDS_SINCE
+        adds = self._call.version >= ADDS_SINCE
         return verification.verify(producer, new, adds=adds, done=partial(self._verified, producer))
 
     def _named(self) -> tuple[set[Producer], dict[Place, tuple[Replica, int]]]:
@@ -161,7 +165,7 @@ class Transactional:
             code = ErrorCode.INVALID_TXN_STATE
         where = f"{place[0]}-{place[1]}"
         if code in _PASSING or (
-            code is ErrorCode.CONCURRENT_TRANSACTIONS and self._call.version < _ADDS_SINCE
+            code is ErrorCode.CONCURRENT_TRANSACTIONS and self._call.version < ADDS_SINCE
         ):
             reason = f"whether {where} belongs to the transaction cannot be told now: {code.name}"
             return Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, reason)
@@ -169,13 +173,15 @@ class Transactional:
 
     def _finish(self, refused: Mapping[Place, Refusal]) -> None:
         broker = self._broker
-        self._is_finished = True
         broker.verification.held_bytes -= self._held_bytes
-        response = self._append(broker, self._call, self._request, broker.now_ms, refused)
+        self._answer(self._append(broker, self._call, self._request, broker.now_ms, refused))
+
+    def _answer(self, response: Response) -> None:
+        self._is_finished = True
         if not self._is_late:
             self._outcome = response
         elif response is not WAIT and response is not SILENT:
-            broker.answer(self._call, response)
+            self._broker.answer(self._call, response)
 
     def _keep(self) -> None:
         """The frame that the records stand in is valid no longer than the call."""
@@ -202,6 +208,45 @@ class Transactional:
 
 def _too_many() -> Refusal:
     return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the request has batches of more than one producer")
+
+
+def has_transactional(request: Any) -> bool:
+    """Whether any of its batches says that it belongs to a transaction."""
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            records = partition.records
+            if (
+                records
+                and len(records) > _ATTRIBUTES_LOW_AT
+                and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL_BIT
+                and records[_MAGIC_AT] == MAGIC
+            ):
+                return True
+    return False
+
+
+def refused_all(broker: Broker, call: Call, request: Any, refusal: Refusal) -> Response:
+    """The answer to a request of which nothing is appended."""
+    if not request.acks:
+        # Without an answer this is the only way to tell.
+        broker.close(call.connection, "a produce with acks=0 failed")
+        return SILENT
+    key = "topic_id" if call.version >= 13 else "name"
+    return {
+        "responses": [
+            {
+                key: topic.topic_id.bytes if call.version >= 13 and topic.topic_id else getattr(topic, key),
+                "partition_responses": [
+                    {
+                        "index": partition.index, "error_code": refusal.code, "base_offset": -1,
+                        "error_message": refusal.message,
+                    }
+                    for partition in topic.partition_data
+                ],
+            }
+            for topic in request.topic_data
+        ]
+    }  # fmt: skip
 
 
 def _is_open(replica: Replica, producer: Producer) -> bool:

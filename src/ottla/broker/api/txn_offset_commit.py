@@ -121,7 +121,7 @@ class _Committing:
         request, version = self._request, self._version
         if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
             raise Refusal(ErrorCode.INVALID_GROUP_ID)
-        if not request.transactional_id or request.producer_id < 0 or request.producer_epoch < 0:
+        if not request.transactional_id:
             raise Refusal(ErrorCode.INVALID_REQUEST)
         tenure = self._broker.groups.writable_tenure(request.group_id)
         if version >= _MEMBERS_SINCE:
