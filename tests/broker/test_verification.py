@@ -433,3 +433,21 @@ def test_offsets_of_a_topic_that_is_deleted_meanwhile(
     [answer] = tx.client.answers
     assert answer.topics[0].partitions[0].error_code == UNKNOWN
     assert not driver.broker.verification._lines
+
+
+def test_a_second_producer_that_shows_itself_late_is_refused_with_the_first(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    """Its topic was not there when the request came. Then all of it is refused, and nothing is kept of it."""
+    tx, other = begun(driver, batch, 1), begun(driver, batch, 1, 8)
+    fields = tx.fields("t", b"one")
+    fields["topic_data"] += other.fields("new", b"two")["topic_data"]
+    tx.client.send(0, tx.versions[0], **fields)
+    assert len(remote.asked) == 1
+    client.create("new")
+    remote.answer()
+    [answer] = tx.client.answers
+    rows = [int(row.error_code) for topic in answer.responses for row in topic.partition_responses]
+    assert rows == [BAD_MAPPING, BAD_MAPPING]
+    assert driver.broker.verification.held_bytes == 0
+    assert client.fetch("t", 0).high_watermark == 0
