@@ -208,6 +208,27 @@ def test_a_coordinator_that_does_not_answer_is_told_as_something_that_passes(
     assert client.fetch("t", 0).high_watermark == 0
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_coordinator_that_says_nothing_is_not_waited_for_as_long_as_its_connection(
+    version: int, driver: Any, batch: Any, remote: Remote, client: Any, values: Any
+) -> None:
+    tx = begun(driver, batch, version)
+    send(tx, b"one")
+    driver.advance(9_000)
+    assert codes(tx) == []
+    driver.advance(2_000)
+    assert codes(tx) == [NOT_ENOUGH] and driver.broker.verification.held_bytes == 0
+    # What it says after all is not heard.
+    remote.answer()
+    assert client.fetch("t", 0).high_watermark == 0
+    tx.sequences.clear()
+    send(tx, b"one")
+    remote.answer()
+    assert codes(tx) == [0]
+    driver.advance(20_000)
+    assert values(client.fetch("t", 0)) == [b"one"] and not driver.broker.verification._guards
+
+
 @pytest.mark.parametrize("code", [UNKNOWN, NOT_ATTEMPTED])
 def test_a_coordinator_that_has_not_heard_of_the_topic_yet(
     code: int, driver: Any, batch: Any, remote: Remote
