@@ -24,7 +24,7 @@ from ottla.log.markers import Marker, append_marker
 from ottla.log.names import EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name, snapshot_offset
 from ottla.log.producers import Producers
 from ottla.log.reading import Slice, find_aborted, find_newest, find_time, is_hollow, slice_of
-from ottla.log.replay import load_producers
+from ottla.log.replay import load_producers, snapshot_offsets
 from ottla.log.segment import Segment
 from ottla.log.transactions import Ended
 from ottla.log.validation import (
@@ -601,6 +601,9 @@ class PartitionLog:
         self.active = segment
         self.unsynced = []
         self.log_start_offset = offset
+        for snapshot in snapshot_offsets(self.disk.list(self.directory)):
+            # They tell of a history that this one does not go on from.
+            self.disk.remove(self.snapshot_path(snapshot))
         self._ended(offset, now_ms)
         return dropped
 

@@ -79,8 +79,9 @@ class Producers:
         for batch in producer.batches:
             if batch[0] == sequence and batch[1] == last:
                 return batch
-        # A distance of less than half the number space behind the newest batch is the past: it was accepted once.
-        if (newest[1] - last) & _SEQUENCE_MASK < 1 << 30:
+        # A distance of less than half the number space behind the newest batch is the past: it was accepted once, unless what is
+        # remembered is all there was. Who begins with a later batch, since an earlier one was refused, must not hear that it is here.
+        if (newest[1] - last) & _SEQUENCE_MASK < 1 << 30 and not self._is_before_all(producer, last):
             raise Refusal(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
                 f"producer {producer_id} repeats sequence {sequence}, which is older than its last batches",
@@ -88,6 +89,14 @@ class Producers:
         raise Refusal(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {sequence} after {newest[1]}",
+        )
+
+    def _is_before_all(self, producer: Producer, sequence: int) -> bool:
+        """Whether this is before the first batch that was accepted in this epoch."""
+        batches = producer.batches
+        return (
+            len(batches) < PRODUCER_BATCHES_REMEMBERED
+            and 0 < (batches[0][0] - sequence) & _SEQUENCE_MASK < 1 << 30
         )
 
     def appended(
