@@ -1,4 +1,7 @@
-"""The transactional producers of three libraries under one set of names. Each is begun with its transactional id."""
+"""The transactional producers of three libraries under one set of names. Each is begun with its transactional id.
+
+`brisk` ones look for a broker that is away more often than their libraries do by themselves.
+"""
 
 import asyncio
 from typing import Any, ClassVar
@@ -12,15 +15,32 @@ import kafka.errors
 
 from tests.clients.adapters import PATIENCE_S, QUIET
 
+#: For a broker that is away for a moment again and again: look for it often.
+_BRISK_CONFLUENT = {
+    "retry.backoff.ms": 10, "retry.backoff.max.ms": 50, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50,
+    # A broker that was the only one and away makes librdkafka begin anew with its bootstrap servers (KIP-899). Its coordinator of
+    # groups is then still the one that it has given up, and send_offsets_to_transaction waits for that for ever (librdkafka #5511).
+    "metadata.recovery.strategy": "none",
+}  # fmt: skip
+_BRISK_KAFKA_PYTHON = {
+    "retry_backoff_ms": 10,
+    "reconnect_backoff_ms": 10,
+    "reconnect_backoff_max_ms": 50,
+}
+_BRISK_AIOKAFKA = {"retry_backoff_ms": 10}
+
 
 class ConfluentTransactor:
     name: ClassVar = "confluent-kafka"
 
-    def __init__(self, address: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self, address: str, transactional_id: str, timeout_ms: int = 60_000, *, brisk: bool = False
+    ) -> None:
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": address, "transactional.id": transactional_id, "transaction.timeout.ms": timeout_ms,
                 "linger.ms": 0, "delivery.timeout.ms": min(timeout_ms, 30_000), **QUIET,
+                **(_BRISK_CONFLUENT if brisk else {}),
             }
         )  # fmt: skip
         self._producer.init_transactions(PATIENCE_S)
@@ -56,10 +76,13 @@ class ConfluentTransactor:
 class KafkaPythonTransactor:
     name: ClassVar = "kafka-python"
 
-    def __init__(self, address: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self, address: str, transactional_id: str, timeout_ms: int = 60_000, *, brisk: bool = False
+    ) -> None:
         self._producer = kafka.KafkaProducer(
-            bootstrap_servers=address, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms
-        )
+            bootstrap_servers=address, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms,
+            **(_BRISK_KAFKA_PYTHON if brisk else {}),
+        )  # fmt: skip
         self._producer.init_transactions()
 
     def begin(self) -> None:
@@ -97,7 +120,9 @@ class KafkaPythonTransactor:
 class AioKafkaTransactor:
     name: ClassVar = "aiokafka"
 
-    def __init__(self, address: str, transactional_id: str, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self, address: str, transactional_id: str, timeout_ms: int = 60_000, *, brisk: bool = False
+    ) -> None:
         self._loop = asyncio.new_event_loop()
 
         async def start() -> Any:
@@ -105,6 +130,7 @@ class AioKafkaTransactor:
                 bootstrap_servers=address,
                 transactional_id=transactional_id,
                 transaction_timeout_ms=timeout_ms,
+                **(_BRISK_AIOKAFKA if brisk else {}),
             )
             await producer.start()
             return producer

@@ -171,6 +171,15 @@ def test_offsets_count_when_their_transaction_is_committed(
     assert fetched(True) == (0, 7)
 
 
+def test_adding_offsets_makes_the_topic_that_they_need(transactor: Any) -> None:
+    """Clients of old look for the group's coordinator only after that, so nobody else would."""
+    tx = transactor()
+    not_available = 15
+    assert tx.add_offsets("g") == not_available
+    assert tx.add_offsets("g") == 0
+    assert tx.commit_offsets("g", {("t", 0): 5}) == 0
+
+
 def test_offsets_of_a_group_that_was_not_added_are_refused(transactor: Any, client: Any) -> None:
     client.ask(10, 4, key_type=0, coordinator_keys=["g"])
     tx = transactor()

@@ -27,6 +27,10 @@ def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) ->
         shard = find_shard(broker, request.transactional_id)
     except Refusal as refused:
         return {"error_code": refused.code}
+    if broker.groups.topic not in broker.image.topics:
+        # Clients look for the group's coordinator only when its offsets have been added, and until then they ask again.
+        broker.groups.create_topic(lambda _code: None)
+        return {"error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
     reply = Answering(broker, call, lambda code: {"error_code": code})
     asked = Add(
         request.transactional_id, request.producer_id, request.producer_epoch, frozenset(), call.version
