@@ -8,7 +8,6 @@ aborted is seen, and the last stable offset is the end: for a reader that was th
 All tests of a process share one broker and one pair of topics; each copies the next few records.
 """
 
-import itertools
 import subprocess
 import sys
 import threading
@@ -37,6 +36,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 OUT_PARTITIONS = 2
 #: Within this a step comes after the transaction seems over, or never.
 STEP_S = 10.0
+#: Two are what it takes.
+ATTEMPTS = 6
 #: In one transaction.
 SIZE = 4
 READ_COMMITTED, LATEST = 1, -1
@@ -187,7 +188,7 @@ class Copying:
         """Copy the next few, in as many attempts as it takes."""
         before = self.at
         producer = None
-        for attempt in itertools.count():
+        for attempt in range(ATTEMPTS):
             try:
                 producer = producer or make(self.broker.address, NAME, brisk=True)
                 self._copy_once(producer, attempt, is_kept=not (abort_first and attempt == 0))
