@@ -4,6 +4,9 @@
 """
 
 import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import aiokafka
@@ -27,6 +30,8 @@ _BRISK_KAFKA_PYTHON = {
     "reconnect_backoff_ms": 10,
     "reconnect_backoff_max_ms": 50,
 }
+#: After this a request of kafka-python's was lost.
+_BRISK_S = 10
 _BRISK_AIOKAFKA = {"retry_backoff_ms": 10}
 
 
@@ -83,7 +88,23 @@ class KafkaPythonTransactor:
             bootstrap_servers=address, transactional_id=transactional_id, transaction_timeout_ms=timeout_ms,
             **(_BRISK_KAFKA_PYTHON if brisk else {}),
         )  # fmt: skip
-        self._producer.init_transactions()
+        self._patience_s = _BRISK_S if brisk else PATIENCE_S
+        self._within(self._producer.init_transactions)
+
+    def _within(self, call: Callable[..., Any], *arguments: Any) -> None:
+        """The library waits without end, and drops a request whose coordinator refuses connections just then: whoever
+        waits for that one has to give up by himself.
+        """
+        outcome: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(call(*arguments))
+            except Exception as error:
+                outcome.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        outcome.result(self._patience_s)
 
     def begin(self) -> None:
         self._producer.begin_transaction()
@@ -100,13 +121,13 @@ class KafkaPythonTransactor:
             kafka.TopicPartition(*place): kafka.structs.OffsetAndMetadata(offset, "", -1)
             for place, offset in offsets.items()
         }
-        self._producer.send_offsets_to_transaction(rows, _group_id(consumer))
+        self._within(self._producer.send_offsets_to_transaction, rows, _group_id(consumer))
 
     def commit(self) -> None:
-        self._producer.commit_transaction()
+        self._within(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        self._producer.abort_transaction()
+        self._within(self._producer.abort_transaction)
 
     def is_fencing(self, error: BaseException) -> bool:
         return isinstance(error, kafka.errors.KafkaError) and (
