@@ -1,0 +1,74 @@
+"""An administrator of what transactions are written to: creates the topics, moves their partitions and those of coordinators to other
+brokers, and deletes one of the topics again and again, whatever is under way there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ottla.testing.sim.actors import ALTER_PARTITION_REASSIGNMENTS, Common
+from ottla.testing.sim.clients import CREATE_TOPICS, DELETE_TOPICS
+from ottla.testing.sim.script import Scripted
+
+_PAUSE_MS: Final = 9000
+
+
+class TransactionAdmin(Scripted):
+    """`topics`: by name, how many partitions and which configs; `brief` is the one that is deleted."""
+
+    def __init__(self, common: Common, topics: Mapping[str, tuple[int, dict[str, str]]], brief: str) -> None:
+        super().__init__(common, "clerk")
+        self._topics = topics
+        self._brief = brief
+        self._replicas = min(3, len(common.brokers))
+
+    async def work(self, created: Any) -> None:
+        await self.sleep(300)
+        while not all(name in self.ids for name in self._topics):
+            for name in self._topics:
+                if name not in self.ids:
+                    await self._create(name)
+            await self.refreshed()
+        created()
+        while True:
+            await self.sleep(500 + self.world.below(_PAUSE_MS))
+            if not self.common.is_open:
+                return
+            await self.refreshed()
+            if self._brief not in self.ids:
+                await self._create(self._brief)
+            elif self.world.chance(0.2):
+                await self._delete(self._brief)
+            else:
+                await self._move()
+
+    async def _create(self, name: str) -> None:
+        count, configs = self._topics[name]
+        topic = {
+            "name": name, "num_partitions": count, "replication_factor": self._replicas, "assignments": [],
+            "configs": [{"name": key, "value": value} for key, value in configs.items()],
+        }  # fmt: skip
+        answer = await self.call(self.any_broker(), CREATE_TOPICS, {"topics": [topic]})
+        code = answer.topics[0].error_code if answer is not None else None
+        self.world.tell(f"clerk: create {name}: {code!r} {configs}")
+
+    async def _delete(self, name: str) -> None:
+        topics = [{"name": name, "topic_id": None}]
+        answer = await self.call(self.any_broker(), DELETE_TOPICS, {"topics": topics, "timeout": 1000})
+        code = answer.responses[0].error_code if answer is not None else None
+        self.world.tell(f"clerk: delete {name}: {code!r}")
+
+    async def _move(self) -> None:
+        known = {
+            topic_id: name for name, topic_id in self.ids.items() if name in self._topics or name[:2] == "__"
+        }
+        places = [place for place in self.leaders if place[0] in known]
+        if not places:
+            return
+        topic_id, number = places[self.world.below(len(places))]
+        brokers = list(self.common.brokers)
+        self.world.random.shuffle(brokers)
+        rows = [{"partition_index": number, "replicas": brokers[: self._replicas]}]
+        body = {"timeout": 1000, "topics": [{"name": known[topic_id], "partitions": rows}]}
+        self.world.tell(f"clerk: move {known[topic_id]}-{number} to {brokers[: self._replicas]}")
+        await self.call(self.any_broker(), ALTER_PARTITION_REASSIGNMENTS, body)
