@@ -53,6 +53,11 @@ class Transaction:
         #: What the first marker said; None while there is none.
         self.fate: bool | None = None
 
+    @property
+    def may_count(self) -> bool:
+        """Whether its commit was asked for."""
+        return self.prospect != _NEVER
+
     def ask_to_commit(self) -> None:
         if self.prospect == _NEVER and not self.who.is_fenced(self.life, self.epoch):
             self.prospect = _EITHER

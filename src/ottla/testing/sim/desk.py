@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.testing.sim.script import play
+from ottla.testing.sim.transaction_client import Ghost
 from ottla.testing.sim.transaction_worker import Worker
 from ottla.testing.sim.world import World
 
 
 class Desk:
-    def __init__(self, world: World, make: Callable[[int], Worker], *, must_work: bool) -> None:
+    def __init__(
+        self, world: World, make: Callable[[int], Worker], haunt: Callable[[Ghost], None], *, must_work: bool
+    ) -> None:
         self._world = world
         self._make = make
+        self._haunt = haunt
         #: Whether somebody has to sit there in the end.
         self._must_work = must_work
         self._life = 0
@@ -32,6 +36,7 @@ class Desk:
         self._life += 1
         worker = self.worker = self._make(self._life)
         worker.gone = lambda: self._gone(worker)
+        worker.haunt = self._haunt
         worker.tell(f"--- comes, version {worker.version}")
         play(worker.work())
         if not self._is_healed:
@@ -60,6 +65,9 @@ class Desk:
         away_ms = world.below(1500) if world.chance(0.7) else world.below(12_000)
         if world.chance(0.5):
             worker.tell("--- is killed")
+            ghost = worker.last_words()
+            if ghost is not None:
+                world.later(world.below(9000), lambda: self._haunt(ghost))
             worker.die()
         else:
             worker.tell("--- is held up")
@@ -80,8 +88,8 @@ class Desk:
 
     def heal(self) -> None:
         self._is_healed = True
-        for worker in self.zombies:
-            self._resume(worker)
+        for zombie in self.zombies:
+            self._resume(zombie)
         worker = self.worker
         if worker is not None and not self._must_work and self._world.chance(0.35):
             # One more transaction, which is left to time.

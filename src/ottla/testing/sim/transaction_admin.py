@@ -1,14 +1,16 @@
 """An administrator of what transactions are written to: creates the topics, moves their partitions and those of coordinators to other
-brokers, and deletes one of the topics again and again, whatever is under way there."""
+brokers, and deletes one of the topics again and again, whatever is under way there. It also lets requests of producers that are gone
+arrive late."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ottla.testing.sim.actors import ALTER_PARTITION_REASSIGNMENTS, Common
-from ottla.testing.sim.clients import CREATE_TOPICS, DELETE_TOPICS
+from ottla.testing.sim.actors import ALTER_PARTITION_REASSIGNMENTS, RETRIABLE, Common
+from ottla.testing.sim.clients import CREATE_TOPICS, DELETE_TOPICS, PRODUCE
 from ottla.testing.sim.script import Scripted
+from ottla.testing.sim.transaction_client import PRODUCE_VERSIONS, Ghost
 
 _PAUSE_MS: Final = 9000
 
@@ -41,6 +43,26 @@ class TransactionAdmin(Scripted):
                 await self._delete(self._brief)
             else:
                 await self._move()
+
+    async def haunt(self, ghost: Ghost) -> None:
+        """Let a request of somebody who is gone arrive now."""
+        who, place = ghost.who, ghost.place
+        for _ in range(3):
+            await self.refreshed()
+            leader = self.leaders.get(place)
+            if leader is None or leader.node_id < 0:
+                continue
+            was_fenced = who.is_fenced
+            version = PRODUCE_VERSIONS[who.version]
+            answer = await self.call(leader.node_id, PRODUCE, ghost.body, version, "ghosts")
+            code = answer.responses[0].partition_responses[0].error_code if answer is not None else None
+            self.world.tell(
+                f"{who.label}: its ghost sends {ghost.value!r} to {ghost.name}-{place[1]}: {code!r}"
+            )
+            if code == 0 and ghost.value in who.logs[place].where:
+                who.producers.succeeds(who.life, who.epoch, was_fenced, f"Produce of {ghost.value!r}")
+            if code not in RETRIABLE:
+                return
 
     async def _create(self, name: str) -> None:
         count, configs = self._topics[name]

@@ -11,7 +11,7 @@ What cannot go on is told by exceptions: Fenced, Spoilt.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
@@ -23,7 +23,7 @@ from ottla.testing.sim.script import Scripted
 
 ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 #: By transaction version.
-_PRODUCE: Final = {1: 11, 2: 13}
+PRODUCE_VERSIONS: Final = {1: 11, 2: 13}
 _END: Final = {1: 4, 2: 5}
 _COMMIT_OFFSETS: Final = {1: 4, 2: 5}
 _GROUP, _TRANSACTION = 0, 1
@@ -62,6 +62,16 @@ class Spoilt(Exception):
     """The transaction cannot be committed any more."""
 
 
+class Ghost(NamedTuple):
+    """A Produce request of somebody who is gone."""
+
+    who: TransactionClient
+    name: str
+    place: Place
+    value: bytes
+    body: dict[str, Any]
+
+
 class TransactionClient(Scripted):
     def __init__(
         self,
@@ -86,7 +96,9 @@ class TransactionClient(Scripted):
         self._is_unsettled = False
         self._count = 0
         self._numbers = 0
+        #: What belongs to the present transaction, as far as it knows; and where it has produced.
         self._added: dict[Any, None] = {}
+        self._written: dict[tuple[str, Place], None] = {}
         self.transaction: Transaction | None = None
         #: What will happen to it soon after one of its next requests.
         self._blow: Callable[[], None] | None = None
@@ -111,6 +123,19 @@ class TransactionClient(Scripted):
     def strike(self, blow: Callable[[], None]) -> None:
         """Let something happen to it in the midst of its next transaction."""
         self._blow, self._blow_after = blow, 1 + self.world.below(5)
+
+    def last_words(self) -> Ghost | None:
+        """One more batch of its transaction, which it had sent when it died, or gave up, and which may arrive at any time."""
+        transaction = self.transaction
+        if transaction is None or transaction.may_count:
+            return None
+        places = [(name, place) for name, place in self._written if place in self.logs]
+        if not places:
+            return None
+        name, place = places[self.world.below(len(places))]
+        value = self._new_value(place, "!")
+        self._is_unsettled = True
+        return Ghost(self, name, place, value, self._produce(name, place, [value]))
 
     # --- asking -------------------------------------------------------------------------------------------------
 
@@ -195,6 +220,7 @@ class TransactionClient(Scripted):
     def start(self) -> Transaction:
         self._count += 1
         self._added.clear()
+        self._written.clear()
         name = f"{self.name}.{self.life}.{self._count}"
         self.transaction = self.producers.begin(self.life, self.epoch, name)
         return self.transaction
@@ -235,28 +261,16 @@ class TransactionClient(Scripted):
         if self.version == 1:
             await self._add(name, place[1])
         log = self.logs.get(place)
-        values = []
-        for text in texts:
-            self._numbers += 1
-            value = f"{transaction.name}.{self._numbers}{text}".encode()
-            values.append(value)
-            if log is not None:
-                log.send(transaction, place, self._numbers, value)
-        sequence = self._sequences.get(place, 0)
-        batch = encode_batch(
-            [Record(0, self.world.now_ms, None, value) for value in values],
-            producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=sequence, transactional=True,
-        )  # fmt: skip
-        rows = [{"index": place[1], "records": batch}]
-        topic = {"name": name, "topic_id": place[0], "partition_data": rows}
-        body = {"transactional_id": self.name, "acks": -1, "timeout": 1500, "topic_data": [topic]}
+        values = [self._new_value(place, text) for text in texts]
+        self._written[name, place] = None
+        body = self._produce(name, place, values)
         was_fenced = self.is_fenced
         self._added[name, place[1]] = None
         # A partition that is not looked at may be gone for good.
         for _ in range(60 if log is not None else 6):
             leader = self.leaders.get(place)
             if leader is not None and leader.node_id >= 0:
-                answer = await self.call(leader.node_id, PRODUCE, body, _PRODUCE[self.version])
+                answer = await self.call(leader.node_id, PRODUCE, body, PRODUCE_VERSIONS[self.version])
                 code = (
                     answer.responses[0].partition_responses[0].error_code
                     if answer is not None
@@ -272,7 +286,7 @@ class TransactionClient(Scripted):
                     )
                 if code not in RETRIABLE and code not in _BUSY:
                     self._take(code, was_fenced, "Produce")
-                    self._sequences[place] = sequence + len(values)
+                    self._sequences[place] = self._sequences.get(place, 0) + len(values)
                     return
             if self.world.chance(0.02):
                 break
@@ -280,6 +294,26 @@ class TransactionClient(Scripted):
         # What is under way may still arrive, and the next in this epoch would be out of order.
         self._is_unsettled = True
         raise Spoilt
+
+    def _new_value(self, place: Place, text: str) -> bytes:
+        transaction = self.transaction
+        assert transaction is not None
+        self._numbers += 1
+        value = f"{transaction.name}.{self._numbers}{text}".encode()
+        if place in self.logs:
+            self.logs[place].send(transaction, place, self._numbers, value)
+        return value
+
+    def _produce(self, name: str, place: Place, values: list[bytes]) -> dict[str, Any]:
+        """The request for these, the next in their partition."""
+        batch = encode_batch(
+            [Record(0, self.world.now_ms, None, value) for value in values],
+            producer_id=self.producer_id, producer_epoch=self.epoch, base_sequence=self._sequences.get(place, 0),
+            transactional=True,
+        )  # fmt: skip
+        rows = [{"index": place[1], "records": batch}]
+        topic = {"name": name, "topic_id": place[0], "partition_data": rows}
+        return {"transactional_id": self.name, "acks": -1, "timeout": 1500, "topic_data": [topic]}
 
     async def commit_offset(self, group_id: str, name: str, number: int, offset: int) -> None:
         """A group's offset in the present transaction. Raises Fenced, Spoilt."""

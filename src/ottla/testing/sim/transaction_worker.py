@@ -15,7 +15,7 @@ from ottla.testing.checkers.transactions import Place
 from ottla.testing.sim.actors import OFFSET_FETCH, RETRIABLE
 from ottla.testing.sim.clients import FETCH
 from ottla.testing.sim.isolation import delivered
-from ottla.testing.sim.transaction_client import Fenced, Spoilt, TransactionClient
+from ottla.testing.sim.transaction_client import Fenced, Ghost, Spoilt, TransactionClient
 
 #: What a copied value says of where it is from: «<», the number of the partition, «:», its offset.
 SOURCE: Final = "<{}:{}"
@@ -26,6 +26,8 @@ class Worker(TransactionClient):
 
     targets: Callable[[], list[tuple[str, Place]]]
     gone: Callable[[], None]
+    #: Lets a request arrive that it has given up.
+    haunt: Callable[[Ghost], None]
     pause_ms = 1000
     #: Whether nothing of it is under way.
     is_done = False
@@ -78,6 +80,10 @@ class Worker(TransactionClient):
         if self.common.is_open and self.world.chance(0.1):
             # Longer than its time-out, sometimes.
             await self.sleep(self.world.below(6000))
+        if not commit and self.world.chance(0.5):
+            ghost = self.last_words()
+            if ghost is not None:
+                self.world.later(self.world.below(4000), lambda: self.haunt(ghost))
         await self.end(commit=commit)
         self.ended(commit=commit)
 

@@ -114,7 +114,7 @@ class Transactions:
             ready(worker)
             return worker
 
-        return Desk(world, make, must_work=must_work)
+        return Desk(world, make, lambda ghost: play(self._clerk.haunt(ghost)), must_work=must_work)
 
     def _producer_desk(self, at: int) -> Desk:
         def ready(worker: Worker) -> None:
