@@ -4,15 +4,18 @@ arrive late."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
+from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.actors import ALTER_PARTITION_REASSIGNMENTS, RETRIABLE, Common
 from ottla.testing.sim.clients import CREATE_TOPICS, DELETE_TOPICS, PRODUCE
 from ottla.testing.sim.script import Scripted
 from ottla.testing.sim.transaction_client import PRODUCE_VERSIONS, Ghost
+from ottla.testing.sim.transaction_invariants import LateMarker
 
-_PAUSE_MS: Final = 9000
+_WRITE_TXN_MARKERS: Final = 27
+_PAUSE_MS: Final = 6500
 
 
 class TransactionAdmin(Scripted):
@@ -24,7 +27,8 @@ class TransactionAdmin(Scripted):
         self._brief = brief
         self._replicas = min(3, len(common.brokers))
 
-    async def work(self, created: Any) -> None:
+    async def work(self, created: Callable[[], None], late: Sequence[LateMarker]) -> None:
+        """`late` has markers that may be repeated at any time."""
         await self.sleep(300)
         while not all(name in self.ids for name in self._topics):
             for name in self._topics:
@@ -39,10 +43,32 @@ class TransactionAdmin(Scripted):
             await self.refreshed()
             if self._brief not in self.ids:
                 await self._create(self._brief)
+            elif late and self.world.chance(0.4):
+                # The latest are the most dangerous.
+                await self._repeat(late[-1 - self.world.below(min(len(late), 6))])
             elif self.world.chance(0.2):
                 await self._delete(self._brief)
             else:
                 await self._move()
+
+    async def _repeat(self, marker: LateMarker) -> None:
+        """A marker arrives once more, from a coordinator that is one no more or has repeated itself; it must be refused."""
+        topic_id, number = marker.place
+        name = next(name for name, known in self.ids.items() if known == topic_id)
+        leader = self.leaders[marker.place]
+        if leader.node_id < 0:
+            return
+        row = {
+            "producer_id": marker.producer_id, "producer_epoch": marker.producer_epoch,
+            "transaction_result": marker.commit, "coordinator_epoch": marker.coordinator_epoch,
+            "transaction_version": marker.transaction_version,
+            "topics": [{"name": name, "partition_indexes": [number]}],
+        }  # fmt: skip
+        answer = await self.call(leader.node_id, _WRITE_TXN_MARKERS, {"markers": [row]}, 2)
+        code = answer.markers[0].topics[0].partitions[0].error_code if answer is not None else None
+        self.world.tell(f"clerk: {marker} comes late: {code!r}")
+        if code == 0:
+            raise Anomaly("late-marker", f"{name}-{number} takes {marker}, after later ones")
 
     async def haunt(self, ghost: Ghost) -> None:
         """Let a request of somebody who is gone arrive now."""

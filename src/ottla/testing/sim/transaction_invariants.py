@@ -13,7 +13,7 @@ written to goes to its history (`checkers/transactions.py`). So what a transacti
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.log.markers import decode_marker
@@ -54,6 +54,17 @@ def records_of(data: bytes) -> list[Record]:
     return found
 
 
+class LateMarker(NamedTuple):
+    """A marker that was written, and after which there was one of a later coordinator, or of a later epoch: it must be refused."""
+
+    place: Place
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    transaction_version: int
+
+
 class TransactionInvariants:
     def __init__(self) -> None:
         #: By partition: what the log says, and up to where it counts.
@@ -65,6 +76,9 @@ class TransactionInvariants:
         self._decided: dict[tuple[int, int], bool] = {}
         self._has_own_epoch: dict[tuple[int, int], bool] = {}
         self.looks = 0
+        #: By partition and producer id: the last marker.
+        self._markers: dict[tuple[Place, int], LateMarker] = {}
+        self.late: list[LateMarker] = []
 
     # --- the logs -----------------------------------------------------------------------------------------------
 
@@ -76,7 +90,7 @@ class TransactionInvariants:
                 self._check(known, record)
             self._ends[place[1]] = last_offset + 1
         elif place in self.logs:
-            self._written(self.logs[place], data, last_offset)
+            self._written(place, data, last_offset)
 
     def _check(self, known: Known, record: Record) -> None:
         transactional_id, now = record
@@ -103,19 +117,35 @@ class TransactionInvariants:
         if self._decided.setdefault(who, commit) is not commit:
             raise Anomaly("two-ends", f"{where}: producer {who} is at once committed and aborted")
 
-    def _written(self, log: Log, data: bytes, last_offset: int) -> None:
+    def _written(self, place: Place, data: bytes, last_offset: int) -> None:
+        log = self.logs[place]
         for batch in whole_batches(data):
             header = HEADER.unpack_from(batch)
             producer_id, epoch = header[9], header[10]
             if header[5] & CONTROL_BIT:
                 marker = decode_marker(bytes(batch))
                 assert marker is not None
-                if self._has_own_epoch.get((producer_id, epoch)):
+                has_own = self._has_own_epoch.get((producer_id, epoch), False)
+                if has_own:
                     self._decide((producer_id, epoch), marker.commit, log.name)
+                self._note(
+                    LateMarker(
+                        place, producer_id, epoch, *marker[:2], transaction_version=2 if has_own else 0
+                    )
+                )
                 log.marker(producer_id, last_offset, commit=marker.commit)
             else:
                 records = [(record.offset, record.value or b"") for record in decode_batch(batch)]
                 log.data(producer_id, records, last_offset)
+
+    def _note(self, marker: LateMarker) -> None:
+        before = self._markers.get((marker.place, marker.producer_id))
+        self._markers[marker.place, marker.producer_id] = marker
+        if before is not None and (
+            before.coordinator_epoch < marker.coordinator_epoch
+            or before.producer_epoch < marker.producer_epoch
+        ):
+            self.late.append(before)
 
     # --- the coordinators ---------------------------------------------------------------------------------------
 

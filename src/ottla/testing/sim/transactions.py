@@ -148,7 +148,7 @@ class Transactions:
     # --- the run ------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        play(self._clerk.work(self._created))
+        play(self._clerk.work(self._created, self.invariants.late))
         self._look()
 
     def _created(self) -> None:
