@@ -260,8 +260,18 @@ def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ending, "min", lambda raised, _most: raised - 1, raising=False)
 
 
-def take_any_marker(patch: pytest.MonkeyPatch) -> None:
-    """R18: nobody looks at a marker's epochs."""
+def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """R18: nobody looks at the epoch of the coordinator that sends a marker."""
+    check = LogProducers.check_marker
+
+    def check_marker(self: LogProducers, producer_id: int, epoch: int, _coordinator: int, **more: bool) -> None:
+        check(self, producer_id, epoch, 1 << 30, **more)
+
+    patch.setattr(LogProducers, "check_marker", check_marker)
+
+
+def take_markers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """R17: a marker may be that of an earlier transaction of its producer."""
     patch.setattr(LogProducers, "check_marker", lambda *_arguments, **_more: None)
 
 
@@ -343,7 +353,8 @@ BUGS = (
     Bug(read_beyond_the_last_stable_offset, 3, _TRANSACTIONS),
     Bug(tell_nobody_of_aborted_transactions, 3, _TRANSACTIONS),
     Bug(keep_the_epoch, 10, _ENDS),
-    Bug(take_any_marker, 40, _ENDS),
+    Bug(take_markers_of_any_coordinator, 15, _ENDS),
+    Bug(take_markers_of_any_epoch, 5, _TRANSACTIONS),
     Bug(forget_pending_offsets, 10, _ENDS),
     Bug(wait_for_ever, 5, _TRANSACTIONS),
     Bug(fence_nobody, 5, _TRANSACTIONS),

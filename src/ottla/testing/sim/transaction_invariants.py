@@ -5,6 +5,7 @@ written to goes to its history (`checkers/transactions.py`). So what a transacti
 
     state-transition    a transactional id goes only from state to state as the table says
     epoch-regression    a producer's epoch never goes back
+    unprepared-end      the records of a transaction are committed or aborted only while Prepare… says so, and counts
     two-ends            a transaction of version 2, which has an epoch of its own, has one kind of marker
     state-divergence    a coordinator for which nothing is under way has exactly the state that the log says, and so does whoever
                         replays any replica's log from its beginning
@@ -75,6 +76,8 @@ class TransactionInvariants:
         #: By producer id and epoch: whether markers with it commit.
         self._decided: dict[tuple[int, int], bool] = {}
         self._has_own_epoch: dict[tuple[int, int], bool] = {}
+        #: By producer id: the last record.
+        self._by_producer: dict[int, Entry] = {}
         self.looks = 0
         #: By partition and producer id: the last marker.
         self._markers: dict[tuple[Place, int], LateMarker] = {}
@@ -106,7 +109,7 @@ class TransactionInvariants:
                 raise Anomaly("epoch-regression", text)
             if before.state in PREPARED and now.state is State.COMPLETE_COMMIT and now.partitions:
                 raise Anomaly("state-transition", text)
-        known[transactional_id] = now
+        known[transactional_id] = self._by_producer[now.producer_id] = now
         if now.state in PREPARED:
             who = (now.producer_id, now.producer_epoch)
             self._has_own_epoch[who] = now.client_version >= 2
@@ -125,6 +128,8 @@ class TransactionInvariants:
             if header[5] & CONTROL_BIT:
                 marker = decode_marker(bytes(batch))
                 assert marker is not None
+                if producer_id in log.open:
+                    self._check_prepared(log, producer_id, commit=marker.commit)
                 has_own = self._has_own_epoch.get((producer_id, epoch), False)
                 if has_own:
                     self._decide((producer_id, epoch), marker.commit, log.name)
@@ -137,6 +142,14 @@ class TransactionInvariants:
             else:
                 records = [(record.offset, record.value or b"") for record in decode_batch(batch)]
                 log.data(producer_id, records, last_offset)
+
+    def _check_prepared(self, log: Log, producer_id: int, *, commit: bool) -> None:
+        """What is open somewhere is ended only between Prepare… and Complete…, as that says."""
+        entry = self._by_producer.get(producer_id)
+        if entry is None or entry.state is not (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT):
+            raise Anomaly(
+                "unprepared-end", f"{log.name}: producer {producer_id}, {commit=}, which is at {entry}"
+            )
 
     def _note(self, marker: LateMarker) -> None:
         before = self._markers.get((marker.place, marker.producer_id))
