@@ -126,7 +126,11 @@ class Invariants:
         if member.node_id in self._left and self._is_known(member):
             # The metadata speaks of its present life, and will do so while it registers anew.
             del self._left[member.node_id]
-        for topic_id, replica in _replicas(member):
+        replicas = list(_replicas(member))
+        if self.transactions is not None:
+            # What was decided in this turn comes before what was done about it.
+            replicas.sort(key=lambda each: each[1].topic != TRANSACTIONS_TOPIC)
+        for topic_id, replica in replicas:
             log = replica._log
             end, start = (log.next_offset, log.log_start_offset) if log is not None else (-1, 0)
             seen = Seen(replica.leader_epoch, replica.leading is not None, replica.high_watermark, end, start)

@@ -31,6 +31,9 @@ _NEXT: Final = {
     state: {after for (before, _event), after in TRANSITIONS.items() if before is state} for state in State
 }
 
+_COMMITTED: Final = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+_ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
+
 Known = dict[str, Entry]
 
 
@@ -144,9 +147,9 @@ class TransactionInvariants:
                 log.data(producer_id, records, last_offset)
 
     def _check_prepared(self, log: Log, producer_id: int, *, commit: bool) -> None:
-        """What is open somewhere is ended only between Prepare… and Complete…, as that says."""
+        """What is open somewhere is ended only when Prepare… counts, as that says. In one turn it may be complete."""
         entry = self._by_producer.get(producer_id)
-        if entry is None or entry.state is not (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT):
+        if entry is None or entry.state not in (_COMMITTED if commit else _ABORTED):
             raise Anomaly(
                 "unprepared-end", f"{log.name}: producer {producer_id}, {commit=}, which is at {entry}"
             )
