@@ -41,7 +41,7 @@ sim: $(STAMP) ## Run the simulator: a node, then a cluster (SEEDS='1-200' for bo
 fuzz: $(STAMP) ## A million mutated requests, ten thousand damaged directories (N=... requests, SEED=... to repeat)
 	@$(PY) -m ottla.testing.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED))
 
-docs: $(STAMP) ## Write the pages anew that come from tables: configuration, compatibility, groups, transactions
+docs: $(STAMP) ## Write the pages anew that come from tables: configuration, compatibility, groups, states of transactions
 	@mkdir -p docs
 	@$(PY) -m ottla.config.markdown > docs/.configuration.md.new || { rm -f docs/.configuration.md.new; exit 1; }
 	@mv docs/.configuration.md.new docs/configuration.md
@@ -49,8 +49,8 @@ docs: $(STAMP) ## Write the pages anew that come from tables: configuration, com
 	@mv docs/.compatibility.md.new docs/compatibility.md
 	@$(PY) -m ottla.groups.diagram > docs/.groups.md.new || { rm -f docs/.groups.md.new; exit 1; }
 	@mv docs/.groups.md.new docs/groups.md
-	@$(PY) -m ottla.transactions.diagram > docs/.transactions.md.new || { rm -f docs/.transactions.md.new; exit 1; }
-	@mv docs/.transactions.md.new docs/transactions.md
+	@$(PY) -m ottla.transactions.diagram > docs/.transaction-states.md.new || { rm -f docs/.transaction-states.md.new; exit 1; }
+	@mv docs/.transaction-states.md.new docs/transaction-states.md
 
 clean: ## Remove .venv, caches and build output
 	@rm -rf .venv build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

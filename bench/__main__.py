@@ -15,7 +15,19 @@ from pathlib import Path
 
 import confluent_kafka
 
-from bench import boundary, cluster, compaction, docs, groups, growth, kafka, measure, ottla, table
+from bench import (
+    boundary,
+    cluster,
+    compaction,
+    docs,
+    exactly_once,
+    groups,
+    growth,
+    kafka,
+    measure,
+    ottla,
+    table,
+)
 from bench.process import BrokerFailed, Brokers
 from bench.raw import UnexpectedAnswer
 from bench.rounds import Bench, Contender, Plan, say
@@ -34,6 +46,7 @@ FULL = Plan(
     failover_partitions=1000,
     group_rounds=3,
     group_sizes=groups.Sizes(),
+    transaction_sizes=exactly_once.Sizes(),
 )
 QUICK = Plan(
     volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
@@ -49,10 +62,13 @@ QUICK = Plan(
     failover_partitions=300,
     group_rounds=1,
     group_sizes=groups.Sizes(heartbeats_s=6, commits_s=1),
+    transaction_sizes=exactly_once.Sizes(
+        requests=4_000, bulk_messages=40_000, small_transactions=200, copied=20
+    ),
 )
-MODES = [table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER, table.GROUPS]
+MODES = [table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS]
 #: Those with brokers of their own kind; the others share one run.
-APART = {table.COMPACTION, table.CLUSTER, table.GROUPS}
+APART = {table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS}
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
@@ -180,6 +196,16 @@ def describe_groups(plan: Plan, where: dict[str, object], file_system_kind: str)
     )
 
 
+def describe_transactions(plan: Plan, where: dict[str, object], file_system_kind: str) -> str:
+    sizes = plan.transaction_sizes
+    return (
+        f"{where['cpus']} CPUs, {file_system_kind}, Python {where['python']}, librdkafka {where['librdkafka']}; medians of {plan.rounds} "
+        f"alternating rounds after two that are not counted, each {sizes.requests:,} requests and fetches of a kind on raw sockets, "
+        f"{sizes.bulk_messages * 1024 / 1e6:.0f} MB in 1 KiB messages of a kind, {sizes.small_transactions:,} transactions of one message, "
+        f"{sizes.copied:,} of {exactly_once.TRANSACTION_MESSAGES}."
+    )
+
+
 def summed_up(description: str, results: table.Results, names: dict[str, str]) -> str:
     """The table behind its description, and how many of its goals are met."""
     report = f"{description}\n\n{table.render(results, names)}"
@@ -248,6 +274,8 @@ def main() -> int:
             bench.replicate()
         if table.GROUPS in modes:
             bench.coordinate()
+        if table.TRANSACTIONS in modes:
+            bench.transact()
         bench.stop()
         if not options.no_growth:
             curves = growth.measured(options.only, quick=options.quick, work_dir=work_dir)
@@ -277,6 +305,7 @@ def main() -> int:
     results = dict(bench.results)
     together = {mode: results.pop(mode) for mode in (table.CLUSTER,) if mode in results}
     in_groups = {mode: results.pop(mode) for mode in (table.GROUPS,) if mode in results}
+    exactly = {mode: results.pop(mode) for mode in (table.TRANSACTIONS,) if mode in results}
     #: By the names of their places in docs/performance.md.
     reports = {}
     if results:
@@ -285,6 +314,8 @@ def main() -> int:
         reports["clusters"] = summed_up(describe_cluster(bench, plan, where), together, names)
     if in_groups:
         reports["groups"] = summed_up(describe_groups(plan, where, kind), in_groups, names)
+    if exactly:
+        reports["transactions"] = summed_up(describe_transactions(plan, where, kind), exactly, names)
     print("\n\n".join(reports.values()))
     missed = [verdict.label for verdict in table.verdicts(bench.results) if verdict.met is False]
     if curves:

@@ -1,4 +1,4 @@
-"""A producer on a blocking socket that sends prepared frames: the client that costs next to nothing.
+"""Producers and a reader on blocking sockets that send prepared frames: clients that cost next to nothing.
 
 librdkafka takes more CPU for a one-message request than the broker does, and on a small machine both share the cores;
 here a request is one `sendall` of bytes made beforehand, so what is left is the broker. Every answer is checked: its
@@ -12,6 +12,7 @@ import io
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Self
 
@@ -22,7 +23,13 @@ from kio.schema.types import TopicName
 from kio.serial import entity_writer
 from kio.static.primitive import Records, i16, i32, i32Timedelta
 
+from bench.members import frame
+
 CORRELATION_POSITION = 8
+# In a batch: where what its CRC covers begins, and the sequence number.
+COVERED_POSITION = 21
+SEQUENCE_POSITION = 53
+FETCH = 1, 12
 BATCH_TAIL = struct.Struct(
     ">hiqqqhii"
 )  # attributes ... record count: what the CRC covers, before the records
@@ -39,16 +46,17 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def one_message_batch(value: bytes, timestamp_ms: int) -> bytes:
+def one_message_batch(value: bytes, timestamp_ms: int, producer_id: int = -1) -> bytes:
     record = b"\0\0\0" + _varint(-1) + _varint(len(value)) + value + _varint(0)
     records = _varint(len(record)) + record
-    covered = BATCH_TAIL.pack(0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1) + records
+    epoch = sequence = -1 if producer_id < 0 else 0
+    covered = BATCH_TAIL.pack(0, 0, timestamp_ms, timestamp_ms, producer_id, epoch, sequence, 1) + records
     # partition leader epoch -1, magic 2, CRC: 9 bytes, counted by the batch length
     return struct.pack(">qiibI", 0, len(covered) + 9, -1, 2, crc32c(covered)) + covered
 
 
-def produce_frame(topic: str, value: bytes) -> bytes:
-    batch = one_message_batch(value, time.time_ns() // 1_000_000)
+def produce_frame(topic: str, value: bytes, producer_id: int = -1) -> bytes:
+    batch = one_message_batch(value, time.time_ns() // 1_000_000, producer_id)
     request = ProduceRequest(
         acks=i16(-1),
         timeout=i32Timedelta.parse(timedelta(seconds=30)),
@@ -72,18 +80,31 @@ def produce_frame(topic: str, value: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
+def fetch_frame(topic: str, offset: int, size: int, *, committed: bool) -> bytes:
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": size}
+    fields = {
+        "topics": [{"topic": topic, "partitions": [partition]}],
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": size,
+        "isolation_level": int(committed),
+        "session_epoch": -1,
+    }
+    return frame(FETCH, fields)
+
+
 class UnexpectedAnswer(RuntimeError):
     """The broker refused a produce, or answered out of order."""
 
 
-class RawProducer:
-    """One connection producing one message a request to partition 0 of a topic."""
+class RawClient:
+    """One connection that sends the same request over and over, but for its correlation id."""
 
-    def __init__(self, port: int, topic: str, message_bytes: int) -> None:
+    def __init__(self, port: int, request: bytes, error_position: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._frame = bytearray(produce_frame(topic, bytes(message_bytes)))
-        self._error_position = 4 + 1 + 1 + 1 + len(topic) + 1 + 4
+        self._frame = bytearray(request)
+        self._error_position = error_position
         self._sent = self._answered = 0
         self._received = bytearray()
 
@@ -93,17 +114,21 @@ class RawProducer:
     def __exit__(self, *exception: object) -> None:
         self._socket.close()
 
+    def _change(self) -> None:
+        """Whatever differs between one request and the next, besides the correlation id."""
+
     def _send(self, count: int) -> None:
         frames = bytearray()
         for _ in range(count):
             struct.pack_into(">i", self._frame, CORRELATION_POSITION, self._sent)
+            self._change()
             self._sent += 1
             frames += self._frame
         self._socket.sendall(frames)
 
     def _receive(self) -> int:
         """Waits for bytes; the number of whole answers among them."""
-        data = self._socket.recv(65536)
+        data = self._socket.recv(1 << 18)
         if not data:
             raise UnexpectedAnswer("the broker closed the connection")
         received = self._received
@@ -144,3 +169,42 @@ class RawProducer:
         while self._answered < end:
             answered = self._receive()
             self._send(min(answered, end - self._sent))
+
+
+class RawProducer(RawClient):
+    """Produces one message a request to partition 0 of a topic.
+
+    With a producer id (of epoch 0) idempotently: each batch has the next number, and a CRC of its own. With -1 it does the same
+    work, in vain: of a client that takes longer the broker serves fewer requests at once, and each costs more.
+    """
+
+    def __init__(self, port: int, topic: str, message_bytes: int, producer_id: int | None = None) -> None:
+        request = produce_frame(topic, bytes(message_bytes), -1 if producer_id is None else producer_id)
+        super().__init__(port, request, error_position=4 + 1 + 1 + 1 + len(topic) + 1 + 4)
+        self._producer_id = producer_id
+        batch_bytes = len(one_message_batch(bytes(message_bytes), 0))
+        # Behind the batch stand the tags of a partition, its topic and the request, a byte each.
+        self._batch = len(request) - 3 - batch_bytes
+
+    def _change(self) -> None:
+        if self._producer_id is None:
+            return
+        sequence = self._sent if self._producer_id >= 0 else -1
+        struct.pack_into(">i", self._frame, self._batch + SEQUENCE_POSITION, sequence)
+        covered = memoryview(self._frame)[self._batch + COVERED_POSITION : -3]
+        struct.pack_into(">I", self._frame, self._batch + COVERED_POSITION - 4, crc32c(bytes(covered)))
+
+
+class RawReader(RawClient):
+    """Fetches from partition 0 of a topic, a few batches a request, from the same offsets over and over."""
+
+    def __init__(
+        self, port: int, topic: str, offsets: Sequence[int], fetch_bytes: int, *, committed: bool
+    ) -> None:
+        frames = [fetch_frame(topic, offset, fetch_bytes, committed=committed) for offset in offsets]
+        super().__init__(port, frames[0], error_position=4 + 1 + 4)
+        self._frames = frames
+
+    def _change(self) -> None:
+        self._frame = bytearray(self._frames[self._sent % len(self._frames)])
+        struct.pack_into(">i", self._frame, CORRELATION_POSITION, self._sent)

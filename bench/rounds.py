@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench import cluster, compaction, groups, measure, table
+from bench import cluster, compaction, exactly_once, groups, measure, table
 from bench.process import Brokers, free_port
 from bench.workloads import (
     Figures,
@@ -93,6 +93,7 @@ class Plan:
     failover_partitions: int
     group_rounds: int
     group_sizes: groups.Sizes
+    transaction_sizes: exactly_once.Sizes
 
 
 class Bench:
@@ -186,16 +187,41 @@ class Bench:
             for contender in self._contenders:
                 durable = contender.topic_config(table.DURABLE) or {"flush.policy": "durable"}
                 found = groups.round_of(contender.running, sizes, number, durable)
-                self._keep(contender, f"groups {number}/{self._plan.group_rounds}", found, counts=number > 0)
+                self._keep(
+                    table.GROUPS,
+                    contender,
+                    f"groups {number}/{self._plan.group_rounds}",
+                    found,
+                    counts=number > 0,
+                )
         if hard < sizes.descriptors:
             say(f"heartbeats are left out: they need {sizes.descriptors:,} open files, the limit is {hard:,}")
             return
         for contender in self._contenders:
-            self._keep(contender, "heartbeats", groups.heartbeat(contender.running, sizes))
+            self._keep(table.GROUPS, contender, "heartbeats", groups.heartbeat(contender.running, sizes))
 
-    def _keep(self, contender: Contender, label: str, found: Figures, *, counts: bool = True) -> None:
+    def transact(self) -> None:
+        """Exactly once: both brokers up at once, measured in turn, two rounds before the others that are not counted."""
+        for contender in self._contenders:
+            contender.stop()
+        for contender in self._contenders:
+            contender.start(self._work_dir / f"{contender.name}-transactions", table.TRANSACTIONS)
+        for number in range(-1, self._plan.rounds + 1):
+            label = f"transactions {max(number, 0)}/{self._plan.rounds}"
+            for contender in self._contenders:
+                with ExitStack() as stack:
+                    topics = {
+                        kind: stack.enter_context(self._topic(contender, table.TRANSACTIONS, kind))
+                        for kind in exactly_once.TOPICS
+                    }
+                    found = exactly_once.round_of(contender.running, topics, self._plan.transaction_sizes)
+                self._keep(table.TRANSACTIONS, contender, label, found, counts=number > 0)
+
+    def _keep(
+        self, mode: str, contender: Contender, label: str, found: Figures, *, counts: bool = True
+    ) -> None:
         if counts:
-            self._add(table.GROUPS, contender, found)
+            self._add(mode, contender, found)
         self._progress(label, contender, ", ".join(f"{key} {value:.4g}" for key, value in found.items()))
 
     def stop(self) -> None:

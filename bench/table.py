@@ -14,6 +14,7 @@ Results = dict[str, dict[str, dict[str, list[float]]]]
 START, PAGE_CACHE, DURABLE, COMPACTION = "start", "page-cache", "durable", "compaction"
 CLUSTER = "cluster"
 GROUPS = "groups"
+TRANSACTIONS = "transactions"
 KAFKA, OTTLA = "kafka", "ottla"
 
 
@@ -115,6 +116,26 @@ GROUP_ROWS = [
         )
     ),
 ]
+TENTH_MORE = Goal(bound=1.1)
+TRANSACTION_ROWS = [
+    Row("plain_request_cpu_us", "broker CPU µs per 1-message request, raw socket, plain", 1),
+    Row("idempotent_request_cpu_us", "the same, idempotent", 1),
+    Row("idempotent_request_share", "idempotent / plain, per request", 2, TENTH_MORE),
+    Row("plain_cpu_us_mb", "broker CPU µs per MB produced, plain", 0),
+    Row("idempotent_cpu_us_mb", "the same, idempotent", 0),
+    Row("idempotent_share", "idempotent / plain, per MB", 2, TENTH_MORE),
+    Row("uncommitted_fetch_cpu_us", "broker CPU µs per fetch of 32 KB, raw socket, read_uncommitted", 1),
+    Row("committed_fetch_cpu_us", "the same, read_committed", 1),
+    Row("committed_fetch_share", "read_committed / read_uncommitted, per fetch", 2, TENTH_MORE),
+    Row("uncommitted_cpu_us_mb", "broker CPU µs per MB consumed, read_uncommitted", 0),
+    Row("committed_cpu_us_mb", "the same, read_committed", 0),
+    Row("committed_share", "read_committed / read_uncommitted, per MB", 2, TENTH_MORE),
+    Row("small_transactions_s", "transactions of one message, one after another, a second", 0),
+    Row("small_transaction_p99_ms", "the same, p99, ms", 2),
+    Row("small_transaction_cpu_us", "the same, broker CPU µs per transaction", 0, NO_MORE),
+    Row("copied_s", "messages (100 B) in transactions of 750 with offsets, a second", 0),
+    Row("copy_cpu_us", "the same, broker CPU µs per transaction", 0, NO_MORE),
+]
 # The durable mode has no goals of its own: it is there to be seen beside Kafka's equal mode.
 SECTIONS = [
     (PAGE_CACHE, "Page-cache mode (log.flush.policy=page-cache; Kafka's default)", LOAD_ROWS),
@@ -134,6 +155,11 @@ SECTIONS = [
         GROUPS,
         "Groups (page-cache mode; durable: ottla's default, Kafka with flush.messages=1)",
         GROUP_ROWS,
+    ),
+    (
+        TRANSACTIONS,
+        "Exactly once (page-cache mode)",
+        TRANSACTION_ROWS,
     ),
 ]
 

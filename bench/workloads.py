@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -37,6 +38,9 @@ TURNS = 20
 MB = 1_000_000
 # Fewer than librdkafka's own limit of 100,000, so that its queue never refuses a message.
 QUEUED_MESSAGES_MAX = 50_000
+BULK_SETTINGS: Mapping[str, str | int] = MappingProxyType(
+    {"linger.ms": 20, "batch.size": 1_000_000, "batch.num.messages": 10_000}
+)
 TOPIC_CONFIG = {"file.delete.delay.ms": "1000"}
 
 
@@ -83,7 +87,7 @@ def _has_leader(admin: AdminClient, name: str) -> bool:
     return 0 in partitions and partitions[0].leader >= 0
 
 
-def _produce(
+def produce(
     broker: Brokers, topic: str, value: bytes, count: int, settings: Mapping[str, str | int]
 ) -> Stretch:
     failed: list[KafkaError] = []
@@ -150,8 +154,7 @@ def _expect(broker: Brokers, topic: str, count: int) -> None:
 def produce_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
     """librdkafka, acks=all, 1 KB messages in batches of up to 1 MB."""
     value = os.urandom(BULK_MESSAGE_BYTES)
-    settings: dict[str, str | int] = {"linger.ms": 20, "batch.size": 1_000_000, "batch.num.messages": 10_000}
-    span = _produce(broker, topic, value, volumes.bulk_messages, settings).span
+    span = produce(broker, topic, value, volumes.bulk_messages, BULK_SETTINGS).span
     megabytes = volumes.bulk_messages * BULK_MESSAGE_BYTES / MB
     return {
         "produce_mb_s": megabytes / span.wall_ns * 1e9,
@@ -162,7 +165,7 @@ def produce_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
 def consume_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
     """librdkafka, one partition from its beginning, several times over, each with a connection of its own: on loopback
     the kernel books a sender's work now to the broker, now to the client, and one pass is too short to even it out."""
-    spans = [_consume(broker, topic, volumes.bulk_messages) for _ in range(CONSUME_PASSES)]
+    spans = [consume(broker, topic, volumes.bulk_messages) for _ in range(CONSUME_PASSES)]
     megabytes = volumes.bulk_messages * BULK_MESSAGE_BYTES * CONSUME_PASSES / MB
     return {
         "consume_mb_s": megabytes / sum(span.wall_ns for span in spans) * 1e9,
@@ -170,7 +173,9 @@ def consume_bulk(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
     }
 
 
-def _consume(broker: Brokers, topic: str, count: int) -> Span:
+def consume(
+    broker: Brokers, topic: str, count: int, settings: Mapping[str, str | int] = MappingProxyType({})
+) -> Span:
     # Defaults but one: a full queue pauses fetching for a whole second, which would measure that second.
     consumer = Consumer(
         {
@@ -178,6 +183,7 @@ def _consume(broker: Brokers, topic: str, count: int) -> Span:
             "group.id": "bench",
             "enable.auto.commit": False,
             "fetch.queue.backoff.ms": 1,
+            **settings,
         }
     )
     consumed = size = 0
@@ -206,7 +212,7 @@ def _consume(broker: Brokers, topic: str, count: int) -> Span:
 def requests_librdkafka(broker: Brokers, topic: str, volumes: Volumes) -> Figures:
     """librdkafka, one message a request, five requests in flight."""
     settings: dict[str, str | int] = {"linger.ms": 0, "batch.num.messages": 1}
-    span = _produce(broker, topic, os.urandom(SMALL_MESSAGE_BYTES), volumes.requests, settings).span
+    span = produce(broker, topic, os.urandom(SMALL_MESSAGE_BYTES), volumes.requests, settings).span
     return {
         "requests_s": volumes.requests / span.wall_ns * 1e9,
         "request_cpu_us": span.cpu_ns / 1e3 / volumes.requests,

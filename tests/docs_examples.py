@@ -5,6 +5,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 OFFSETS = DOCS / "offsets.md"
+TRANSACTIONS = DOCS / "transactions.md"
 
 
 def programs(page: Path) -> list[str]:

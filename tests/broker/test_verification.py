@@ -12,6 +12,7 @@ from ottla.wire.encode import response_encoder
 from tests.broker.api.transactors import Transactor
 
 ADD, ADD_VERSION, WRITE_MARKERS, BAD_STATE, NOT_ENOUGH, BAD_EPOCH, CONCURRENT = 24, 5, 27, 48, 19, 47, 51
+OUT_OF_ORDER, BAD_MAPPING, UNKNOWN, NOT_ATTEMPTED = 45, 49, 3, 55
 STATE_TOPIC = b"s" * 16
 
 
@@ -27,7 +28,7 @@ class Remote:
             [
                 r.Broker(2, 1, "127.0.0.1", 9093),
                 r.Topic("__transaction_state", STATE_TOPIC),
-                r.Partition(STATE_TOPIC, 0, (2,), isr=(2,), leader=2),
+                r.Partition(STATE_TOPIC, 0, (2,), isr=(2,), leader=2, leader_epoch=1),
             ],
             driver.now_ms,
         )
@@ -75,6 +76,8 @@ class Remote:
 @pytest.fixture
 def remote(driver: Any, client: Any) -> Remote:
     client.create("t", 2)
+    # Before the other broker is there: all groups are coordinated here.
+    client.ask(10, 4, key_type=0, coordinator_keys=["g"])
     return Remote(driver)
 
 
@@ -94,14 +97,22 @@ def codes(tx: Transactor) -> list[int]:
     return [int(answer.responses[0].partition_responses[0].error_code) for answer in answers]
 
 
-def mark(client: Any, epoch: int, number: int = 0, version: int = 0) -> None:
+def mark(client: Any, epoch: int, number: int = 0, version: int = 0, coordinator_epoch: int = 1) -> None:
     topics = [{"name": "t", "partition_indexes": [number]}]
     marker = {
-        "producer_id": 7, "producer_epoch": epoch, "transaction_result": False, "topics": topics, "coordinator_epoch": 1,
-        "transaction_version": version,
+        "producer_id": 7, "producer_epoch": epoch, "transaction_result": False, "topics": topics,
+        "coordinator_epoch": coordinator_epoch, "transaction_version": version,
     }  # fmt: skip
     [row] = client.ask(WRITE_MARKERS, 2, markers=[marker]).markers[0].topics[0].partitions
     assert row.error_code == 0
+
+
+def send_to_both(tx: Transactor) -> None:
+    """One request with a batch for either partition."""
+    fields = tx.fields("t", b"zero")
+    [more] = tx.fields("t", b"one", number=1)["topic_data"]
+    fields["topic_data"][0]["partition_data"] += more["partition_data"]
+    tx.client.send(0, tx.versions[0], **fields)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -151,6 +162,24 @@ def test_an_answer_that_a_marker_has_overtaken_does_not_count(
     assert client.fetch("t", 0).last_stable_offset == client.fetch("t", 0).high_watermark == 1
 
 
+def test_a_coordinator_whose_successor_has_written_a_marker_is_not_asked(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    """It may not know that it is none any more, and what has ended since: it would say that the batch belongs to a transaction."""
+    tx = begun(driver, batch, 1)
+    mark(client, 0, coordinator_epoch=2)
+    send(tx, b"late")
+    assert not remote.asked and codes(tx) == [NOT_ENOUGH]
+    driver.broker.committed(
+        [r.Partition(STATE_TOPIC, 0, (2,), isr=(2,), leader=2, leader_epoch=2, partition_epoch=1)],
+        driver.now_ms,
+    )
+    tx.sequences.clear()
+    send(tx, b"late")
+    remote.answer(BAD_STATE)
+    assert codes(tx) == [BAD_STATE]
+
+
 def test_in_version_2_the_epoch_tells(driver: Any, batch: Any, remote: Remote, client: Any) -> None:
     tx = begun(driver, batch, 2)
     # That of the transaction before, which has the epoch that the producer goes on with.
@@ -179,6 +208,17 @@ def test_a_coordinator_that_does_not_answer_is_told_as_something_that_passes(
     assert client.fetch("t", 0).high_watermark == 0
 
 
+@pytest.mark.parametrize("code", [UNKNOWN, NOT_ATTEMPTED])
+def test_a_coordinator_that_has_not_heard_of_the_topic_yet(
+    code: int, driver: Any, batch: Any, remote: Remote
+) -> None:
+    """It refuses what was asked for together with that topic, too, by a code that clients do not try again on."""
+    tx = begun(driver, batch, 2)
+    send(tx, b"one")
+    remote.answer(code)
+    assert codes(tx) == [NOT_ENOUGH]
+
+
 def test_while_a_transaction_ends_the_next_ones_first_batch_is_asked_for_again(
     driver: Any, batch: Any, remote: Remote
 ) -> None:
@@ -198,7 +238,7 @@ def test_while_a_transaction_ends_the_next_ones_first_batch_is_asked_for_again(
             asked += 1
         else:
             driver.advance(10)
-    assert told == [NOT_ENOUGH] and 3 <= asked <= 8
+    assert told == [CONCURRENT] and 3 <= asked <= 8
 
 
 def test_without_acks_nobody_stands_in_line(
@@ -232,8 +272,18 @@ def test_two_that_claim_one_producer_id(driver: Any, batch: Any, remote: Remote,
     send(two, b"two")
     assert len(remote.asked) == 2
     remote.answer()
+    remote.answer(BAD_MAPPING)
+    assert codes(one) == [0] and codes(two) == [BAD_MAPPING]
+    assert not driver.broker.verification._guards
+
+
+def test_a_topic_that_is_deleted_meanwhile(driver: Any, batch: Any, remote: Remote, client: Any) -> None:
+    tx = begun(driver, batch, 1)
+    send(tx, b"one")
+    client.ask(20, 5, topic_names=["t"], timeout=1000)
     remote.answer()
-    assert codes(one) == [0] and codes(two) == [NOT_ENOUGH]
+    assert codes(tx) == [UNKNOWN]
+    assert driver.broker.verification.held_bytes == 0
 
 
 def test_what_waits_is_bounded(driver: Any, batch: Any, remote: Remote, client: Any) -> None:
@@ -253,3 +303,133 @@ def test_what_waits_is_bounded(driver: Any, batch: Any, remote: Remote, client: 
     send(other, b"small")
     remote.answer()
     assert codes(other) == [0]
+
+
+def test_a_partition_that_was_open_and_is_not_when_the_others_have_been_asked_for(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    """It was not asked for, and its transaction has ended meanwhile: its batch would begin one that nobody ends."""
+    tx = begun(driver, batch, 1)
+    send(tx, b"first")
+    remote.answer()
+    assert codes(tx) == [0]
+    send_to_both(tx)
+    [(request, _done)] = remote.asked
+    assert list(request.transactions[0].topics[0].partitions) == [1]
+    mark(client, 0)
+    remote.answer()
+    [answer] = tx.client.answers
+    rows = {row.index: int(row.error_code) for row in answer.responses[0].partition_responses}
+    assert rows == {0: NOT_ENOUGH, 1: 0}
+    assert client.fetch("t", 0).last_stable_offset == client.fetch("t", 0).high_watermark == 2
+
+
+def test_a_partition_that_is_led_here_only_since_the_others_were_asked_for(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    tx = begun(driver, batch, 1)
+    broker = driver.broker
+    topic = broker.image.topics["t"]
+
+    def leads(number: int, leader: int, epoch: int) -> None:
+        known = topic.partitions[number]
+        broker.committed(
+            [
+                r.Partition(
+                    topic.topic_id, number, known.replicas, isr=(leader,), leader=leader, leader_epoch=epoch,
+                    partition_epoch=epoch,
+                )
+            ],
+            driver.now_ms,
+        )  # fmt: skip
+        broker.proposed = broker.image
+        driver.turn()
+
+    me = broker.membership.node_id
+    leads(0, 2, 5)
+    send_to_both(tx)
+    [(request, _done)] = remote.asked
+    assert list(request.transactions[0].topics[0].partitions) == [1]
+    leads(0, me, 6)
+    remote.answer()
+    [answer] = tx.client.answers
+    rows = {row.index: int(row.error_code) for row in answer.responses[0].partition_responses}
+    assert rows == {0: NOT_ENOUGH, 1: 0}
+    assert client.fetch("t", 0).high_watermark == 0
+
+
+def test_who_comes_after_with_the_same_producer_id_hides_no_marker(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    """The batch of a transaction that has ended is still asked for while the next epoch's first one is too."""
+    late, fresh = begun(driver, batch, 1), begun(driver, batch, 1)
+    send(late, b"late")
+    mark(client, 0)
+    fresh.epoch = 1
+    send(fresh, b"fresh")
+    assert len(remote.asked) == 2
+    remote.answer()
+    assert codes(late) == [BAD_STATE]
+    remote.answer()
+    assert codes(fresh) == [0]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_follows_a_batch_that_was_refused_in_passing_is_not_the_first(
+    version: int, driver: Any, batch: Any, remote: Remote, client: Any, values: Any
+) -> None:
+    """A producer that the partition has never heard of may begin anywhere. But if its second batch were the first that is taken, the
+    first one would come again as something old, and be lost."""
+    tx = begun(driver, batch, version)
+    send(tx, b"one")
+    send(tx, b"two")
+    send(tx, b"three")
+    remote.fail()
+    remote.answer()
+    remote.answer()
+    assert codes(tx) == [NOT_ENOUGH, OUT_OF_ORDER, OUT_OF_ORDER]
+    tx.sequences.clear()
+    for value in (b"one", b"two", b"three"):
+        send(tx, value)
+    remote.answer()
+    assert codes(tx) == [0, 0, 0]
+    assert values(client.fetch("t", 0)) == [b"one", b"two", b"three"]
+    assert not driver.broker.verification._lowest
+
+
+def test_a_later_epoch_may_begin_anew(driver: Any, batch: Any, remote: Remote) -> None:
+    # Of version 1: in version 2 every epoch begins with sequence 0.
+    tx = begun(driver, batch, 1)
+    send(tx, b"one")
+    remote.fail()
+    tx.epoch = 1
+    send(tx, b"elsewhere")
+    remote.answer()
+    # It goes by what this epoch has sent.
+    assert codes(tx) == [NOT_ENOUGH, 0]
+
+
+def commit_offsets(tx: Transactor, *topics: str) -> None:
+    rows = [
+        {
+            "name": topic,
+            "partitions": [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}],
+        }
+        for topic in topics
+    ]
+    fields = {"generation_id": -1, "member_id": "", "group_instance_id": None}
+    tx.client.send(28, tx.versions[28], **tx.who, group_id="g", topics=rows, **fields)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_offsets_of_a_topic_that_is_deleted_meanwhile(
+    version: int, driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    tx = begun(driver, batch, version)
+    commit_offsets(tx, "t")
+    assert len(remote.asked) == 1 and not tx.client.answers
+    client.ask(20, 5, topic_names=["t"], timeout=1000)
+    remote.answer()
+    [answer] = tx.client.answers
+    assert answer.topics[0].partitions[0].error_code == UNKNOWN
+    assert not driver.broker.verification._lines

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.cli.main import main
 from tests.running_broker import ottla_address, start_broker, topic_name
 
 __all__ = ["ottla_address", "start_broker", "topic_name"]
@@ -71,3 +72,22 @@ def made(run: Run, topic_name: str) -> str:
     ended = run("topic", "create", topic_name, "--partitions", "2")
     assert ended.code == 0, ended.err
     return topic_name
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], Run]:
+    """Run `ottla` in this process, against a broker of the test's own: quicker where there is much to run."""
+
+    def against(address: str) -> Run:
+        monkeypatch.setenv("OTTLA_BOOTSTRAP", address)
+
+        def call(*arguments: str) -> Ended:
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as ended:
+                main(list(arguments))
+            said = capsys.readouterr()
+            return Ended(int(ended.value.code or 0), said.out, said.err)
+
+        return call
+
+    return against

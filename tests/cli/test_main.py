@@ -16,6 +16,8 @@ PATHS = [
     *(("partition", name) for name in ("list", "reassign", "elect", "drain")),
     ("group",),
     *(("group", name) for name in ("list", "describe", "reset", "delete")),
+    ("txn",),
+    *(("txn", name) for name in ("list", "describe", "abort")),
     ("produce",),
     ("consume",),
     ("config",),

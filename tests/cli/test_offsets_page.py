@@ -5,15 +5,14 @@ The program with a store of its own is run, and killed, in `tests/seeds/test_con
 
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import confluent_kafka
 import pytest
 
 import ottla
-from ottla.cli.main import main
-from tests.cli.conftest import Ended, Run
+from tests.cli.conftest import Run
 from tests.docs_examples import OFFSETS, indented, programs
 
 ADDRESS = "127.0.0.1:9092"
@@ -35,18 +34,8 @@ def broker() -> Iterator[Any]:
 
 
 @pytest.fixture
-def run(broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `ottla` in this process, which is quicker for so many."""
-    monkeypatch.setenv("OTTLA_BOOTSTRAP", broker.address)
-
-    def call(*arguments: str) -> Ended:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(arguments))
-        said = capsys.readouterr()
-        return Ended(int(ended.value.code or 0), said.out, said.err)
-
-    return call
+def run(broker: Any, run_here: Callable[[str], Run]) -> Run:
+    return run_here(broker.address)
 
 
 def commands() -> list[list[str]]:

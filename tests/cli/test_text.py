@@ -3,7 +3,7 @@ from datetime import datetime
 import pytest
 
 from ottla.cli.outcome import CommandError
-from ottla.cli.text import shown, time_ms, time_text, typed
+from ottla.cli.text import duration_ms, duration_text, shown, time_ms, time_text, typed
 
 NOW_MS = 1_700_000_000_000
 
@@ -48,3 +48,23 @@ def test_times_for_people() -> None:
     assert time_text(NOW_MS) == "2023-11-14T22:13:20.000Z"
     assert time_text(-1) == "-"
     assert time_text(1 << 62) == str(1 << 62)
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds", "told"),
+    [("500ms", 500, "500ms"), ("90s", 90_000, "1.5m"), ("15m", 900_000, "15m"), ("2h", 7_200_000, "2h"), ("1.5d", 129_600_000, "1.5d")],
+)  # fmt: skip
+def test_lengths_of_time(text: str, milliseconds: int, told: str) -> None:
+    assert duration_ms(text, "--x") == milliseconds
+    assert duration_text(milliseconds) == told
+
+
+@pytest.mark.parametrize("text", ["", "5", "soon", "-5m", "5y"])
+def test_what_is_no_length_of_time_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(CommandError, match="--x takes a time such as") as caught:
+        duration_ms(text, "--x")
+    assert caught.value.exit_code == 2
+
+
+def test_a_clock_that_is_behind_makes_no_negative_time() -> None:
+    assert duration_text(-5) == "0ms"

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.table import APIS, SILENT
+from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.group import Group
 from ottla.testing.fuzz import core, sockets
 from ottla.testing.fuzz.__main__ import main
 from ottla.testing.fuzz.making import frame_of, served_versions
 from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
+from ottla.transactions.formats import State
 
 #: Together a hundred thousand: the core's twice.
 IN_CORE = 44_000
@@ -156,3 +158,27 @@ def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked >= {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69}
     assert members == {Group, ConsumerGroup}
     assert max(ends) > 0
+
+
+def test_requests_about_transactions_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every API of transactions is asked, and some requests begin transactions, write into them, commit offsets and end them."""
+    asked: set[int] = set()
+    states: set[State] = set()
+    opened: set[str] = set()
+    receive = core.Round.receive
+
+    def remember(self: Any, client: Any, frame: bytes) -> None:
+        asked.add(int.from_bytes(frame[:2], "big"))
+        receive(self, client, frame)
+        for shard in self.broker.transactions.shards:
+            states.update(transaction.state for transaction in shard.transactions.values())
+        for replica in self.broker.hosting.replicas():
+            transactions = replica.log.producers.transactions if replica.opened else None
+            if transactions is not None and transactions.open:
+                opened.add("offsets" if replica.topic == OFFSETS_TOPIC else "records")
+
+    monkeypatch.setattr(core.Round, "receive", remember)
+    core.run_core(4_000, 1)
+    assert asked >= {22, 24, 25, 26, 27, 28, 61, 65, 66}
+    assert states >= {State.EMPTY, State.ONGOING, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
+    assert opened == {"offsets", "records"}

@@ -50,6 +50,45 @@ def test_a_plain_commit_in_between() -> None:
     assert counting(offsets) == 2
 
 
+def test_what_is_forgotten_is_forgotten_in_transactions_too() -> None:
+    """A group that is deleted, or one of its offsets, does not come back when a transaction from before is committed."""
+    offsets = Offsets()
+    other = ("u", 0)
+    offsets.replay("g", *PLACE, at(1))
+    offsets.replay_pending(1, "g", PLACE, at(2))
+    offsets.replay_pending(2, "g", PLACE, at(3))
+    offsets.replay_pending(2, "g", other, at(4))
+    forgotten = offsets.tombstones("g")
+    assert {record.key[2:] for record in forgotten} == {PLACE, other}
+    for _kind, *where in (record.key for record in forgotten):
+        offsets.replay(*where, None)
+    assert not offsets.pending and not offsets.is_unstable("g", *PLACE)
+    offsets.replay_pending(2, "g", other, at(5))
+    assert offsets.replay_end(1, commit=True) == set() and counting(offsets) is None
+    assert offsets.replay_end(2, commit=True) == {"g"}
+    assert offsets.of("g") == {other: at(5)}
+    assert not offsets.pending and not offsets._by_producer and not offsets._settled
+
+
+def test_some_are_forgotten() -> None:
+    offsets = Offsets()
+    offsets.replay_pending(1, "g", PLACE, at(2))
+    offsets.replay_pending(1, "h", ("u", 0), at(2))
+    assert [record.key[1:] for record in offsets.tombstones("g", [PLACE, ("u", 1)])] == [("g", *PLACE)]
+    assert [record.key[1:] for record in offsets.of_topics({"u"})] == [("h", "u", 0)]
+
+
+def test_a_stray_of_a_topic_before_leaves_what_a_transaction_commits_for_the_present_one() -> None:
+    offsets = Offsets()
+    old, new = b"o" * 16, b"n" * 16
+    offsets.replay("g", *PLACE, at(1)._replace(topic_id=old))
+    assert len(offsets.strays(lambda _name: new)) == 1
+    offsets.replay_pending(1, "g", PLACE, at(2)._replace(topic_id=new))
+    assert offsets.strays(lambda _name: new) == []
+    offsets.replay_end(1, commit=True)
+    assert counting(offsets) == 2
+
+
 def test_what_counts_is_the_last_that_is_committed() -> None:
     """Random histories; a commit counts from the end of its transaction on, unless a later one does already."""
     for seed in range(300):

@@ -110,10 +110,10 @@ def fill_orders(address: str) -> None:
     assert producer.flush(PATIENCE_S) == 0
 
 
-def formatted(java: Java, broker: BrokerProcess, name: str) -> list[dict[str, Any]]:
+def formatted(java: Java, broker: BrokerProcess, name: str, topic: str = TOPIC) -> list[dict[str, Any]]:
     """All that a formatter makes of the topic; it writes one document after the other."""
     said = java.tool(
-        "ConsoleConsumer", "--bootstrap-server", broker.address, "--topic", TOPIC, "--from-beginning", "--formatter",
+        "ConsoleConsumer", "--bootstrap-server", broker.address, "--topic", topic, "--from-beginning", "--formatter",
         f"{FORMATTERS}.{name}", "--timeout-ms", "5000",
     )  # fmt: skip
     decoder, text, found = json.JSONDecoder(), said.out.strip(), []

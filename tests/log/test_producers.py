@@ -56,6 +56,23 @@ def test_an_older_duplicate_is_never_out_of_order() -> None:
     assert code(producers, 3, 2) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
+def test_what_was_never_accepted_is_no_duplicate() -> None:
+    """The first batch was refused in passing and comes again, the second was taken as that of an unknown producer. A client takes
+    the answer to a duplicate for an acknowledgement."""
+    producers = Producers()
+    sent(producers, 3, 2)
+    assert code(producers, 0, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for at in range(5, 8):
+        sent(producers, at)
+        assert code(producers, 0, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    # From now on nobody knows whether there was anything before.
+    sent(producers, 8)
+    assert code(producers, 0, 3) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
+    wrapped = Producers()
+    sent(wrapped, 1)
+    assert code(wrapped, MAX) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
 def test_sequences_wrap_around() -> None:
     producers = Producers()
     sent(producers, MAX - 3, 3)
@@ -67,8 +84,9 @@ def test_sequences_wrap_around() -> None:
     ]  # fmt: skip
     repeated = producers.check(1, 0, MAX, 1)
     assert repeated is not None and repeated[2] == 3
-    assert code(producers, MAX - 10) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
     assert code(producers, 10) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    sent(producers, 3, 1, offset=7)
+    assert code(producers, MAX - 10) == ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 def test_a_batch_may_lie_across_the_wrap() -> None:

@@ -539,3 +539,25 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(bench: Bench)
     writer.write(7, b"c", epoch=2)
     writer.end(7, commit=True, epoch=2)
     assert stable(log) == log.next_offset
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+@pytest.mark.parametrize("start", [1, 2, 100])
+def test_a_log_that_begins_anew_has_nothing_open(bench: Bench, start: int, reopened: bool) -> None:
+    """A follower that was away until its leader had deleted what follows: the markers were in that, and never come."""
+    log = bench.create(segment_bytes=900)
+    writer = Writer(log)
+    writer.write(1, b"a")
+    log.roll(NOW)
+    writer.write(1, b"b")
+    assert stable(log) == 0
+    dropped = log.begin_at(start, NOW)
+    bench.remove([each for each in dropped if each.base_offset != start])
+    bench.log_start_offset = bench.recovery_point = start
+    if reopened:
+        log = bench.recover().log
+    assert log.next_offset == start
+    writer = Writer(log)
+    writer.write(2, b"c")
+    writer.end(2, commit=True)
+    assert open_transactions(log) == [] and stable(log) == start + 2

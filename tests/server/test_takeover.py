@@ -11,9 +11,13 @@ import ottla
 from ottla.client.metadata import TopicPartition
 from ottla.controller.image import Image
 from ottla.log.names import KAFKA_METADATA
+from ottla.log.producers import Producers
+from ottla.records.record import Record, encode_batch
 from ottla.runtime.embedded_store import read_journal
 from ottla.server.embedded import Broker
 from ottla.server.node import CannotStart
+from ottla.transactions.formats import Entry, State, encode
+from ottla.transactions.formats import Record as TransactionRecord
 from tests.kafka_fixture import SERIES, contents, kafka_directory
 from tests.peer import METADATA, Peer
 
@@ -144,6 +148,32 @@ def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
         f"topic_id: {_text(image.topics['orders'].topic_id)}"
         in (directory / "orders-0" / "partition.metadata").read_text()
     )
+
+
+def test_transactions_in_folders_keep_their_producer_ids_and_coordinators_their_order(tmp_path: Path) -> None:
+    """Without a metadata log: an id that only a transactional id still has is given to nobody else, and a partition that has a
+    marker of a later coordinator than its own log speaks of takes one of this."""
+    directory = kafka_directory("3.9", tmp_path)
+    shutil.rmtree(directory / KAFKA_METADATA)
+    folder = directory / "__transaction_state-0"
+    folder.mkdir()
+    entry = Entry(77_000, 4, 60_000, State.COMPLETE_COMMIT, 1_700_000_000_000)
+    row = Record(0, 1_700_000_000_000, *encode(TransactionRecord("teller", entry)))
+    # What comes after it was torn.
+    (folder / "00000000000000000000.log").write_bytes(encode_batch([row]) + bytes(30))
+    producers = Producers()
+    producers.ended(5, 0, 41, 3, 1_700_000_000_000)
+    (directory / "orders-0" / "00000000000000000008.snapshot").write_bytes(producers.render())
+    with Broker(str(directory)) as broker, Peer(broker.address) as peer:
+        [state] = peer.ask(65, 0, transactional_ids=["teller"]).transaction_states
+        assert (state.producer_id, state.producer_epoch, state.transaction_state) == (
+            77_000,
+            4,
+            "CompleteCommit",
+        )
+        [topic] = peer.ask(METADATA, topics=({"name": "__transaction_state"},)).topics
+        assert topic.partitions[0].leader_epoch == 42
+    assert journal(directory).next_producer_id == 79_000
 
 
 def _text(topic_id: bytes) -> str:

@@ -23,6 +23,20 @@ def test_a_transaction_over_all_brokers_is_committed_or_aborted_as_a_whole(versi
     assert [cluster.committed(number) for number in range(3)] == [[b"one"], [b"one"], [b"one", b"three"]]
 
 
+def test_no_replica_remembers_what_has_ended_for_ever() -> None:
+    """A follower has no readers that would make it forget."""
+    cluster = Cluster()
+    tx = Tx(cluster, 2)
+    tx.init()
+    for _ in range(10):
+        assert tx.send(b"x", 0) == [0]
+        assert tx.end(commit=True) == 0
+    cluster.heal()
+    replicas = [each.broker.hosting.by_name["t"].replicas[0] for each in cluster.members.values()]
+    assert len(replicas) == 3
+    assert all(len(each.log.producers.transactions._ended) <= 2 for each in replicas)
+
+
 def test_a_partition_that_was_not_added_is_refused_by_every_leader() -> None:
     cluster = Cluster()
     tx = Tx(cluster, 1)

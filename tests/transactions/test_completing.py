@@ -18,7 +18,9 @@ PASSING = [
 
 def ended(world: World, commit: bool = True, *places: Place, version: int = 5) -> None:
     pair = world.producer()
-    world.add(pair, *(places or (A, B)), version=3)
+    world.add(pair, *(place for place in places or (A, B) if place != OFFSETS), version=3)
+    if OFFSETS in places:
+        world.add_offsets(pair)
     assert world.end(pair, commit, version=version).error is ErrorCode.NONE
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from ottla.transactions.diagram import render
 from ottla.transactions.transaction import TRANSITIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "transactions.md"
+PAGE = Path(__file__).parents[2] / "docs" / "transaction-states.md"
 
 
 def test_the_page_is_up_to_date() -> None:

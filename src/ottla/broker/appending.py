@@ -1,8 +1,9 @@
 """Records of the broker's own: what a coordinator writes into a partition that this broker leads, and hearing that they count.
 
-`append_as_leader` is a produce with acks=-1 without a client, and so is `append_marker_as_leader` for the end of a transaction. A coordinator owns the partitions of its topic
-(`Replicating.owners`): it hears `lead` when a role begins and `rest` when it ends, in between appends, and reads what is there.
-What it has appended in a role is told of before that role's `rest`, so afterwards nothing is left under way.
+`append_as_leader` is a produce with acks=-1 without a client, and so is `append_marker_as_leader` for the end of a transaction. A
+coordinator owns the partitions of its topic (`Replicating.owners`): it hears `lead` when a role begins and `rest` when it ends, in
+between appends, and reads what is there. What it has appended in a role is told of before that role's `rest`, so afterwards nothing
+is left under way.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def append_marker_as_leader(
     except DiskError as error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
     _await(broker, replica, appended[1], done)
+    replica.settle()
     return int(appended[0])
 
 

@@ -314,6 +314,7 @@ class Fetcher:
             watermark = min(row.high_watermark, log.next_offset)
             if watermark > replica.high_watermark:
                 replica.high_watermark = watermark
+                replica.settle()
                 broker.moved(replica)
         except (Refusal, DiskError) as error:
             broker.say_once(f"{replica.topic}-{replica.number} cannot be followed: {error}")

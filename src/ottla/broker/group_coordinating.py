@@ -54,16 +54,19 @@ class GroupTenure(Tenure):
         return decode(record.key, record.value)
 
     def replay(self, records: Iterable[Record]) -> None:
-        """Of the offsets in a piece only the last of a key that makes sense is looked at: what they come to depends on no other kind
-        of record."""
-        offsets: dict[bytes, list[Record]] = {}
+        """Of the offsets in a piece only the last of a key is looked at, unless that makes no sense: what they come to depends on no other
+        kind of record. Transactional batches and markers end a piece (`loading.py`)."""
+        offsets: list[Record] = []
         for record in records:
             if record.key is not None and record.key[:2] == _OFFSET_KIND:
-                offsets.setdefault(record.key, []).append(record)
+                offsets.append(record)
             else:
                 self.replay_one(record)
-        for of_key in offsets.values():
-            any(self.replay_one(record) for record in reversed(of_key))
+        latest = {record.key: record for record in offsets}
+        senseless = [record for record in latest.values() if not self.replay_one(record)]
+        if senseless:
+            for record in offsets:
+                self.replay_one(record)
 
     def replay_transactional(self, producer_id: int, records: Iterable[Record]) -> None:
         known: list[GroupRecord] = []

@@ -16,10 +16,13 @@ Pure decisions over the Disk port; the node calls `take_over` at every start, be
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from ottla.broker.log_directory import ForeignDirectory
+from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.config.alter import SET, apply_broker_ops, apply_ops
 from ottla.config.broker import BrokerConfig
 from ottla.controller import kraft_log
@@ -31,6 +34,11 @@ from ottla.log.producers import Producers
 from ottla.model.errors import Refusal
 from ottla.model.names import INTERNAL_TOPICS
 from ottla.ports.disk import Disk
+from ottla.records.batch import CONTROL_BIT, HEADER
+from ottla.records.layout import Malformed
+from ottla.records.record import CorruptRecords, decode_batch, whole_batches
+from ottla.transactions import formats as transaction_formats
+from ottla.transactions.formats import Record as TransactionRecord
 
 MARK: Final = names.TAKEN_OVER
 _NO_LEADER: Final = -1
@@ -75,7 +83,46 @@ class _Folders:
         """The newest that the log itself speaks of; -1 if none."""
         path = self.by_partition.get(partition)
         epochs = checkpoints.parse_epochs(self.disk.read_file(f"{path}/{names.EPOCHS}")) if path else None
-        return max((epoch for epoch, _offset in epochs or ()), default=-1)
+        newest = max((epoch for epoch, _offset in epochs or ()), default=-1)
+        return max(newest, self.coordinator_epoch) if partition[0] == TRANSACTIONS_TOPIC else newest
+
+    @cached_property
+    def coordinator_epoch(self) -> int:
+        """The newest of a coordinator of transactions in any partition, which takes no marker of an earlier one (R18). A coordinator
+        may have written markers and nothing of its own."""
+        return max(
+            (each.coordinator_epoch for known in self.snapshots() for each in known.by_id.values()),
+            default=-1,
+        )
+
+    def snapshots(self) -> Iterator[Producers]:
+        """What the partitions remember of producers."""
+        for path in self.by_partition.values():
+            for name in self.disk.list(path):
+                if names.snapshot_offset(name) is not None:
+                    producers = Producers.parse(self.disk.read_file(f"{path}/{name}"))
+                    if producers is not None:
+                        yield producers
+
+    def transactions(self) -> Iterator[TransactionRecord]:
+        """What is written of transactional ids, as far as it can be read."""
+        for (topic, _number), path in self.by_partition.items():
+            if topic != TRANSACTIONS_TOPIC:
+                continue
+            for name in self.disk.list(path):
+                if name.endswith(names.LOG):
+                    with suppress(CorruptRecords, Malformed):
+                        yield from _transactions_in(self.disk.read_file(f"{path}/{name}") or b"")
+
+
+def _transactions_in(data: bytes) -> Iterator[TransactionRecord]:
+    for batch in whole_batches(data):
+        if HEADER.unpack_from(batch)[5] & CONTROL_BIT:
+            continue
+        for record in decode_batch(batch):
+            known = transaction_formats.decode(record.key, record.value)
+            if known is not None:
+                yield known
 
 
 def take_over(
@@ -183,7 +230,7 @@ def _records(
     if state is not None and state.next_producer_id:
         made.append(r.ProducerIds(state.next_producer_id))
     else:
-        made += _producer_ids_in_snapshots(folders)
+        made += _producer_ids_in_folders(folders)
     partitions_count = sum(len(partitions) for _topic, partitions in topics)
     source = "Kafka's metadata" if state is not None else "the partition folders"
     head = (
@@ -364,15 +411,15 @@ def _guessed_settings(
     return made
 
 
-def _producer_ids_in_snapshots(folders: _Folders) -> list[r.Record]:
-    """Ids beyond all that a snapshot remembers: one that is given twice would mix up two producers' sequences."""
+def _producer_ids_in_folders(folders: _Folders) -> list[r.Record]:
+    """Ids beyond all that a snapshot or a transactional id remembers: one that is given twice would mix up two producers."""
     newest = -1
-    for path in folders.by_partition.values():
-        for name in folders.disk.list(path):
-            if names.snapshot_offset(name) is not None:
-                producers = Producers.parse(folders.disk.read_file(f"{path}/{name}"))
-                newest = max([newest, *(producers.by_id if producers is not None else ())])
-    # Blocks of a thousand, as Kafka gives them out; one more for ids that have left no snapshot.
+    for producers in folders.snapshots():
+        newest = max([newest, *producers.by_id])
+    for record in folders.transactions():
+        if record.entry is not None:
+            newest = max(newest, record.entry.producer_id, record.entry.next_producer_id)
+    # Blocks of a thousand, as Kafka gives them out; one more for ids that have left no trace.
     return [r.ProducerIds((newest // 1000 + 2) * 1000)] if newest >= 0 else []
 
 

@@ -54,6 +54,9 @@ class Upkeep:
         self._retention_date_ms = 0
         self._flush_walk = Walk(broker.timers, self._flush_if_due)
         self._retain_walk = Walk(broker.timers, self._retain)
+        #: Producers whose last batch is older are forgotten.
+        self._silent_since_ms = 0
+        self._producers_walk = Walk(broker.timers, self._forget_producers)
         self._checkpoints = {
             directory: Checkpointing(broker, directory) for directory in broker.directories.all
         }
@@ -62,6 +65,9 @@ class Upkeep:
         broker = self._broker
         self._every(lambda: _FLUSH_CHECK_MS, self.flush_due, now_ms)
         self._every(lambda: broker.config.log_retention_check_interval_ms, self.retain, now_ms)
+        self._every(
+            lambda: broker.config.producer_id_expiration_check_interval_ms, self.forget_producers, now_ms
+        )
         self._every(
             lambda: max(_COMPACTION_CHECK_MS_MIN, broker.config.log_cleaner_backoff_ms),
             broker.compacting.look,
@@ -162,10 +168,25 @@ class Upkeep:
 
         self._broker.run(job, done)
 
+    # --- producers ------------------------------------------------------------------------------------------
+
+    def forget_producers(self, now_ms: int) -> None:
+        """Forget producers that fell silent, but for those with a transaction open; the next snapshot is without them."""
+        date_ms = self._broker.wall_clock.retention_ms(now_ms)
+        self._silent_since_ms = date_ms - self._broker.config.producer_id_expiration_ms
+        self._producers_walk.begin(self._broker.hosting.replicas(), now_ms)
+
+    def _forget_producers(self, replica: Replica, _now_ms: int) -> int:
+        if replica.gone or not replica.opened:
+            return 1
+        producers = replica.log.producers
+        producers.expire(self._silent_since_ms)
+        return 1 + len(producers.by_id) // 16
+
     # --- retention ------------------------------------------------------------------------------------------
 
     def retain(self, now_ms: int) -> None:
-        """Delete whole old segments by age and size (B6), and forget producers that fell silent."""
+        """Delete whole old segments by age and size (B6)."""
         self._retention_date_ms = self._broker.wall_clock.retention_ms(now_ms)
         self._retain_walk.begin(self._broker.hosting.replicas(), now_ms)
 
@@ -173,7 +194,6 @@ class Upkeep:
         if replica.gone or not replica.opened:
             return 1
         broker, log = self._broker, replica.log
-        log.producers.expire(self._retention_date_ms - broker.config.producer_id_expiration_ms)
         try:
             count = expired_segments(log, self._retention_date_ms, replica.high_watermark)
             if not count:

@@ -2,9 +2,11 @@
 
 Without that a batch that comes late would begin a transaction that nobody ends. For clients of version 1 the coordinator is asked
 whether they have added the partition, for those of version 2 it adds it now. The answer holds only if nobody else has led the
-partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own. In version 2 it may be that
+partition meanwhile, and for version 1 if no marker has come to it: that would be the transaction's own; nor is a coordinator asked
+whose successor has written one, which this broker has not heard of. In version 2 it may be that
 of the one before, and an own one has a higher epoch, which refuses the batch. What a producer sends while it is being asked for
-waits behind that, so that its batches keep their order.
+waits behind that, so that its batches keep their order. What was refused in passing comes again: of a producer that a partition has
+never heard of, which might begin anywhere, nothing that it sent after that is taken before it.
 
 Called by `api/produce.py` and `api/txn_offset_commit.py`.
 """
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from ottla.broker.timers import Later
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
 from ottla.transactions.adding import Add
 from ottla.transactions.formats import Place
@@ -40,6 +43,10 @@ _PATIENCE_MS: Final = 100
 #: What is kept of requests that wait. Beyond it others are refused, and come again.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
+#: Of how many producers and partitions it is remembered what was sent first. Most are forgotten with their first batch.
+_LOWEST_MAX: Final = 10_000
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
 Codes: TypeAlias = dict[Place, ErrorCode]
 Done: TypeAlias = Callable[[Mapping[Place, ErrorCode]], None]
 
@@ -50,12 +57,27 @@ class Producer(NamedTuple):
     producer_epoch: int
 
 
-class _Guard(NamedTuple):
+class _Guard:
     """What may happen to a partition while it is asked for."""
 
-    replica: Replica
-    leader_epoch: int
-    is_marked: bool = False
+    __slots__ = ("_leader_epoch", "_replica", "is_marked")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._leader_epoch = replica.leader_epoch
+        self.is_marked = False
+
+    @property
+    def is_moved(self) -> bool:
+        return self._replica.leader_epoch != self._leader_epoch
+
+    def coordinator_epoch(self, producer_id: int) -> int:
+        try:
+            known = self._replica.log.producers.by_id.get(producer_id)
+        except DiskError:
+            # The append will say what is wrong.
+            return -1
+        return -1 if known is None else known.coordinator_epoch
 
 
 class Verification:
@@ -65,8 +87,10 @@ class Verification:
         self._lines: dict[Producer, deque[Callable[[], None]]] = {}
         #: How much is kept of requests that wait.
         self.held_bytes = 0
-        #: By place and producer id.
-        self._guards: dict[tuple[Place, int], _Guard] = {}
+        #: By place and producer id: those who are asked for. There may be two, if one has come after the other.
+        self._guards: dict[tuple[Place, int], dict[Producer, _Guard]] = {}
+        #: The same: the epoch and the lowest sequence of what was sent and not taken yet.
+        self._lowest: dict[tuple[Place, int], tuple[int, int]] = {}
 
     def is_busy(self, producer: Producer) -> bool:
         """Whether something of this producer is being asked for."""
@@ -87,7 +111,7 @@ class Verification:
         assert producer not in self._lines
         self._lines[producer] = deque()
         for place, replica in replicas.items():
-            self._guards[place, producer.producer_id] = _Guard(replica, replica.leader_epoch)
+            self._guards.setdefault((place, producer.producer_id), {})[producer] = _Guard(replica)
         places = frozenset(replicas)
         give_up_ms = self._broker.now_ms + _PATIENCE_MS
 
@@ -108,17 +132,40 @@ class Verification:
 
     def marked(self, place: Place, producer_id: int) -> None:
         """A marker has come: what was asked for before it is not for what comes after it."""
-        guard = self._guards.get((place, producer_id))
-        if guard is not None:
-            self._guards[place, producer_id] = guard._replace(is_marked=True)
+        for guard in self._guards.get((place, producer_id), {}).values():
+            guard.is_marked = True
+        self.taken(place, producer_id)
+
+    # --- the first batch ----------------------------------------------------------------------------------------
+
+    def sent(self, place: Place, producer: Producer, sequence: int) -> None:
+        """A batch has come that the partition must not take before the coordinator is asked."""
+        key = (place, producer.producer_id)
+        epoch, lowest = self._lowest.get(key, (-1, 0))
+        if producer.producer_epoch > epoch:
+            self._lowest[key] = (producer.producer_epoch, sequence)
+            if len(self._lowest) > _LOWEST_MAX:
+                del self._lowest[next(iter(self._lowest))]
+        elif producer.producer_epoch == epoch and _is_behind(sequence, lowest):
+            self._lowest[key] = (epoch, sequence)
+
+    def is_first(self, place: Place, producer: Producer, sequence: int) -> bool:
+        """Whether nothing was sent before this batch that will come again."""
+        epoch, lowest = self._lowest.get((place, producer.producer_id), (-1, 0))
+        return producer.producer_epoch != epoch or not _is_behind(lowest, sequence)
+
+    def taken(self, place: Place, producer_id: int) -> None:
+        """The partition has a batch of the producer, or a marker: from now on it knows what comes next."""
+        self._lowest.pop((place, producer_id), None)
+
+    # --- the answer ---------------------------------------------------------------------------------------------
 
     def _finish(self, producer: Producer, codes: Codes, done: Done, *, is_guarded: bool) -> None:
         for place, code in codes.items():
-            guard = self._guards.pop((place, producer.producer_id), None)
+            guard = self._unguard(place, producer)
             if code is not ErrorCode.NONE:
                 continue
-            if guard is None or guard.replica.leader_epoch != guard.leader_epoch:
-                # It is none if somebody else has come under the same producer id.
+            if guard.is_moved:
                 codes[place] = ErrorCode.NOT_COORDINATOR
             elif guard.is_marked and is_guarded:
                 codes[place] = ErrorCode.INVALID_TXN_STATE
@@ -131,6 +178,13 @@ class Verification:
                 behind.extend(line)
                 return
 
+    def _unguard(self, place: Place, producer: Producer) -> _Guard:
+        guards = self._guards[place, producer.producer_id]
+        guard = guards.pop(producer)
+        if not guards:
+            del self._guards[place, producer.producer_id]
+        return guard
+
     # --- the coordinator ----------------------------------------------------------------------------------------
 
     def _ask(
@@ -140,7 +194,11 @@ class Verification:
         number = broker.transactions.partition(producer.transactional_id)
         if number is None:
             return done(dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-        leader = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number].leader
+        partition = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number]
+        leader = partition.leader
+        if not adds and partition.leader_epoch < self._newest_coordinator(producer, places):
+            # Whoever leads it now has written a marker: this one does not know yet what has ended.
+            return done(dict.fromkeys(places, ErrorCode.NOT_COORDINATOR))
         if leader == broker.membership.node_id:
             return self._ask_here(producer, places, adds, done)
         node = broker.image.brokers.get(leader)
@@ -157,6 +215,11 @@ class Verification:
         peer = (node.node_id, node.host, node.port)
         broker.outbox.append((ASK, peer, _LANE, _ADD_PARTITIONS, _VERSION, body, answered))
         return None
+
+    def _newest_coordinator(self, producer: Producer, places: Collection[Place]) -> int:
+        """The largest epoch of a coordinator that has written a marker of this producer in some partitions."""
+        guards = [self._guards[place, producer.producer_id][producer] for place in places]
+        return max(guard.coordinator_epoch(producer.producer_id) for guard in guards)
 
     def _ask_here(
         self, producer: Producer, places: frozenset[Place], adds: bool, done: Callable[[Codes], None]
@@ -199,6 +262,11 @@ class _Reply:
             self._broker.put_off(lambda: self._done(codes))
         else:
             self._done(codes)
+
+
+def _is_behind(sequence: int, other: int) -> bool:
+    """Whether it is the smaller of two sequences, which begin again from 0 after the largest."""
+    return 0 < (other - sequence) & _SEQUENCE_MASK < 1 << 30
 
 
 def _row(producer: Producer, places: Collection[Place], adds: bool) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def reset(
     with open_admin(bootstrap) as admin:
         _refuse_if_active(admin, group)
         committed = admin.group_offsets(group)
-        places = _named(admin, topic) if topic else sorted(committed)
+        places = named_partitions(admin, topic) if topic else sorted(committed)
         if not places:
             raise CommandError(f"group {group!r} has committed nothing; name topics with --topic")
         starts, ends = _offsets(admin, places, earliest=True), _ends(admin, set(places))
@@ -237,7 +237,7 @@ def _offsets(
     return {place: each.offset for place, each in admin.list_offsets(dict.fromkeys(there, target)).items()}
 
 
-def _named(admin: Admin, texts: list[str]) -> list[TopicPartition]:
+def named_partitions(admin: Admin, texts: list[str]) -> list[TopicPartition]:
     """TOPIC or TOPIC:N,N as partitions."""
     from ottla.client.metadata import TopicPartition
 

@@ -23,6 +23,7 @@ COMMANDS = (
     "topic",
     "partition",
     "group",
+    "txn",
     "produce",
     "consume",
     "config",

@@ -24,7 +24,7 @@ INTERRUPTED = 130
 
 EXIT_CODES = """\
 Exit codes: 0 done; 1 failed or refused by the broker; 2 wrong usage; 3 no broker can be reached;
-4 the topic, broker or file does not exist; 130 interrupted before it was done."""
+4 the topic, broker, transaction or file does not exist; 130 interrupted before it was done."""
 
 
 class CommandError(Exception):
@@ -81,7 +81,7 @@ def exit_code_of(error: BaseException) -> int:
 
     if isinstance(error, (errors.BrokerUnreachable, errors.NotKafka)):
         return UNREACHABLE
-    if isinstance(error, (errors.TopicNotFound, errors.BrokerNotFound)):
+    if isinstance(error, (errors.TopicNotFound, errors.BrokerNotFound, errors.TransactionalIdNotFound)):
         return NOT_FOUND
     if isinstance(error, errors.SettingError):
         return USAGE

@@ -66,3 +66,19 @@ def time_text(timestamp_ms: int) -> str:
     except (OverflowError, OSError, ValueError):
         return str(timestamp_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def duration_ms(text: str, option: str) -> int:
+    """A length of time as `500ms`, `30s`, `15m`, `2h` or `1d`."""
+    given = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
+    if given is None:
+        raise usage_error(f"{option} takes a time such as 500ms, 30s, 15m, 2h or 1d, not {text!r}")
+    return round(float(given[1]) * UNIT_MS[given[2]])
+
+
+def duration_text(duration_ms: int) -> str:
+    """The same for people, in the largest unit that it is one of at least."""
+    if duration_ms < 1000:
+        return f"{max(duration_ms, 0)}ms"
+    unit = next(unit for unit in ("d", "h", "m", "s") if duration_ms >= UNIT_MS[unit])
+    return f"{duration_ms / UNIT_MS[unit]:.3g}{unit}"

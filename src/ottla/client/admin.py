@@ -7,11 +7,12 @@ first refusal as a `KafkaError` naming the topic or resource. The blocking face 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ottla.client import groups as group_requests
+from ottla.client import transactions as transaction_requests
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import BrokerNotFound, TopicNotFound, refused
@@ -28,6 +29,7 @@ from ottla.client.partitions import (
     unregister_broker,
 )
 from ottla.client.settings import Client, bootstrap_addresses
+from ottla.client.transactions import HangingTransaction, Producers, TransactionInfo, TransactionListing
 from ottla.model.errors import ErrorCode
 
 __all__ = [
@@ -40,9 +42,13 @@ __all__ = [
     "Election",
     "GroupInfo",
     "GroupListing",
+    "HangingTransaction",
     "NewTopic",
+    "Producers",
     "Reassignment",
     "Resource",
+    "TransactionInfo",
+    "TransactionListing",
 ]
 
 CREATE_TOPICS = 19
@@ -401,6 +407,43 @@ class AsyncAdmin:
     async def delete_groups(self, groups: Iterable[str]) -> None:
         """Delete groups without members, and their offsets."""
         await group_requests.delete_groups(self, groups)
+
+    # Transactions
+
+    async def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of all brokers, or those that pass all filters given; `pattern` must match the whole id."""
+        return await transaction_requests.list_transactions(
+            self, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
+        )
+
+    async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionInfo]:
+        """What transactional ids are at, and the partitions of their transactions."""
+        return await transaction_requests.describe_transactions(self, transactional_ids)
+
+    async def abort_transaction(self, transactional_id: str) -> TransactionInfo:
+        """Abort what a transactional id has going on; its producer is fenced. Gives what it was before."""
+        return await transaction_requests.abort_transaction(self, transactional_id)
+
+    async def describe_producers(self, partitions: Iterable[TopicPartition]) -> Producers:
+        """The idempotent and transactional producers that partitions remember."""
+        return await transaction_requests.describe_producers(self, partitions)
+
+    async def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
+    ) -> list[HangingTransaction]:
+        """What is open in these partitions, and known to no coordinator; only if nothing was written to it for so long."""
+        return await transaction_requests.find_hanging(self, partitions, older_than_ms)
+
+    async def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
+        """End in its partition what was found to hang."""
+        await transaction_requests.abort_hanging(self, hanging)
 
     async def ask_controller(self, api_key: int, body: Body, rows: Any) -> tuple[Any, str]:
         """Ask the controller; when it is not the controller any more, learn the new one and ask again."""

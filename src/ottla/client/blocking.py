@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -22,9 +22,13 @@ from ottla.client.admin import (
     Election,
     GroupInfo,
     GroupListing,
+    HangingTransaction,
     NewTopic,
+    Producers,
     Reassignment,
     Resource,
+    TransactionInfo,
+    TransactionListing,
 )
 from ottla.client.consumer import AsyncConsumer
 from ottla.client.errors import ClientClosed
@@ -379,3 +383,40 @@ class Admin(_Blocking):
     def delete_groups(self, groups: Iterable[str]) -> None:
         """Delete groups without members, and their offsets."""
         self._thread.run(self._core.delete_groups(groups))
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """The transactional ids of all brokers, or those that pass all filters given; `pattern` must match the whole id."""
+        return self._thread.run(
+            self._core.list_transactions(
+                states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
+            )
+        )
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionInfo]:
+        """What transactional ids are at, and the partitions of their transactions."""
+        return self._thread.run(self._core.describe_transactions(transactional_ids))
+
+    def abort_transaction(self, transactional_id: str) -> TransactionInfo:
+        """Abort what a transactional id has going on; its producer is fenced. Gives what it was before."""
+        return self._thread.run(self._core.abort_transaction(transactional_id))
+
+    def describe_producers(self, partitions: Iterable[TopicPartition]) -> Producers:
+        """The idempotent and transactional producers that partitions remember."""
+        return self._thread.run(self._core.describe_producers(partitions))
+
+    def find_hanging_transactions(
+        self, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
+    ) -> list[HangingTransaction]:
+        """What is open in these partitions, and known to no coordinator; only if nothing was written to it for so long."""
+        return self._thread.run(self._core.find_hanging_transactions(partitions, older_than_ms))
+
+    def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
+        """End in its partition what was found to hang."""
+        self._thread.run(self._core.abort_hanging_transaction(hanging))

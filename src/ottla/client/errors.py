@@ -86,6 +86,10 @@ class BrokerNotFound(KafkaError):
     """The cluster has no broker of that id."""
 
 
+class TransactionalIdNotFound(KafkaError):
+    """No producer has come under this transactional id, or not for so long that it is forgotten."""
+
+
 class TopicExists(KafkaError):
     """A topic of that name is already there."""
 
@@ -131,6 +135,8 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     ErrorCode.UNKNOWN_TOPIC_ID: TopicNotFound,
     ErrorCode.TOPIC_ALREADY_EXISTS: TopicExists,
     ErrorCode.BROKER_ID_NOT_REGISTERED: BrokerNotFound,
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: TransactionalIdNotFound,
+    ErrorCode.INVALID_REGULAR_EXPRESSION: InvalidRequest,
     ErrorCode.INVALID_TOPIC_EXCEPTION: InvalidRequest,
     ErrorCode.INVALID_PARTITIONS: InvalidRequest,
     ErrorCode.INVALID_REPLICATION_FACTOR: InvalidRequest,
@@ -166,6 +172,8 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for an ACL on the cluster",
     ErrorCode.OFFSET_OUT_OF_RANGE: "Seek to the beginning or the end, or set auto_offset_reset to earliest or latest",
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing of it is on its way: look with `ottla partition reassign --status`",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Look with `ottla txn list`",
+    ErrorCode.INVALID_REGULAR_EXPRESSION: "It is an expression of RE2, and must match the whole of an id: orders-.*",
     ErrorCode.NOT_CONTROLLER: "The cluster has no controller now: try again in a moment",
     ErrorCode.TOPIC_DELETION_DISABLED: "Set delete.topic.enable=true on the brokers",
     ErrorCode.UNSUPPORTED_VERSION: "Upgrade the older of client and broker",

@@ -1,20 +1,18 @@
 """Consumer groups from outside: which there are, who is in them, how far they have read, setting that back, deleting them.
 
-The requests behind the methods of the same names in `client/admin.py`. A group's requests go to its coordinator, which may move:
-who hears so looks for it again. Lists are asked of every broker, since each knows its own groups alone.
+The requests behind the methods of the same names in `client/admin.py`. A group's requests go to its coordinator.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from struct import error as struct_error
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.cluster import backoff_ms
-from ottla.client.connection import Body, BrokerConnection
+from ottla.client.connection import Body
+from ottla.client.coordinators import ask_coordinator, ask_every_broker, find_coordinator
 from ottla.client.errors import refused
 from ottla.client.metadata import TopicPartition
 from ottla.model.errors import ErrorCode
@@ -24,16 +22,11 @@ if TYPE_CHECKING:
 
 OFFSET_COMMIT = 8
 OFFSET_FETCH = 9
-FIND_COORDINATOR = 10
 DESCRIBE_GROUPS = 15
 LIST_GROUPS = 16
 DELETE_GROUPS = 42
 CONSUMER_GROUP_DESCRIBE = 69
 
-ATTEMPTS_MAX = 12
-_MOVED = (
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR,
-)  # fmt: skip
 #: The last versions that name topics instead of their ids.
 _COMMIT_VERSION, _FETCH_VERSION = 9, 9
 
@@ -65,17 +58,9 @@ class GroupInfo:
 
 
 async def list_groups(admin: AsyncAdmin) -> list[GroupListing]:
-    metadata = await admin.cluster.refresh(())
     found: dict[str, GroupListing] = {}
-    for node in metadata.nodes.values():
-        connection = await admin.cluster.connection(node)
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            answer = await connection.request(LIST_GROUPS, {"states_filter": [], "types_filter": []})
-            if int(answer.error_code) not in _MOVED or attempt == ATTEMPTS_MAX:
-                break
-            await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
-        if answer.error_code:
-            raise refused(int(answer.error_code), "listing groups", broker=connection.address)
+    body: Body = {"states_filter": [], "types_filter": []}
+    for answer in (await ask_every_broker(admin, LIST_GROUPS, body, "listing groups")).values():
         for row in answer.groups:
             found[row.group_id] = GroupListing(
                 str(row.group_id),
@@ -111,7 +96,7 @@ async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
 
 async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo | None:
     """A group of KIP-848; None if it is not there, or the broker does not know of such."""
-    if not (await _coordinator(admin, group)).serves(CONSUMER_GROUP_DESCRIBE):
+    if not (await find_coordinator(admin, "group", group))[1].serves(CONSUMER_GROUP_DESCRIBE):
         return None
     answer, broker = await _ask(
         admin, group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, lambda answer: [answer.groups[0]]
@@ -213,33 +198,8 @@ async def _ask(
     rows: Callable[[Any], Iterable[Any]],
     version_max: int | None = None,
 ) -> tuple[Any, str]:
-    """Ask a group's coordinator; when it has moved, or loads, ask again."""
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        connection = await _coordinator(admin, group)
-        answer = await connection.request(api_key, body, version_max=version_max)
-        moved = any(int(row.error_code) in _MOVED for row in rows(answer))
-        if not moved or attempt == ATTEMPTS_MAX:
-            break
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
-    return answer, connection.address
-
-
-async def _coordinator(admin: AsyncAdmin, group: str) -> BrokerConnection:
-    code = 0
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        connection = await admin.cluster.any_connection()
-        answer = await connection.request(
-            FIND_COORDINATOR, {"key": group, "key_type": 0, "coordinator_keys": [group]}
-        )
-        row = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
-        code = int(row.error_code)
-        if not code:
-            metadata = await admin.cluster.refresh(())
-            node = metadata.nodes.get(int(row.node_id))
-            if node is not None:
-                return await admin.cluster.connection(node)
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
-    raise refused(code or ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of group {group!r}")
+    answer, node = await ask_coordinator(admin, "group", group, api_key, body, rows, version_max=version_max)
+    return answer, node.address
 
 
 def assigned(assignment: bytes) -> tuple[TopicPartition, ...]:

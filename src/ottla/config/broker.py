@@ -126,6 +126,7 @@ class BrokerConfig(Settings):
     fetch_max_bytes: int
     max_incremental_fetch_session_cache_slots: int
     producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
 
     transaction_max_timeout_ms: int
     transactional_id_expiration_ms: int
@@ -135,6 +136,7 @@ class BrokerConfig(Settings):
     transaction_state_log_replication_factor: int
     transaction_state_log_min_isr: int
     transaction_state_log_segment_bytes: int
+    transaction_partition_verification_enable: bool
     transaction_two_phase_commit_enable: bool
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int

@@ -425,9 +425,19 @@ BROKER: dict[str, Definition] = table(
             "int",
             DAY_MS,
             1,
-            "How long a partition remembers the sequence numbers of an idempotent producer that went silent.",
+            "How long a partition remembers the sequence numbers of an idempotent producer that went silent. One whose "
+            "transaction is open is remembered until that has ended.",
             unit="ms",
             dynamic=CLUSTER_WIDE,
+        ),
+        number(
+            CLIENTS,
+            "producer.id.expiration.check.interval.ms",
+            "int",
+            600_000,
+            1,
+            "How often partitions are looked at to forget producers that went silent.",
+            unit="ms",
         ),
         *TRANSACTIONS,
         number(

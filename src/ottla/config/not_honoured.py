@@ -24,6 +24,10 @@ _NAMES_BY_REASON = {
     "one worker process compacts, a log at a time": ("log.cleaner.threads",),
     "compaction reads 4 MiB and writes 1 MiB at a time": ("log.cleaner.io.buffer.size",),
     "log starts are written down as soon as they move": ("log.flush.start.offset.checkpoint.interval.ms",),
+    "coordinators read their logs 256 KiB at a time": (
+        "offsets.load.buffer.size",
+        "transaction.state.log.load.buffer.size",
+    ),
     "there is no tiered storage": ("log.local.retention.bytes", "log.local.retention.ms"),
     "the topic it shapes does not exist yet": (
         "share.coordinator.state.topic.min.isr",

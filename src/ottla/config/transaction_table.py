@@ -47,6 +47,16 @@ TRANSACTIONS = (
         unit="bytes",
     ),
     Definition(
+        "transaction.partition.verification.enable",
+        "boolean",
+        "true",
+        "Whether a partition asks the coordinator before it takes the first batch of a transaction. It cannot be disabled: a "
+        "batch that comes late would begin a transaction that nobody ends.",
+        check=lambda value: value is True,
+        form="true: every transaction is verified",
+        section=GROUPS,
+    ),
+    Definition(
         "transaction.two.phase.commit.enable",
         "boolean",
         "false",

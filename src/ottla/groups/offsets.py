@@ -3,7 +3,8 @@
 A group's offsets are kept while it has members that might come back to them: they expire `offsets.retention.minutes` after the
 group became empty. Those of a group that never had members (who commits by hand) expire so long after each commit, and so do those
 of topics that a group of consumers does not read any more. An old client could name the time itself. Tombstones are records
-without a value; the log's compaction takes what they are about.
+without a value; the log's compaction takes what they are about. They are about what transactions have committed before them too,
+whenever those end: who deletes a group does not see it again. What is pending does not expire.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Offsets:
                 known = self.by_group[group_id] = {}
             known[topic, partition] = value
             return
+        if self.pending and self.is_unstable(group_id, topic, partition):
+            self._drop_pending(group_id, (topic, partition))
         known = self.by_group.get(group_id)
         if known is not None:
             known.pop((topic, partition), None)
@@ -76,42 +79,59 @@ class Offsets:
                 self._settled[group_id, place] = order
                 self.by_group.setdefault(group_id, {})[place] = value
                 changed.add(group_id)
-            places = self.pending[group_id]
-            places[place] -= 1
-            if not places[place]:
-                del places[place]
-                self._settled.pop((group_id, place), None)
-                if not places:
-                    del self.pending[group_id]
+            self.pending[group_id][place] -= 1
+            if not self.pending[group_id][place]:
+                self._settle(group_id, place)
         return changed
+
+    def _drop_pending(self, group_id: str, place: Place) -> None:
+        """What was committed so far does not count, whatever becomes of the transactions."""
+        for producer_id, commits in list(self._by_producer.items()):
+            if commits.pop((group_id, place), None) is not None and not commits:
+                del self._by_producer[producer_id]
+        self._settle(group_id, place)
+
+    def _settle(self, group_id: str, place: Place) -> None:
+        """No transaction has a commit there any more."""
+        self._settled.pop((group_id, place), None)
+        places = self.pending[group_id]
+        del places[place]
+        if not places:
+            del self.pending[group_id]
 
     # --- forgetting ---------------------------------------------------------------------------------------------
 
     def tombstones(self, group_id: str, places: Iterable[Place] | None = None) -> list[Record]:
         """The records that forget these offsets of a group, or all."""
-        known = self.of(group_id)
+        known = self._places(group_id)
         return [
-            Record((OFFSET_COMMIT, group_id, topic, partition), None)
-            for topic, partition in (known if places is None else places)
-            if (topic, partition) in known
+            Record((OFFSET_COMMIT, group_id, *place), None)
+            for place in (known if places is None else places)
+            if place in known
         ]
 
     def of_topics(self, topics: Collection[str]) -> list[Record]:
         """The records that forget all offsets in these topics."""
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
-            for group_id, known in self.by_group.items()
-            for place in known
+            for group_id in {**self.by_group, **self.pending}
+            for place in self._places(group_id)
             if place[0] in topics
         ]
 
+    def _places(self, group_id: str) -> Collection[Place]:
+        """Where a group has committed something, in a transaction that is open or otherwise."""
+        pending = self.pending.get(group_id)
+        return {**self.of(group_id), **pending} if pending else self.of(group_id)
+
     def strays(self, topic_id: Callable[[str], bytes | None]) -> list[Record]:
-        """The records that forget offsets of topics that are gone, whatever has their names now."""
+        """The records that forget offsets of topics that are gone, whatever has their names now: a transaction that commits
+        for the present one of a name is waited for."""
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
             for group_id, known in self.by_group.items()
             for place, value in known.items()
-            if value.topic_id not in (NO_ID, topic_id(place[0]))
+            if value.topic_id not in (NO_ID, topic_id(place[0])) and not self.is_unstable(group_id, *place)
         ]
 
     def expired(

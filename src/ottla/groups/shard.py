@@ -196,11 +196,11 @@ class Shard:
         self, group_id: str, generation: int, member_id: str, instance_id: str | None
     ) -> ErrorCode:
         """Whether somebody may commit offsets for a group in a transaction. Who names nobody is not looked at: old clients cannot
-        (KIP-447)."""
+        (KIP-447). Nor is who does not claim to have joined a group that has no members."""
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
-        if generation < 0 and not member_id and instance_id is None:
+        if generation < 0 and (not group.members or (not member_id and instance_id is None)):
             return ErrorCode.NONE
         if isinstance(group, Group):
             code = group.check(member_id, instance_id)

@@ -17,8 +17,8 @@ from ottla.ports.disk import Disk, DiskError, File
 
 #: Entries kept in memory before they go to the file.
 _PENDING_BYTES_MAX: Final = 4096
-#: Once the search is down to this many bytes they are read at once.
-_BLOCK_BYTES: Final = 4096
+#: Once the search is down to this many bytes they are read at once, and kept.
+_BLOCK_BYTES: Final = 2048
 _SALVAGE_BYTES: Final = 1 << 16
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -41,7 +41,9 @@ class Place(NamedTuple):
 class SparseIndex:
     """A sorted file of (key, value) pairs."""
 
-    __slots__ = ("_before", "_disk", "_entry", "_pending", "bytes_max", "file", "last_key", "written")
+    __slots__ = (
+        "_before", "_block", "_block_rank", "_disk", "_entry", "_pending", "bytes_max", "file", "last_key", "written",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, entry: struct.Struct, bytes_max: int, *, create: bool) -> None:
         self._disk = disk
@@ -49,6 +51,10 @@ class SparseIndex:
         self._pending = bytearray()
         #: What the file held when `begin_anew` was called, until the first flush after it.
         self._before = b""
+        #: What the last search read of the file, and how many entries stand before it: who reads a log comes for the
+        #: neighbours next. Entries behind it may be added meanwhile, none within it change.
+        self._block = b""
+        self._block_rank = 0
         #: At this size the segment is closed; always whole entries.
         self.bytes_max = bytes_max // entry.size * entry.size
         self.file: File = disk.open(path, create=create)
@@ -69,6 +75,7 @@ class SparseIndex:
         size = self._disk.size(self.file)
         width = self._entry.size
         self._pending.clear()
+        self._block = b""
         self.written = size - size % width
         self.last_key = None
         if self.written:
@@ -98,6 +105,7 @@ class SparseIndex:
                 last = key, value
                 count += 1
         self._pending.clear()
+        self._block = b""
         self.written = count * self._entry.size
         if self.written != self._disk.size(self.file):
             self._disk.truncate(self.file, self.written)
@@ -157,6 +165,7 @@ class SparseIndex:
         self.flush()
         if self.written == count * self._entry.size:
             return
+        self._block = b""
         self._disk.truncate(self.file, count * self._entry.size)
         self.written = count * self._entry.size
         self.last_key = self._at(self.written - self._entry.size)[0] if count else None
@@ -164,7 +173,7 @@ class SparseIndex:
     def reset(self) -> None:
         """Drop everything, and what the file holds beyond whole entries."""
         self._pending.clear()
-        self._before = b""
+        self._before = self._block = b""
         if self._disk.size(self.file):
             self._disk.truncate(self.file, 0)
         self.written = 0
@@ -173,6 +182,7 @@ class SparseIndex:
     def begin_anew(self) -> None:
         """Drop everything, in order to add the entries again; if the same ones come, the file is left as it is."""
         self._pending.clear()
+        self._block = b""
         self._before = self._disk.read(self.file, 0, self.written) if self.written else b""
         self.written = 0
         self.last_key = None
@@ -191,6 +201,17 @@ class SparseIndex:
                 self._unpack(pending, (rank - 1) * width),
                 self._unpack(pending, rank * width) if rank * width < len(pending) else None,
             )
+        block = self._block
+        if (
+            block
+            and self._unpack(block, 0)[column] <= bound < self._unpack(block, len(block) - width)[column]
+        ):
+            rank = self._rank(block, bound, column)
+            return Place(
+                self._block_rank + rank,
+                self._unpack(block, (rank - 1) * width),
+                self._unpack(block, rank * width),
+            )
         low, high = 0, written
         while (high - low) * width > _BLOCK_BYTES:
             middle = (low + high) // 2
@@ -201,6 +222,7 @@ class SparseIndex:
         # One entry more at either end, so that both neighbours are in the block.
         start, end = max(low - 1, 0), min(high + 1, written)
         block = self._disk.read(self.file, start * width, (end - start) * width) if end > start else b""
+        self._block, self._block_rank = block, start
         rank = self._rank(block, bound, column)
         above: Entry | None = None
         if rank * width < len(block):

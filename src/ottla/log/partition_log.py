@@ -24,7 +24,7 @@ from ottla.log.markers import Marker, append_marker
 from ottla.log.names import EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name, snapshot_offset
 from ottla.log.producers import Producers
 from ottla.log.reading import Slice, find_aborted, find_newest, find_time, is_hollow, slice_of
-from ottla.log.replay import load_producers
+from ottla.log.replay import load_producers, snapshot_offsets
 from ottla.log.segment import Segment
 from ottla.log.transactions import Ended
 from ottla.log.validation import (
@@ -156,8 +156,13 @@ class PartitionLog:
 
     # --- append ---------------------------------------------------------------------------------------------
 
-    def append(self, batch: bytes, leader_epoch: int, now_ms: int) -> Appended:
-        """Validate one batch from a client, give it its offsets and write it. Raises Refusal; then nothing changed."""
+    def append(
+        self, batch: bytes, leader_epoch: int, now_ms: int, *, has_new_epoch: bool = False
+    ) -> Appended:
+        """Validate one batch from a client, give it its offsets and write it. Raises Refusal; then nothing changed.
+
+        `has_new_epoch`: its producer has another epoch in each transaction, and begins each at sequence 0 (KIP-890).
+        """
         size = len(batch)
         config = self.config
         if size < HEADER_BYTES:
@@ -195,11 +200,14 @@ class PartitionLog:
                 raise Refusal(
                     ErrorCode.INVALID_RECORD, "a batch with a producer id needs an epoch and a sequence"
                 )
-            repeated = self.producers.check(producer_id, producer_epoch, sequence, count)
+            producers = self.producers
+            if has_new_epoch:
+                producers.check_first(producer_id, sequence)
+            repeated = producers.check(producer_id, producer_epoch, sequence, count)
             if repeated is not None:
                 return Appended(repeated[2], repeated[3], _NO_TIMESTAMP, True)
-            if self.producers.transactions is not None and not attributes & TRANSACTIONAL_BIT:
-                self.producers.check_outside(producer_id)
+            if producers.transactions is not None and not attributes & TRANSACTIONAL_BIT:
+                producers.check_outside(producer_id)
         elif attributes & TRANSACTIONAL_BIT:
             raise no_producer()
 
@@ -220,7 +228,7 @@ class PartitionLog:
             data, size, self.next_offset + delta, max_time, leader_epoch, now_ms, append_time
         )
         if producer_id >= 0:
-            self.producers.appended(
+            producers.appended(
                 producer_id, producer_epoch, sequence, count, appended[0], appended[1], now_ms,
                 attributes & TRANSACTIONAL_BIT,
             )  # fmt: skip
@@ -505,7 +513,7 @@ class PartitionLog:
         """The aborted transactions that have records in a slice from `offset` on, bounded by `end_offset`."""
         if not self.has_aborted:
             return []
-        return find_aborted(self.segments[self.segment_for(offset) :], offset, end_offset, piece)
+        return find_aborted(self.segments, self.segment_for(offset), offset, end_offset, piece)
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than this; None if all are."""
@@ -593,6 +601,9 @@ class PartitionLog:
         self.active = segment
         self.unsynced = []
         self.log_start_offset = offset
+        for snapshot in snapshot_offsets(self.disk.list(self.directory)):
+            # They tell of a history that this one does not go on from.
+            self.disk.remove(self.snapshot_path(snapshot))
         self._ended(offset, now_ms)
         return dropped
 

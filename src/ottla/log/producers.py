@@ -22,22 +22,33 @@ from ottla.model.limits import PRODUCER_BATCHES_REMEMBERED
 _HEAD: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
+#: The epoch of the coordinator that has written no marker yet.
+NO_COORDINATOR: Final = -1
 
 #: (first sequence, last sequence, base offset, last offset, timestamp)
 Batch: TypeAlias = tuple[int, int, int, int, int]
 
 
 class Producer:
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "transaction_start")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "next_sequence", "timestamp", "transaction_start")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        #: The newest last. Not a deque, which takes six times the memory.
         self.batches: list[Batch] = []
+        #: Of the batch that comes after the newest; -1 while there is none.
+        self.next_sequence = -1
         self.timestamp = -1
         #: Of the coordinator that wrote the last marker.
-        self.coordinator_epoch = -1
+        self.coordinator_epoch = NO_COORDINATOR
         #: The first offset of the open transaction, -1 without one.
         self.transaction_start = -1
+
+    def begin(self, epoch: int) -> None:
+        """A new epoch counts its batches anew."""
+        self.epoch = epoch
+        self.batches.clear()
+        self.next_sequence = -1
 
 
 class Producers:
@@ -51,7 +62,7 @@ class Producers:
     def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> Batch | None:
         """None if the batch is the producer's next one; the first copy if it is a repetition; else a Refusal."""
         producer = self.by_id.get(producer_id)
-        if producer is None:
+        if producer is None or (sequence == producer.next_sequence and epoch == producer.epoch):
             return None
         if epoch != producer.epoch or not producer.batches:
             if epoch < producer.epoch:
@@ -64,14 +75,13 @@ class Producers:
                 )
             return None
         newest = producer.batches[-1]
-        if sequence == (newest[1] + 1) & _SEQUENCE_MASK:
-            return None
         last = (sequence + count - 1) & _SEQUENCE_MASK
         for batch in producer.batches:
             if batch[0] == sequence and batch[1] == last:
                 return batch
-        # A distance of less than half the number space behind the newest batch is the past: it was accepted once.
-        if (newest[1] - last) & _SEQUENCE_MASK < 1 << 30:
+        # A distance of less than half the number space behind the newest batch is the past: it was accepted once, unless what is
+        # remembered is all there was. Who begins with a later batch, since an earlier one was refused, must not hear that it is here.
+        if (newest[1] - last) & _SEQUENCE_MASK < 1 << 30 and not self._is_before_all(producer, last):
             raise Refusal(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
                 f"producer {producer_id} repeats sequence {sequence}, which is older than its last batches",
@@ -79,6 +89,14 @@ class Producers:
         raise Refusal(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {sequence} after {newest[1]}",
+        )
+
+    def _is_before_all(self, producer: Producer, sequence: int) -> bool:
+        """Whether this is before the first batch that was accepted in this epoch."""
+        batches = producer.batches
+        return (
+            len(batches) < PRODUCER_BATCHES_REMEMBERED
+            and 0 < (batches[0][0] - sequence) & _SEQUENCE_MASK < 1 << 30
         )
 
     def appended(
@@ -96,14 +114,13 @@ class Producers:
         if producer is None:
             producer = self.by_id[producer_id] = Producer(epoch)
         elif producer.epoch != epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+            producer.begin(epoch)
         if sequence >= 0:
             # A coordinator's batch in a transaction has none: nobody repeats it.
+            following = (sequence + count) & _SEQUENCE_MASK
+            producer.next_sequence = following
             batches = producer.batches
-            batches.append(
-                (sequence, (sequence + count - 1) & _SEQUENCE_MASK, base_offset, last_offset, timestamp)
-            )
+            batches.append((sequence, (following - 1) & _SEQUENCE_MASK, base_offset, last_offset, timestamp))
             if len(batches) > PRODUCER_BATCHES_REMEMBERED:
                 del batches[0]
         producer.timestamp = timestamp
@@ -128,6 +145,15 @@ class Producers:
         if producer is not None and epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
 
+    def check_first(self, producer_id: int, sequence: int) -> None:
+        """Refuse what does not begin at 0 of a producer that is not known here, and whose epoch is new with every transaction
+        (KIP-890): something before it is missing. Of others it may be that they were forgotten."""
+        if sequence and producer_id not in self.by_id:
+            raise Refusal(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} begins its transaction with sequence {sequence} instead of 0",
+            )
+
     def has_open(self, producer_id: int, epoch: int) -> bool:
         """Whether a transaction of this producer, as it is in this epoch, has begun here and not ended."""
         producer = self.by_id.get(producer_id)
@@ -143,6 +169,8 @@ class Producers:
         """
         producer = self.by_id.get(producer_id)
         if producer is None:
+            if coordinator_epoch < NO_COORDINATOR:
+                raise _old_coordinator(producer_id, coordinator_epoch, NO_COORDINATOR)
             return
         if epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
@@ -152,11 +180,7 @@ class Producers:
                 f"producer {producer_id} is at its next transaction: the marker of epoch {epoch} has been written",
             )
         if coordinator_epoch < producer.coordinator_epoch:
-            raise Refusal(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a coordinator of epoch {coordinator_epoch} ends a transaction of producer {producer_id}, "
-                f"but a newer one has epoch {producer.coordinator_epoch}",
-            )
+            raise _old_coordinator(producer_id, coordinator_epoch, producer.coordinator_epoch)
 
     def ended(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int
@@ -176,8 +200,7 @@ class Producers:
         if producer is None:
             producer = self.by_id[producer_id] = Producer(epoch)
         elif producer.epoch != epoch:
-            producer.epoch = epoch
-            producer.batches.clear()
+            producer.begin(epoch)
         return producer
 
     def expire(self, before_ms: int) -> None:
@@ -247,6 +270,7 @@ class Producers:
                 first = (last - delta) & _SEQUENCE_MASK
                 producer.batches.append((first, last, last_offset - delta, last_offset, timestamp))
                 del producer.batches[:-PRODUCER_BATCHES_REMEMBERED]
+                producer.next_sequence = (last + 1) & _SEQUENCE_MASK
         producers._find_open()
         return producers
 
@@ -261,6 +285,13 @@ class Producers:
         if self.transactions is not None:
             for first_offset, producer_id in begun:
                 self.transactions.begin(first_offset, producer_id)
+
+
+def _old_coordinator(producer_id: int, epoch: int, current: int) -> Refusal:
+    return Refusal(
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        f"a coordinator of epoch {epoch} ends a transaction of producer {producer_id}, but a newer one has epoch {current}",
+    )
 
 
 def _old_epoch(producer_id: int, epoch: int, current: int) -> Refusal:

@@ -57,19 +57,23 @@ def is_hollow(segment: Segment, found: Slice) -> bool:
     )
 
 
-def find_aborted(segments: Sequence[Segment], offset: int, end_offset: int, piece: Slice) -> list[Ended]:
-    """The aborted transactions with records in a slice; `segments` begin with the one that holds `offset`.
+def find_aborted(
+    segments: Sequence[Segment], number: int, offset: int, end_offset: int, piece: Slice
+) -> list[Ended]:
+    """The aborted transactions with records in a slice; `offset` is in the segment of this number.
 
     Some that begin a little after the slice may be among them: where it ends is known to about an index interval.
     """
-    for segment in segments:
-        if segment.file is piece.file:
-            end_offset = min(end_offset, segment.offset_bound(piece.position + piece.size))
-            break
     found: list[Ended] = []
-    for segment in segments:
+    at = number
+    while segments[at].file is not piece.file:
+        # Of what is left of a segment nothing may be records.
+        at += 1
+    end_offset = min(end_offset, segments[at].offset_bound(piece.position + piece.size))
+    for at in range(number, len(segments)):
         # A marker may come long after its transaction's records, in any later segment.
-        if segment.aborted.count and segment.aborted.collect(offset, end_offset, found):
+        aborted = segments[at].aborted
+        if aborted.count and aborted.collect(offset, end_offset, found):
             break
     return found
 

@@ -104,6 +104,9 @@ def load_producers(log: PartitionLog, now_ms: int, *, aborted_from: int = OFFSET
             # Of a history that is no more; it must not be found once the log has grown past it again.
             log.disk.remove(path)
             continue
+        if offset < start:
+            # What lies between is gone, or was never here: nobody would ever hear that what was open then has ended.
+            break
         if offset > aborted_from:
             continue
         producers = Producers.parse(log.disk.read_file(path))

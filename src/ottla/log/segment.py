@@ -317,6 +317,9 @@ class Segment:
 
     def offset_bound(self, position: int) -> int:
         """An offset that no batch before this position reaches, at most about an index interval too high."""
+        at = bisect_left(self.tail_positions, position)
+        if at > 0:
+            return self.tail_ends[at - 1] + 1
         entry = self.index.first_from(position)
         return self.base_offset + entry[0] if entry is not None else self.next_offset
 

@@ -15,16 +15,16 @@ that is read from the log again by recovery.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from ottla.ports.disk import Disk, DiskError, File
 
 ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0
-#: What is read of an index at once: whole entries.
-_BLOCK_BYTES: Final = 120 * ENTRY.size
+#: What is read of an index at once, and kept: whole entries.
+_BLOCK_BYTES: Final = 32 * ENTRY.size
 
 
 class Ended(NamedTuple):
@@ -76,7 +76,7 @@ class Transactions:
 class TransactionIndex:
     """The aborted transactions whose markers stand in one segment."""
 
-    __slots__ = ("_disk", "_path", "_pending", "_written", "file")
+    __slots__ = ("_block", "_block_at", "_disk", "_markers", "_path", "_pending", "_written", "file")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -86,6 +86,10 @@ class TransactionIndex:
         self._written = 0
         #: Entries that there was no room for; the next flush of the log tries again.
         self._pending = bytearray()
+        #: What was read of the file last, and from where: who reads a log comes for the neighbours next.
+        self._block: list[Ended] = []
+        self._markers: list[int] = []
+        self._block_at = -1
 
     @property
     def count(self) -> int:
@@ -98,8 +102,8 @@ class TransactionIndex:
         self._written = size
         last = base_offset - 1
         sound = size % ENTRY.size == 0
-        if sound:
-            for version, _producer_id, first, end, stable in self._rows(0):
+        for position in range(0, size if sound else 0, _BLOCK_BYTES):
+            for version, _producer_id, first, end, stable in ENTRY.iter_unpack(self._bytes(position)):
                 if version != _VERSION or not last < end or not 0 <= first <= end or stable > end + 1:
                     sound = False
                     break
@@ -123,16 +127,27 @@ class TransactionIndex:
                 self.file = self._disk.open(self._path, create=True)
             self._written = self._disk.write(self.file, self._written, (bytes(self._pending),))
             self._pending.clear()
+            self._forget()
 
     def truncate(self, offset: int) -> None:
         """Drop the transactions whose markers stand at `offset` or after it."""
         if self.count:
             self.flush()
-            self._cut(self._rank(offset))
+            self._cut(self._place(offset) // ENTRY.size)
 
     def collect(self, offset: int, end_offset: int, found: list[Ended]) -> bool:
         """Add those that reach into these offsets; True if no later segment's index can have any more of them."""
-        for _version, *fields in self._rows(self._rank(offset)):
+        position = self._place(offset)
+        while position < self._written:
+            start = position // _BLOCK_BYTES * _BLOCK_BYTES
+            block = self._read(start)
+            for ended in block[(position - start) // ENTRY.size :]:
+                if ended[1] < end_offset:
+                    found.append(ended)
+                if ended[3] >= end_offset:
+                    return True
+            position = start + _BLOCK_BYTES
+        for _version, *fields in ENTRY.iter_unpack(bytes(self._pending)) if self._pending else ():
             ended = Ended(*fields)
             if ended.first_offset < end_offset and ended.last_offset >= offset:
                 found.append(ended)
@@ -144,24 +159,43 @@ class TransactionIndex:
         if self.file is not None and self._written != count * ENTRY.size:
             self._written = count * ENTRY.size
             self._disk.truncate(self.file, self._written)
+            self._forget()
 
-    def _rank(self, offset: int) -> int:
-        """How many of the entries in the file have markers before this offset."""
-        low, high = 0, self._written // ENTRY.size
-        while low < high:
+    def _place(self, offset: int) -> int:
+        """Where in the file the first entry stands whose marker is at this offset or after it; else the file's end."""
+        low, high = 0, -(-self._written // _BLOCK_BYTES)
+        while high - low > 1:
+            # The block in which the first such entry is, or ends just before it: by the last entries of blocks.
             middle = (low + high) // 2
-            if next(self._rows(middle, ENTRY.size))[3] < offset:
-                low = middle + 1
+            if self._last_offset(middle * _BLOCK_BYTES - ENTRY.size) < offset:
+                low = middle
             else:
                 high = middle
-        return low
+        start = low * _BLOCK_BYTES
+        self._read(start)
+        return start + bisect_left(self._markers, offset) * ENTRY.size
 
-    def _rows(self, rank: int, block_bytes: int = _BLOCK_BYTES) -> Iterator[tuple[int, ...]]:
-        position = rank * ENTRY.size
-        while self.file is not None and position < self._written:
-            data = self._disk.read(self.file, position, min(block_bytes, self._written - position))
-            if not data:
-                break
-            yield from ENTRY.iter_unpack(data[: len(data) // ENTRY.size * ENTRY.size])
-            position += len(data)
-        yield from ENTRY.iter_unpack(bytes(self._pending))
+    def _last_offset(self, position: int) -> int:
+        at = position - self._block_at
+        if 0 <= at < len(self._block) * ENTRY.size:
+            return self._markers[at // ENTRY.size]
+        assert self.file is not None, "entries were written, so there is a file"
+        return int(ENTRY.unpack(self._disk.read(self.file, position, ENTRY.size))[3])
+
+    def _read(self, start: int) -> list[Ended]:
+        """The entries of the block that begins there."""
+        if start != self._block_at:
+            self._block = [Ended(*fields) for _version, *fields in ENTRY.iter_unpack(self._bytes(start))]
+            self._markers = [ended.last_offset for ended in self._block]
+            self._block_at = start
+        return self._block
+
+    def _bytes(self, start: int) -> bytes:
+        size = min(_BLOCK_BYTES, self._written - start)
+        if self.file is None or size <= 0:
+            return b""
+        data = self._disk.read(self.file, start, size)
+        return data[: len(data) // ENTRY.size * ENTRY.size]
+
+    def _forget(self) -> None:
+        self._block, self._markers, self._block_at = [], [], -1

@@ -94,6 +94,13 @@ class Replica:
     def last_stable_offset(self) -> int:
         return self.log.last_stable_offset(self.high_watermark)
 
+    def settle(self) -> None:
+        """Forget what was needed of ended transactions while their markers did not count. Readers do that by the way, but not every
+        replica has any."""
+        log = self.log
+        if log.producers.transactions is not None:
+            log.last_stable_offset(self.high_watermark)
+
     @property
     def own_end(self) -> int:
         """How far this replica's own records count."""

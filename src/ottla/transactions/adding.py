@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
+from ottla.model.names import INTERNAL_TOPICS
 from ottla.transactions.formats import Place, Record, State
 from ottla.transactions.transaction import REFUSALS, V1, V2, Event, Standing, Transaction
 
@@ -48,9 +49,12 @@ class Adding:
         self._host = shard.host
 
     def add(self, request: Add, reply: Reply) -> None:
-        missing = {place for place in request.partitions if self._host.leader(place) is None}
-        if missing:
-            return self._shard.tell(reply, self._missing(request, missing))
+        wrong = {place: code for place in request.partitions if (code := self._wrong(request, place))}
+        if wrong:
+            # None is added.
+            rest = ErrorCode.OPERATION_NOT_ATTEMPTED
+            codes = {place: int(wrong.get(place, rest)) for place in request.partitions}
+            return self._shard.tell(reply, {"error_code": 0, "partitions": codes})
         return self._add(request, reply, is_for_offsets=False)
 
     def add_offsets(self, request: Add, group_id: str, reply: Reply) -> None:
@@ -59,6 +63,12 @@ class Adding:
         if place is None:
             return self._shard.tell(reply, _answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return self._add(request._replace(partitions=frozenset((place,))), reply, is_for_offsets=True)
+
+    def _wrong(self, request: Add, place: Place) -> ErrorCode:
+        """Why a partition cannot be added, whoever asks. Those of the brokers' own topics are added by brokers alone."""
+        if request.version < BY_LEADERS_SINCE and place[0] in INTERNAL_TOPICS:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if self._host.leader(place) is None else ErrorCode.NONE
 
     def _add(self, request: Add, reply: Reply, *, is_for_offsets: bool) -> None:
         transaction = self._shard.transactions.get(request.transactional_id)
@@ -108,20 +118,6 @@ class Adding:
         return {
             "error_code": 0,
             "partitions": {place: 0 if place in known else int(absent) for place in request.partitions},
-        }
-
-    def _missing(self, request: Add, missing: set[Place]) -> Response:
-        """One partition that does not exist, and none is added."""
-        return {
-            "error_code": 0,
-            "partitions": {
-                place: int(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if place in missing
-                    else ErrorCode.OPERATION_NOT_ATTEMPTED
-                )
-                for place in request.partitions
-            },
         }
 
 

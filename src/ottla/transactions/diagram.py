@@ -1,6 +1,6 @@
 """The manual page of a transactional id's states, drawn from the table that the coordinator goes by.
 
-`python -m ottla.transactions.diagram > docs/transactions.md` renews it; a test holds the file equal to `render()`.
+`python -m ottla.transactions.diagram > docs/transaction-states.md` renews it; a test holds the file equal to `render()`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from ottla.transactions.formats import State
 from ottla.transactions.transaction import TRANSITIONS
 
 INTRODUCTION = """\
-# Transactions
+# How transactions work
 
 <!-- Rendered by `python -m ottla.transactions.diagram`; edit `src/ottla/transactions/transaction.py` instead. -->
 
 A transactional id belongs to a partition of `__transaction_state`, and the broker that leads this partition coordinates it. Its
 producer's id and epoch, the partitions of its transaction and how far that has come are one record in that partition, in Kafka's
 own format; another broker that becomes its leader reads it and goes on. Nothing is answered before it is written and replicated.
+How to use them is in [transactions.md](transactions.md).
 
 ## The states of a transactional id
 

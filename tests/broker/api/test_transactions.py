@@ -171,6 +171,39 @@ def test_offsets_count_when_their_transaction_is_committed(
     assert fetched(True) == (0, 7)
 
 
+def test_the_first_offsets_of_all_are_those_of_a_transaction(transactor: Any, driver: Any) -> None:
+    """Nobody has asked for a group's coordinator yet, and this client does so only when the group is part of the transaction."""
+    tx = transactor()
+    assert tx.add_offsets("g") == 0
+    tx.client.ask(10, 4, key_type=0, coordinator_keys=["g"])
+    assert tx.commit_offsets("g", {("t", 0): 5}) == 0
+    assert tx.end(commit=True) == 0
+    assert committed_offsets(tx.client, "g") == {("t", 0): 5}
+
+
+def test_transactional_ids_stay_where_they_are(transactor: Any, client: Any) -> None:
+    transactor()
+    topics = [{"name": "__transaction_state", "count": 9, "assignments": None}]
+    [row] = client.ask(37, 3, topics=topics, timeout=1000, validate_only=False).results
+    invalid_partitions = 37
+    assert row.error_code == invalid_partitions
+
+
+@BOTH
+def test_a_group_that_is_deleted_does_not_come_back_with_a_transaction(
+    version: int, transactor: Any, client: Any
+) -> None:
+    client.ask(10, 4, key_type=0, coordinator_keys=["g"])
+    tx = transactor(version=version)
+    if version == 1:
+        assert tx.add_offsets("g") == 0
+    assert tx.commit_offsets("g", {("t", 0): 5}) == 0
+    [row] = client.ask(42, 2, groups_names=["g"]).results
+    assert row.error_code == 0
+    assert tx.end(commit=True) == 0
+    assert client.ask(16, 4, states_filter=[]).groups == ()
+
+
 def test_offsets_of_a_group_that_was_not_added_are_refused(transactor: Any, client: Any) -> None:
     client.ask(10, 4, key_type=0, coordinator_keys=["g"])
     tx = transactor()
@@ -182,7 +215,9 @@ def test_offsets_of_a_group_that_was_not_added_are_refused(transactor: Any, clie
     assert tx.add_offsets("g") == 0
     assert tx.commit_offsets("g", {("t", 0): 5}, generation_id=3) == illegal_generation
     assert tx.commit_offsets("g", {("t", 0): 5}) == 0
-    assert tx.commit_offsets("g", {("t", 0): 5}, member_id="nobody") == unknown_member
+    # Nobody has joined, and it does not claim to.
+    assert tx.commit_offsets("g", {("t", 0): 5}, member_id="nobody") == 0
+    assert tx.commit_offsets("g", {("t", 0): 5}, generation_id=3, member_id="nobody") == unknown_member
 
 
 def test_transactions_are_listed_by_what_is_asked_for(transactor: Any, client: Any, driver: Any) -> None:
@@ -230,6 +265,16 @@ def test_markers_by_hand_end_what_hangs_and_old_coordinators_are_refused(
     assert committed(client, "t") == []
     client.produce("t", tx.batch(b"plain"))
     assert committed(client, "t") == [b"plain"]
+
+
+@BOTH
+def test_what_has_ended_is_forgotten_though_nobody_reads(version: int, transactor: Any, driver: Any) -> None:
+    tx = transactor(version=version)
+    for _ in range(20):
+        assert tx.send("t", b"x") == 0
+        assert tx.end(commit=True) == 0
+    transactions = driver.replica("t").log.producers.transactions
+    assert len(transactions._ended) <= 1
 
 
 @BOTH

@@ -1,6 +1,6 @@
 """AddOffsetsToTxn (25): the offsets of a group become part of a transaction; TxnOffsetCommit then writes them.
 
-Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS,
+The topic of the offsets is created if it is not there: a client looks for the group's coordinator only after this. Errors: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS,
 INVALID_GROUP_ID, INVALID_REQUEST, and those of a coordinator that is elsewhere or not ready.
 """
 
@@ -17,6 +17,7 @@ from ottla.transactions.adding import Add
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.transactions.shard import Shard
 
 
 @serves(25)
@@ -28,8 +29,22 @@ def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) ->
     except Refusal as refused:
         return {"error_code": refused.code}
     reply = Answering(broker, call, lambda code: {"error_code": code})
+    if broker.groups.topic in broker.image.topics:
+        _add(call, request, shard, reply)
+        return reply.outcome
+
+    def created(_code: ErrorCode) -> None:
+        try:
+            _add(call, request, find_shard(broker, request.transactional_id), reply)
+        except Refusal as refused:
+            reply.refuse(refused.code)
+
+    broker.groups.create_topic(created)
+    return reply.outcome
+
+
+def _add(call: Call, request: Any, shard: Shard, reply: Answering) -> None:
     asked = Add(
         request.transactional_id, request.producer_id, request.producer_epoch, frozenset(), call.version
     )
     shard.adding.add_offsets(asked, request.group_id, reply)
-    return reply.outcome

@@ -1,18 +1,19 @@
 """CreatePartitions (37): give topics more partitions; existing ones keep theirs (E10).
 
 Every topic asked for is answered, in order. With validate_only nothing is changed. Errors by topic:
-UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (also for the topic of the groups), INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
+UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (also for the topics of the coordinators), INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
 (named twice).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.proposing import answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
+from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.controller.topics import widen
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
     from ottla.controller.records import Record
+
+#: The topics whose partitions say where something is coordinated.
+_FIXED: Final = {
+    OFFSETS_TOPIC: "groups belong to them by their number, and would lose their offsets",
+    TRANSACTIONS_TOPIC: "transactional ids belong to them by their number, and would lose their producers and transactions",
+}
 
 
 @serves(37, by_controller=True)
@@ -34,10 +41,9 @@ def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
                 raise Refusal(
                     ErrorCode.INVALID_REQUEST, f"topic '{topic.name}' is named {times[topic.name]} times"
                 )
-            if topic.name == OFFSETS_TOPIC:
+            if topic.name in _FIXED:
                 raise Refusal(
-                    ErrorCode.INVALID_PARTITIONS,
-                    f"{OFFSETS_TOPIC} keeps its partitions: groups belong to them by their number, and would lose their offsets",
+                    ErrorCode.INVALID_PARTITIONS, f"{topic.name} keeps its partitions: {_FIXED[topic.name]}"
                 )
             given = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
             made = widen(

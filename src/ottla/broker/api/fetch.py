@@ -50,7 +50,9 @@ _ROW_11 = struct.Struct(">ihqqqiii")
 _ROW_12 = struct.Struct(">ihqqqBi")
 #: The same in pieces, where the list is not empty.
 _FIRST = struct.Struct(">ihqq")
+_FIRST_12 = struct.Struct(">ihqqq")
 _ABORTED = struct.Struct(">qq")
+_ABORTED_12 = struct.Struct(">qqB")
 _DIVERGING = struct.Struct(">iqB")
 _LEADER = struct.Struct(">iiB")
 _READ_COMMITTED: Final = 1
@@ -197,21 +199,27 @@ def _with_aborted(
     aborted: list[Ended],
     preferred: int,
     length: int,
-) -> bytearray:
+) -> bytes:
     """A partition up to its records, with aborted transactions."""
-    text = bytearray(_FIRST.pack(*first))
-    flexible = version >= 12
+    if version >= 12:
+        return b"".join(
+            (
+                _FIRST_12.pack(*first, start),
+                uvarint(len(aborted) + 1),
+                *[_ABORTED_12.pack(ended[0], ended[1], 0) for ended in aborted],
+                preferred.to_bytes(4, "big", signed=True),
+                uvarint(length + 1),
+            )
+        )
+    text = _FIRST.pack(*first)
     if version >= 5:
         text += start.to_bytes(8, "big", signed=True)
-    text += uvarint(len(aborted) + 1) if flexible else len(aborted).to_bytes(4, "big")
+    text += len(aborted).to_bytes(4, "big")
     for ended in aborted:
         text += _ABORTED.pack(ended.producer_id, ended.first_offset)
-        if flexible:
-            text += b"\x00"
     if version >= 11:
         text += preferred.to_bytes(4, "big", signed=True)
-    text += uvarint(length + 1) if flexible else length.to_bytes(4, "big")
-    return text
+    return text + length.to_bytes(4, "big")
 
 
 def _tags(

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.producing import Transactional
+from ottla.broker.api.producing import ADDS_SINCE, Transactional, has_transactional, refused_all
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
@@ -105,6 +105,9 @@ def produce(
     if transactional and refused is None:
         return Transactional(broker, call, request, produce).begin()
     acks = request.acks
+    single = len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1
+    if not single and not transactional and has_transactional(request):
+        return refused_all(broker, call, request, _nameless())
     version = call.entry.version
     by_id = version >= 13
     waiting: WaitingProduce | None = None
@@ -113,7 +116,6 @@ def produce(
     # One batch is what most produces are: its answer is packed without a dict on the way.
     frame: bytes | None = None
     date_ms = now_ms + broker.wall_clock.ahead_ms
-    single = acks and len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1
     for topic in request.topic_data:
         hosted: HostedTopic | None
         if by_id:
@@ -164,7 +166,7 @@ def produce(
             base_offset, last_offset, append_time, duplicate = appended
             if not duplicate:
                 broker.appended(replica, log, now_ms)
-            if single:
+            if single and acks:
                 acknowledge = hosted.acknowledgement(version)
                 frame = acknowledge(
                     call.correlation_id, index, base_offset, append_time, log.log_start_offset
@@ -229,17 +231,23 @@ def _append(
             )
         attributes = records[_ATTRIBUTES_LOW_AT]
         if attributes & TRANSACTIONAL_BIT and not transactional:
-            raise Refusal(
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a batch of a transaction needs a transactional id in its request",
-            )
+            raise _nameless()
         codec = attributes & CODEC_MASK
         if codec > ZSTD or (codec == ZSTD and version < 7):
             raise Refusal(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
                 f"codec {codec} is not known to Produce version {version}",
             )
+        if attributes & TRANSACTIONAL_BIT and version >= ADDS_SINCE:
+            return log.append(records, leader_epoch, date_ms, has_new_epoch=True)
     return log.append(records, leader_epoch, date_ms)
+
+
+def _nameless() -> Refusal:
+    return Refusal(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "a batch of a transaction needs a transactional id in its request",
+    )
 
 
 def _not_led(broker: Broker, hosted: HostedTopic, index: int) -> Refusal:

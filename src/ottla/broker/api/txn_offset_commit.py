@@ -79,9 +79,7 @@ class _Committing:
         except Refusal as refusal:
             self._reply.refuse(refusal.code)
             return
-        if not good:
-            self._reply.answer(response)
-        elif producers.has_open(self._producer.producer_id, self._producer.producer_epoch):
+        if not good or producers.has_open(self._producer.producer_id, self._producer.producer_epoch):
             self._write(tenure, good, response)
         else:
             place = (OFFSETS_TOPIC, tenure.replica.number)
@@ -100,7 +98,7 @@ class _Committing:
             self._reply.refuse(_TOLD.get(code, code))
             return
         try:
-            # Members may have come and gone meanwhile.
+            # Members and topics may have come and gone meanwhile.
             tenure, good, response = self._checked()
         except Refusal as refusal:
             self._reply.refuse(refusal.code)
@@ -109,6 +107,9 @@ class _Committing:
 
     def _write(self, tenure: GroupTenure, good: list[Commit], response: Response) -> None:
         request = self._request
+        if not good:
+            self._reply.answer(response)
+            return
         try:
             tenure.commit_in_transaction(
                 request.group_id, request.producer_id, request.producer_epoch, good, (self._reply, response)
@@ -120,7 +121,7 @@ class _Committing:
         request, version = self._request, self._version
         if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
             raise Refusal(ErrorCode.INVALID_GROUP_ID)
-        if not request.transactional_id or request.producer_id < 0 or request.producer_epoch < 0:
+        if not request.transactional_id:
             raise Refusal(ErrorCode.INVALID_REQUEST)
         tenure = self._broker.groups.writable_tenure(request.group_id)
         if version >= _MEMBERS_SINCE:

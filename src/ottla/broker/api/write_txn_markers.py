@@ -2,7 +2,7 @@
 
 An administrator sends it to end a transaction that no coordinator knows (KIP-664), so it is taken from anybody; what counts is the
 producer's epoch, and the coordinator's, below which a partition that has seen a later one takes none. Each marker is answered when it
-counts. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH,
+counts. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH, INVALID_REQUEST,
 TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR; for partitions of groups' offsets those of their coordinator too.
 """
 
@@ -41,6 +41,8 @@ def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> 
 
         if asked.producer_id < 0 or asked.producer_epoch < 0:
             done(dict.fromkeys(places, ErrorCode.INVALID_PRODUCER_EPOCH))
+        elif marker.transaction_version < 0:
+            done(dict.fromkeys(places, ErrorCode.INVALID_REQUEST))
         else:
             broker.marking.write_all(marker, places, done)
     return gathering.outcome

@@ -41,8 +41,8 @@ _FIELDS: Final = (
 _BOMB_BYTES: Final = 24 << 20
 
 
-def make_batch(random: Random, now_ms: int, producer_id: int = 1) -> bytes:
-    """A valid batch of a few records."""
+def make_batch(random: Random, now_ms: int, producer_id: int = 1, transactional_epoch: int = -1) -> bytes:
+    """A valid batch of a few records; with an epoch, one of a transaction."""
     records = [
         Record(
             number,
@@ -53,13 +53,15 @@ def make_batch(random: Random, now_ms: int, producer_id: int = 1) -> bytes:
         )
         for number in range(random.choice((1, 1, 2, 5)))
     ]
-    idempotent = random.random() < 0.2
+    transactional = transactional_epoch >= 0
+    idempotent = transactional or random.random() < 0.2
     return encode_batch(
         records,
         codec=random.choice(_CODECS),
         producer_id=producer_id if idempotent else -1,
-        producer_epoch=0 if idempotent else -1,
-        base_sequence=random.randrange(4) if idempotent else -1,
+        producer_epoch=transactional_epoch if transactional else 0 if idempotent else -1,
+        base_sequence=random.choice((0, 0, 0, 1, 2, 3)) if idempotent else -1,
+        transactional=transactional,
     )
 
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
+from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.groups.group import Group
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import Record, encode_batch, whole_batches
@@ -96,6 +97,8 @@ class Round(Harness):
         if OFFSETS_TOPIC not in self.broker.image.topics:
             # Whoever asks for a group's coordinator makes it.
             self.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["group"])
+        if TRANSACTIONS_TOPIC not in self.broker.image.topics:
+            self.ask(FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["tx"])
 
     # --- the story --------------------------------------------------------------------------------------------
 
@@ -131,6 +134,7 @@ class Round(Harness):
             self.pass_time(self.random.choice((0, 1, 10, 200)))
             self.known.now_ms = self.now_ms
             self.known.members = self._members()
+            self.known.transactors = self._transactors()
         if number % 40 == 0:
             self._witness()
         if number % 100 == 0:
@@ -146,6 +150,15 @@ class Round(Harness):
         ]  # fmt: skip
         self.random.shuffle(found)
         return found[-_MEMBERS:]
+
+    def _transactors(self) -> list[tuple[str, int, int]]:
+        """The transactional ids that there are, those with a transaction more often."""
+        return [
+            (name, transaction.entry.producer_id, transaction.entry.producer_epoch)
+            for shard in self.broker.transactions.shards
+            for name, transaction in shard.transactions.items()
+            for _ in range(4 if name in shard.ongoing else 1)
+        ]
 
     def _keep_going(self) -> None:
         """What garbage may rightly do is undone, so that the next goes as deep."""
@@ -173,7 +186,7 @@ class Round(Harness):
             raise Failed(f"the witness reads {values[:5]} instead of {self.witnessed[offset : offset + 5]}")
 
     def _check_nothing_left(self) -> None:
-        """All clients have gone: nobody waits, watches or has a session."""
+        """All clients have gone: nobody waits, watches or has a session, and transactions have ended by their time-outs."""
         self.pass_time(600_000)
         sessions = self.broker.fetch_sessions
         if sessions.by_id or sessions.woken:
@@ -181,6 +194,32 @@ class Round(Harness):
         for replica in self.broker.hosting.replicas():
             if replica.watchers or replica.waiting:
                 raise Failed(f"{replica.topic}-{replica.number} is still watched or waited for")
+        self._check_transactions()
+        if self.broker.verification.held_bytes:
+            raise Failed(f"{self.broker.verification.held_bytes} bytes are held of requests that have gone")
+
+    def _check_transactions(self) -> None:
+        """Every one has ended, but for markers that come too late: garbage has put a later one into the partition by hand."""
+        late: set[tuple[str, int]] = set()
+        for shard in self.broker.transactions.shards:
+            if shard.ongoing or shard.awaiting:
+                raise Failed(f"going on after their time-outs: {shard.ongoing}, {shard.awaiting}")
+            for name, completion in shard.completing.under_way.items():
+                entry = completion.transaction.entry
+                for topic, number in completion.owed:
+                    log = self.broker.hosting.by_name[topic].replicas[number].log
+                    producer = log.producers.by_id.get(entry.producer_id)
+                    is_late = producer is not None and (
+                        producer.epoch > entry.producer_epoch
+                        or producer.coordinator_epoch > shard.host.coordinator_epoch
+                    )
+                    if not is_late:
+                        raise Failed(f"{topic}-{number} has not got the marker of {name!r}")
+                    late.add((topic, number))
+        for replica in self.broker.hosting.replicas():
+            transactions = replica.log.producers.transactions if replica.opened else None
+            if transactions is not None and transactions.open and (replica.topic, replica.number) not in late:
+                raise Failed(f"{replica.topic}-{replica.number} has a transaction that nobody ends")
 
     def _end(self) -> None:
         """Stop, or lose the power; then everything must be there again."""

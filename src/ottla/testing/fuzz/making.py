@@ -23,19 +23,24 @@ from ottla.wire.schema import request_class, request_header_is_flexible
 HEAD: Final = Struct(">hhih")
 _CLIENT_ID: Final = b"fuzz"
 _PRODUCE: Final = 0
-#: The APIs that the data goes through, and those that make groups, asked for more often than the others.
-_OFTEN: Final = (0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 68)
+_TXN_OFFSET_COMMIT: Final = 28
+#: What is null more often than not: most of what is produced belongs to no transaction, most members are no instances.
+_NULLS: Final = {(_PRODUCE, "transactional_id"): 0.6, (_TXN_OFFSET_COMMIT, "group_instance_id"): 0.8}
+#: The APIs that the data goes through, and those that make groups and transactions, asked for more often than the others.
+_OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68)
 
 
 @dataclass
 class Known:
-    """What a request may speak of. Sessions are learnt from the answers, members from the coordinators."""
+    """What a request may speak of. Sessions are learnt from the answers, members and transactional ids from the coordinators."""
 
     topics: dict[str, bytes]
     partitions: int = 3
     sessions: list[tuple[int, int]] = field(default_factory=list)
     #: Group, member id and generation (or epoch) of some that have joined.
     members: list[tuple[str, str, int]] = field(default_factory=list)
+    #: Transactional id, producer id and epoch of some that a coordinator knows.
+    transactors: list[tuple[str, int, int]] = field(default_factory=list)
     producer_id: int = 1
     now_ms: int = 1_700_000_000_000
 
@@ -62,6 +67,9 @@ class Maker:
         self.known = known
         #: How likely a value is to be one that its type can hold and its meaning cannot.
         self._wild = 0.0
+        self._key = -1
+        #: Whose transaction this request is about, so that its fields belong together; None: nobody's that is known.
+        self._transactor: tuple[str, int, int] | None = None
 
     def frame(self, correlation_id: int) -> bytes:
         """A request of some API in some version that can be read; a third of them hold values from the edges of their types."""
@@ -73,10 +81,14 @@ class Maker:
         random = self.random
         if random.random() < 0.4:
             api = APIS[random.choice(_OFTEN)]
-            return api.key, random.randint(api.oldest, api.newest)
+            # Half of them as clients of today do: what a transaction is depends on that.
+            return api.key, random.choice((api.newest, random.randint(api.oldest, api.newest)))
         return random.choice(served_versions())
 
     def body(self, key: int, version: int) -> bytes:
+        self._key = key
+        known = self.known.transactors
+        self._transactor = self.random.choice(known) if known and self.random.random() < 0.8 else None
         return request_encoder(key, version)(self.message(request_class(key, version), key))
 
     def message(self, cls: Any, key: int) -> dict[str, Any]:
@@ -89,8 +101,11 @@ class Maker:
         return made
 
     def _field(self, each: FieldLayout, key: int) -> Any:
-        if each.is_nullable and self.random.random() < 0.1 and each.tag is None:
-            return None
+        if each.is_nullable and each.tag is None:
+            if self.random.random() < _NULLS.get((key, each.name), 0.1):
+                if each.name == "transactional_id":
+                    self._transactor = None
+                return None
         if not each.is_array:
             return self._value(each, key)
         wild = self.random.random() < self._wild
@@ -148,7 +163,9 @@ class Maker:
         )
 
     def topic(self) -> str:
-        return self.random.choice(tuple(self.known.topics))
+        topics = tuple(self.known.topics)
+        # What transactions are about is better the same now and then.
+        return topics[0] if self._transactor and self.random.random() < 0.5 else self.random.choice(topics)
 
     def session(self, part: int) -> int:
         """Its id or its epoch, of a session that lives, or of none."""
@@ -160,13 +177,24 @@ class Maker:
     def member(self, part: int) -> Any:
         """Group, id or generation of a member: mostly of the one that joined last, so that they belong together."""
         members = self.known.members
-        if not members or self.random.random() < 0.3:
+        if not members or self.random.random() < (0.7 if self._key == _TXN_OFFSET_COMMIT else 0.3):
             return (
-                self.random.choice(GROUPS), self.random.choice(("", "somebody")), self.random.choice((-1, 0, 0, -2)),
+                self.random.choice(GROUPS), self.random.choice(("", "", "somebody")), self.random.choice((-1, -1, 0, 0, -2)),
             )[part]  # fmt: skip
         return (members[-1] if self.random.random() < 0.8 else self.random.choice(members))[part]
 
+    def transactor(self, part: int) -> Any:
+        """Transactional id, producer id or epoch: of the one that this request is about, mostly."""
+        if self._transactor is None or self.random.random() < 0.1:
+            return (
+                self.random.choice(TRANSACTIONAL_IDS), self.random.choice((-1, 0, 1, 1000)), self.random.choice((-1, 0, 1)),
+            )[part]  # fmt: skip
+        return self._transactor[part]
+
     def batch(self) -> bytes:
+        if self._transactor is not None and self.random.random() < 0.9:
+            _name, producer_id, epoch = self._transactor
+            return make_batch(self.random, self.known.now_ms, producer_id, epoch)
         return make_batch(self.random, self.known.now_ms, self.known.producer_id)
 
 
@@ -175,6 +203,8 @@ def _of(*values: Any) -> Callable[[Maker], Any]:
 
 
 def _partition(maker: Maker) -> int:
+    if maker.random.random() < 0.3:
+        return 0
     return maker.random.randrange(maker.known.partitions + 1)
 
 
@@ -184,6 +214,7 @@ def _name(maker: Maker) -> str:
 
 
 GROUPS: Final = ("group", "another", "third", "")
+TRANSACTIONAL_IDS: Final = ("tx", "tx", "another", "third", "")
 _SETTINGS: Final = {
     "cleanup.policy": ("compact", "delete", "compact,delete"),
     "compression.type": ("gzip", "snappy", "lz4", "zstd", "producer", "uncompressed"),
@@ -228,8 +259,19 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "partition_max_bytes": _of(1 << 20, 1, 0, 100),
     "timeout": _of(0, 100, 30_000),
     "transaction_timeout": _of(0, 1000, 60_000),
-    # Null: not in a transaction.
-    "transactional_id": _of("", "tx"),
+    # Transactions. Null: not in one.
+    "transactional_id": lambda maker: maker.transactor(0),
+    "transactional_ids": lambda maker: maker.transactor(0),
+    "v3_and_below_transactional_id": lambda maker: maker.transactor(0),
+    "producer_id": lambda maker: maker.transactor(1),
+    "producer_id_filters": lambda maker: maker.transactor(1),
+    "v3_and_below_producer_id": lambda maker: maker.transactor(1),
+    "producer_epoch": lambda maker: maker.transactor(2),
+    "v3_and_below_producer_epoch": lambda maker: maker.transactor(2),
+    "coordinator_epoch": _of(0, 0, 0, 1, -1),
+    "transaction_version": _of(0, 2, 2),
+    "state_filters": _of("Ongoing", "Empty", "nothing"),
+    "transactional_id_pattern": _of("t.*", "", "("),
     "num_partitions": _of(1, 2, 3, -1, 0),
     "replication_factor": _of(1, 1, -1, 2),
     "count": _of(3, 4, 5, 1),
@@ -247,8 +289,8 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "groups": lambda maker: maker.member(0),
     "groups_names": _of(*GROUPS),
     "key": _of(*GROUPS),
-    "coordinator_keys": _of(*GROUPS),
-    "key_type": _of(0, 0, 0, 1),
+    "coordinator_keys": _of(*GROUPS, *TRANSACTIONAL_IDS),
+    "key_type": _of(0, 0, 1, 1),
     "member_id": lambda maker: maker.member(1),
     "generation_id": lambda maker: maker.member(2),
     "generation_id_or_member_epoch": lambda maker: maker.member(2),

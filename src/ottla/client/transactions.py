@@ -1,0 +1,331 @@
+"""Transactions from outside: which there are, what they are at, ending one by hand, and finding those that nobody would end.
+
+The requests behind the methods of the same names in `client/admin.py`. A transactional id's requests go to its coordinator, lists are
+asked of every broker, and what is open in a partition its leader knows.
+
+A transaction *hangs* when it is open in a partition and no coordinator knows of it, so that no marker will ever come (KIP-664):
+readers of committed records stand still before it. The leaders are asked first, then the coordinators, then the leaders once more:
+what has just ended between the first two is not taken for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.client.cluster import backoff_ms
+from ottla.client.connection import Body, BrokerConnection
+from ottla.client.coordinators import MOVED, ask_coordinator, ask_every_broker
+from ottla.client.errors import KafkaError, TopicNotFound, refused
+from ottla.client.metadata import Node, TopicPartition
+from ottla.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.client.admin import AsyncAdmin
+
+INIT_PRODUCER_ID = 22
+WRITE_TXN_MARKERS = 27
+DESCRIBE_PRODUCERS = 61
+DESCRIBE_TRANSACTIONS = 65
+LIST_TRANSACTIONS = 66
+
+ONGOING = "Ongoing"
+#: Their end is decided, and partitions that they are in may not have their marker yet.
+ENDING: Final = ("PrepareCommit", "PrepareAbort")
+#: All that a list may be asked for.
+STATES: Final = (
+    "Empty", ONGOING, *ENDING, "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
+)  # fmt: skip
+
+ATTEMPTS_MAX = 8
+#: The time-out of whoever fences a producer; it begins no transaction.
+_FENCING_TIMEOUT_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    transactional_id: str
+    state: str
+    producer_id: int
+    #: The id of the broker.
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    #: None if none has begun.
+    started_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What a partition remembers of a producer."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_written_ms: int
+    #: Of the coordinator whose marker was the last; -1 without one.
+    coordinator_epoch: int
+    #: The first offset of the transaction that is open, None without one.
+    transaction_start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    partition: TopicPartition
+    producer: ProducerState
+    #: Who has the producer id now, if anybody does.
+    transactional_id: str | None
+
+
+Producers = dict[TopicPartition, list[ProducerState]]
+
+
+async def list_transactions(
+    admin: AsyncAdmin,
+    *,
+    states: Collection[str] = (),
+    producer_ids: Collection[int] = (),
+    longer_than_ms: int | None = None,
+    pattern: str | None = None,
+) -> list[TransactionListing]:
+    body: Body = {
+        "state_filters": list(states), "producer_id_filters": list(producer_ids),
+        "duration_filter": -1 if longer_than_ms is None else longer_than_ms, "transactional_id_pattern": pattern,
+    }  # fmt: skip
+    # A broker that is too old for a filter would list everything.
+    needed = 2 if pattern is not None else 1 if longer_than_ms is not None else 0
+    answers = await ask_every_broker(
+        admin, LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
+    )
+    found: dict[str, TransactionListing] = {}
+    for node, answer in answers.items():
+        if answer.unknown_state_filters:
+            unknown = ", ".join(map(str, answer.unknown_state_filters))
+            raise refused(
+                ErrorCode.INVALID_REQUEST, "listing transactions", message=f"there is no state {unknown}", broker=node.address,
+            )  # fmt: skip
+        for row in answer.transaction_states:
+            name = str(row.transactional_id)
+            found[name] = TransactionListing(name, row.transaction_state, int(row.producer_id), node.id)
+    return [found[name] for name in sorted(found)]
+
+
+async def describe_transactions(
+    admin: AsyncAdmin, transactional_ids: Iterable[str]
+) -> dict[str, TransactionInfo]:
+    found: dict[str, TransactionInfo] = {}
+    for name in transactional_ids:
+        answer, node = await ask_coordinator(
+            admin, "transactional id", name, DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
+            lambda answer: answer.transaction_states,
+        )  # fmt: skip
+        row = answer.transaction_states[0]
+        if row.error_code:
+            message = None
+            if int(row.error_code) == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                message = "there is no such transactional id"
+            raise refused(
+                int(row.error_code), f"transactional id {name!r}", message=message, broker=node.address
+            )
+        began_ms = round(row.transaction_start_time.timestamp() * 1000)
+        found[name] = TransactionInfo(
+            name, row.transaction_state, int(row.producer_id), int(row.producer_epoch),
+            round(row.transaction_timeout.total_seconds() * 1000), None if began_ms < 0 else began_ms,
+            tuple(sorted(
+                TopicPartition(str(topic.topic), int(number)) for topic in row.topics for number in topic.partitions
+            )),
+            node.id,
+        )  # fmt: skip
+    return found
+
+
+async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> TransactionInfo:
+    """Fence the producer, as another one of its name would, and so have its transaction aborted; what it was before."""
+    what = f"aborting the transaction of {transactional_id!r}"
+    # Whoever does not exist would be made by fencing it, and whoever has no transaction would lose its producer for nothing.
+    before = (await describe_transactions(admin, [transactional_id]))[transactional_id]
+    if before.state != ONGOING:
+        message = f"it has none ({before.state})"
+        if before.state in ENDING:
+            message = f"its end is decided ({before.state}), and carried out as soon as all its partitions can be written"
+        raise refused(ErrorCode.INVALID_TXN_STATE, what, message=message)
+    body: Body = {
+        "transactional_id": transactional_id, "producer_id": -1, "producer_epoch": -1, "enable2_pc": False,
+        "transaction_timeout": min(before.timeout_ms, _FENCING_TIMEOUT_MS), "keep_prepared_txn": False,
+    }  # fmt: skip
+    answer, node = await ask_coordinator(
+        admin, "transactional id", transactional_id, INIT_PRODUCER_ID, body, lambda answer: [answer],
+        # What it hears while the transaction is being aborted.
+        passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
+    )  # fmt: skip
+    if answer.error_code:
+        reason = None
+        if int(answer.error_code) == ErrorCode.CONCURRENT_TRANSACTIONS:
+            reason = "it is decided, but not all partitions can be written yet; that goes on by itself"
+        raise refused(int(answer.error_code), what, message=reason, broker=node.address)
+    return before
+
+
+# --- what is open in partitions -----------------------------------------------------------------------------------
+
+
+async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartition]) -> Producers:
+    def body(places: Collection[TopicPartition]) -> Body:
+        by_topic: dict[str, list[int]] = {}
+        for place in places:
+            by_topic.setdefault(place.topic, []).append(place.partition)
+        return {
+            "topics": [{"name": name, "partition_indexes": numbers} for name, numbers in by_topic.items()]
+        }
+
+    def rows(answer: Any) -> Iterable[tuple[str, Any]]:
+        return ((str(topic.name), row) for topic in answer.topics for row in topic.partitions)
+
+    found = await _ask_leaders(admin, set(partitions), DESCRIBE_PRODUCERS, body, rows, "producers of")
+    return {
+        place: [
+            ProducerState(
+                int(each.producer_id), int(each.producer_epoch), int(each.last_sequence), int(each.last_timestamp),
+                int(each.coordinator_epoch),
+                int(each.current_txn_start_offset) if each.current_txn_start_offset >= 0 else None,
+            )
+            for each in row.active_producers
+        ]
+        for place, row in found.items()
+    }  # fmt: skip
+
+
+async def find_hanging(
+    admin: AsyncAdmin, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
+) -> list[HangingTransaction]:
+    """Those that nothing was written to for longer than that; all of them without."""
+    now_ms = round(time.time() * 1000)
+    candidates = {
+        (place, each)
+        for place, producers in (await describe_producers(admin, partitions)).items()
+        for each in producers
+        if each.transaction_start is not None
+        and (older_than_ms is None or now_ms - each.last_written_ms > older_than_ms)
+    }
+    if not candidates:
+        return []
+    listed = await list_transactions(admin, producer_ids=sorted({each.producer_id for _, each in candidates}))
+    names = {each.producer_id: each.transactional_id for each in listed}
+    described: dict[int, TransactionInfo] = {}
+    for producer_id, name in names.items():
+        try:
+            described[producer_id] = (await describe_transactions(admin, [name]))[name]
+        except KafkaError as error:
+            # It may be forgotten meanwhile.
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise
+    unknown = {
+        (place, each)
+        for place, each in candidates
+        if not is_known(described.get(each.producer_id), place, each)
+    }
+    if not unknown:
+        return []
+    still = await describe_producers(admin, {place for place, _ in unknown})
+    return sorted(
+        (
+            HangingTransaction(place, each, names.get(each.producer_id))
+            for place, each in unknown
+            if each in still[place]
+        ),
+        key=lambda each: (each.partition, each.producer.transaction_start),
+    )
+
+
+def is_known(info: TransactionInfo | None, place: TopicPartition, producer: ProducerState) -> bool:
+    """Whether the coordinator will end what this producer has open there."""
+    if info is None or place not in info.partitions:
+        return False
+    if info.state == ONGOING:
+        return info.producer_epoch == producer.epoch
+    # With the decision to end it, its epoch may have been raised.
+    return info.state in ENDING and info.producer_epoch >= producer.epoch
+
+
+async def abort_hanging(admin: AsyncAdmin, hanging: HangingTransaction) -> None:
+    """Write the marker that no coordinator will write. It must hang: half of a transaction that is going on would be lost."""
+    place, producer = hanging.partition, hanging.producer
+    marker: Body = {
+        "producer_id": producer.producer_id, "producer_epoch": producer.epoch, "transaction_result": False,
+        "topics": [{"name": place.topic, "partition_indexes": [place.partition]}],
+        # A later one than this would shut out the coordinator that writes the producer's next markers.
+        "coordinator_epoch": max(producer.coordinator_epoch, 0),
+        # That of old: the epoch is the producer's own, and not one that the end has raised.
+        "transaction_version": 0,
+    }  # fmt: skip
+
+    def rows(answer: Any) -> Iterable[tuple[str, Any]]:
+        return (
+            (str(topic.name), row) for each in answer.markers for topic in each.topics for row in topic.partitions
+        )  # fmt: skip
+
+    await _ask_leaders(
+        admin, {place}, WRITE_TXN_MARKERS, lambda _: {"markers": [marker]}, rows, "writing a marker into"
+    )
+
+
+async def _ask_leaders(
+    admin: AsyncAdmin,
+    places: Collection[TopicPartition],
+    api_key: int,
+    body: Callable[[Collection[TopicPartition]], Body],
+    rows: Callable[[Any], Iterable[tuple[str, Any]]],
+    what: str,
+) -> Mapping[TopicPartition, Any]:
+    """Ask each partition's leader, again where it has moved; `rows` gives an answer's rows with their topics."""
+    cluster = admin.cluster
+    found: dict[TopicPartition, Any] = {}
+    left = set(places)
+    await cluster.refresh({place.topic for place in left})
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        errors: list[KafkaError] = []
+        by_leader: dict[Node, list[TopicPartition]] = {}
+        for place in sorted(left):
+            if cluster.metadata.partition(*place) is None:
+                raise TopicNotFound(
+                    f"there is no partition {place.partition} of topic {place.topic!r}", topic=place.topic,
+                    partition=place.partition, advice="Look with `ottla topic list`",
+                )  # fmt: skip
+            leader = cluster.metadata.leader(*place)
+            if leader is None:
+                errors.append(_refused(ErrorCode.LEADER_NOT_AVAILABLE, what, place))
+            else:
+                by_leader.setdefault(leader, []).append(place)
+        for node, asked in by_leader.items():
+            connection: BrokerConnection = await cluster.connection(node)
+            for topic, row in rows(await connection.request(api_key, body(asked))):
+                place = TopicPartition(topic, int(row.partition_index))
+                if row.error_code:
+                    errors.append(_refused(int(row.error_code), what, place, connection.address))
+                else:
+                    found[place] = row
+        left -= found.keys()
+        if not left:
+            return found
+        final = next((error for error in errors if not error.retriable), None)
+        if final is not None or attempt == ATTEMPTS_MAX:
+            raise final or errors[0]
+        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
+        await cluster.refresh({place.topic for place in left})
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _refused(code: int, what: str, place: TopicPartition, broker: str | None = None) -> KafkaError:
+    return refused(code, f"{what} {place}", broker=broker, topic=place.topic, partition=place.partition)
