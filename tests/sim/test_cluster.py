@@ -1,7 +1,7 @@
 """A simulated cluster holds what it promises: a hundred seeds of sixty seconds, in each of which twenty things go wrong.
 
-In every third of them there are consumer groups. `make sim SEEDS=1-5000` runs more. What every step is checked for is in
-`testing/sim/invariants.py` and `group_invariants.py`, and in the checkers of histories.
+In every third of them there are consumer groups, in every fourth transactions. `make sim SEEDS=1-5000` runs more. What every step is
+checked for is in `testing/sim/invariants.py`, `group_invariants.py` and `transaction_invariants.py`, and in the checkers of histories.
 """
 
 import os
@@ -19,7 +19,7 @@ from ottla.testing.sim.scenario import Failure
 SEEDS = 100
 CHUNK = 5
 EVENTS_MAX = 10_000
-#: With groups, which have to settle once everything is mended.
+#: With groups, which have to settle once everything is mended, or transactions, some of which must end by their time-out.
 GROUP_EVENTS_MAX = 16_000
 
 
@@ -27,24 +27,25 @@ GROUP_EVENTS_MAX = 16_000
 def test_nothing_acknowledged_is_lost(first: int) -> None:
     """In chunks, so that two processes share them."""
     faults: Counter[str] = Counter()
-    commits = looks = 0
+    commits = looks = transactions = 0
     for seed in range(first, first + CHUNK):
         outcome = run_cluster(seed)
         faults += outcome.faults
-        events_max = EVENTS_MAX if seed % 3 else GROUP_EVENTS_MAX
+        events_max = EVENTS_MAX if seed % 3 and seed % 4 != 2 else GROUP_EVENTS_MAX
         assert outcome.acknowledged > 20 and outcome.events <= events_max, outcome
         assert outcome.seconds == 60 or outcome.events > EVENTS_MAX * 0.9
         commits += outcome.commits
         looks += outcome.looks
-    assert faults.total() > 15 * CHUNK
-    assert commits > 5 and looks > 20
+        transactions += outcome.transactions
+    assert faults.total() > 14 * CHUNK
+    assert commits > 5 and looks > 20 and transactions > 10
 
 
 def test_a_false_suspicion_costs_an_election_never_data() -> None:
     """Brokers that are well are taken for dead again and again, the controller too: they are fenced, and come back."""
     elections = fenced = 0
     for seed in range(201, 207):
-        cluster = Cluster(seed, ClusterOptions(kinds=("suspect", "usurp")), traced=True)
+        cluster = Cluster(seed, ClusterOptions(kinds=("suspect", "usurp"), transactions=False), traced=True)
         outcome = cluster.run()
         assert outcome.acknowledged > 100
         elections += cluster.invariants.elections
@@ -61,6 +62,13 @@ def test_groups_hold_while_their_coordinators_move() -> None:
     assert commits > 50
 
 
+def test_a_broker_alone_keeps_its_transactions() -> None:
+    """What was decided is carried out after the next start."""
+    kinds = ("kill", "cut_power", "stop", "pause", "cut_client")
+    options = ClusterOptions(brokers=1, kinds=kinds, transactions=True, groups=False)
+    assert sum(run_cluster(seed, options).transactions for seed in (601, 602)) > 30
+
+
 def test_a_broker_alone_keeps_its_groups() -> None:
     """Nobody else can take over: what a coordinator knew is what its log says after the next start."""
     commits = 0
@@ -73,7 +81,8 @@ def test_a_broker_alone_keeps_its_groups() -> None:
 def test_with_all_but_one_dead_a_topic_of_min_isr_1_still_serves() -> None:
     """Kills alone, in small clusters: most of the time somebody is missing."""
     for seed in range(301, 304):
-        assert run_cluster(seed, ClusterOptions(brokers=3, faults=40, kinds=("kill",))).acknowledged > 100
+        options = ClusterOptions(brokers=3, faults=40, kinds=("kill",), transactions=False)
+        assert run_cluster(seed, options).acknowledged > 100
 
 
 def test_a_seed_always_tells_the_same_story() -> None:

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from ottla.broker.fetchers import Fetcher, Following
+from ottla.broker.group_coordinating import GroupTenure
 from ottla.broker.membership import Membership
 from ottla.broker.replicating import Replicating
 from ottla.broker.tenure import Tenure
+from ottla.broker.verification import Verification
 from ottla.groups.classic import Classic
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
@@ -20,13 +22,20 @@ from ottla.groups.group import Group
 from ottla.groups.membership import Membership as ConsumerMembership
 from ottla.groups.rebalancing import Rebalancing
 from ottla.log.partition_log import PartitionLog
+from ottla.log.producers import Producers as LogProducers
 from ottla.model.errors import ErrorCode
-from ottla.ports.coordination import Decision
+from ottla.ports.coordination import Decision, Then
 from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica
 from ottla.testing.sim.cluster import ClusterOptions, run_cluster
 from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.scenario import Failure
+from ottla.transactions import ending
+from ottla.transactions.completing import Completing
+from ottla.transactions.ending import Ending
+from ottla.transactions.host import Owed
+from ottla.transactions.shard import Shard as TransactionShard
+from ottla.transactions.transaction import Standing, Transaction
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -192,27 +201,141 @@ def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rebalancing, "assign", forget)
 
 
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def count_markers_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
+    """R18: whatever a broker says of its markers, or if it says nothing, they count as written."""
+    answered = Completing.answered
+
+    def believe(self: Completing, owed: Owed, _codes: Any) -> None:
+        answered(self, owed, dict.fromkeys(owed.partitions, ErrorCode.NONE))
+
+    patch.setattr(Completing, "answered", believe)
+
+
+def leave_an_end_to_who_decided_it(patch: pytest.MonkeyPatch) -> None:
+    """R18: a coordinator that loads PrepareCommit or PrepareAbort does not go on with it."""
+    patch.setattr(TransactionShard, "_go_on_with", lambda _self, _prepared: None)
+
+
+def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
+    """R18: markers are sent as soon as Prepare… is decided."""
+    write = TransactionShard.write
+
+    def write_and_go_on(self: TransactionShard, records: Any, answers: Any = ()) -> None:
+        write(self, records, [each for each in answers if not isinstance(each[0], Then)])
+        for reply, response in answers:
+            if isinstance(reply, Then):
+                reply.answer(response)
+
+    patch.setattr(TransactionShard, "write", write_and_go_on)
+
+
+def verify_nothing(patch: pytest.MonkeyPatch) -> None:
+    """R17: the leader takes it for granted that partitions were added (version 1)."""
+    verify = Verification.verify
+
+    def believe(self: Verification, producer: Any, replicas: Any, *, adds: bool, done: Any) -> None:
+        if adds:
+            verify(self, producer, replicas, adds=adds, done=done)
+        else:
+            done(dict.fromkeys(replicas, ErrorCode.NONE))
+
+    patch.setattr(Verification, "verify", believe)
+
+
+def read_beyond_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    """R19: the last stable offset is the high watermark."""
+    patch.setattr(PartitionLog, "last_stable_offset", lambda _self, high_watermark: high_watermark)
+
+
+def tell_nobody_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    """R19: an answer has no list of them."""
+    patch.setattr(PartitionLog, "aborted", lambda *_arguments: [])
+
+
+def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """R17: the end of a transaction of version 2 does not raise the epoch."""
+    patch.setattr(ending, "min", lambda raised, _most: raised - 1, raising=False)
+
+
+def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """R18: nobody looks at the epoch of the coordinator that sends a marker."""
+    check = LogProducers.check_marker
+
+    def check_marker(
+        self: LogProducers, producer_id: int, epoch: int, _coordinator: int, **more: bool
+    ) -> None:
+        check(self, producer_id, epoch, 1 << 30, **more)
+
+    patch.setattr(LogProducers, "check_marker", check_marker)
+
+
+def take_markers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """R17: a marker may be that of an earlier transaction of its producer."""
+    patch.setattr(LogProducers, "check_marker", lambda *_arguments, **_more: None)
+
+
+def forget_pending_offsets(patch: pytest.MonkeyPatch) -> None:
+    """R16: a coordinator of groups that loads passes over what awaits a marker."""
+    patch.setattr(GroupTenure, "replay_transactional", lambda *_arguments: None)
+
+
+def wait_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """R19: transactions whose time is over go on."""
+    patch.setattr(Ending, "abort_timed_out", lambda *_arguments: None)
+
+
+def fence_nobody(patch: pytest.MonkeyPatch) -> None:
+    """R15: who comes under a known name has the epoch of the one before."""
+    standing = Transaction.standing
+
+    def same(self: Transaction, producer_id: int, producer_epoch: int) -> Standing:
+        found = standing(self, producer_id, producer_epoch)
+        is_before = producer_id == self.entry.producer_id and found is Standing.FENCED
+        return Standing.PRESENT if is_before else found
+
+    patch.setattr(Transaction, "standing", same)
+
+
 #: Leaders change again and again while few of them write anything.
 _ELECTIONS = ClusterOptions(
-    faults=100, brokers=3, kinds=("suspect", "usurp", "one_way", "slow_link", "expire")
+    faults=100, brokers=3, kinds=("suspect", "usurp", "one_way", "slow_link", "expire"), transactions=False
 )
-_DEATHS = ClusterOptions(faults=60, brokers=3, kinds=("kill", "isolate", "pause", "one_way"))
-_POWER = ClusterOptions(faults=40, brokers=3, kinds=("cut_power", "expire", "suspect"))
-_CONTROL = ClusterOptions(kinds=("usurp", "kill", "suspect", "isolate"))
-_GROUPS = ClusterOptions(brokers=3, groups=True)
+_DEATHS = ClusterOptions(
+    faults=60, brokers=3, kinds=("kill", "isolate", "pause", "one_way"), transactions=False
+)
+_POWER = ClusterOptions(faults=40, brokers=3, kinds=("cut_power", "expire", "suspect"), transactions=False)
+_CONTROL = ClusterOptions(kinds=("usurp", "kill", "suspect", "isolate"), transactions=False)
+_GROUPS = ClusterOptions(brokers=3, groups=True, transactions=False)
 #: Coordinators move again and again.
 _MOVES = ClusterOptions(
-    brokers=3, faults=40, groups=True, kinds=("kill", "suspect", "isolate", "one_way", "stop")
+    brokers=3,
+    faults=40,
+    groups=True,
+    transactions=False,
+    kinds=("kill", "suspect", "isolate", "one_way", "stop"),
 )
 #: Coordinators write what nobody fetches, and are deposed before they hear of it.
-_CUTS = ClusterOptions(brokers=3, faults=60, groups=True, kinds=("one_way", "isolate", "split", "suspect"))
+_CUTS = ClusterOptions(
+    brokers=3, faults=60, groups=True, transactions=False, kinds=("one_way", "isolate", "split", "suspect")
+)
+
+
+_TRANSACTIONS = ClusterOptions(brokers=3, transactions=True, groups=False)
+#: Coordinators and leaders move again and again, and what they were asked arrives late.
+_ENDS = ClusterOptions(
+    brokers=3, faults=40, transactions=True, groups=False,
+    kinds=("kill", "suspect", "isolate", "one_way", "stop", "cut_client", "pause"),
+)  # fmt: skip
 
 
 class Bug(NamedTuple):
     patch: Patch
     #: Found in this many seeds, several times over when it was set: stories change with whatever is changed.
     seeds_max: int
-    options: ClusterOptions = ClusterOptions()
+    options: ClusterOptions = ClusterOptions(transactions=False)
 
 
 BUGS = (
@@ -233,6 +356,18 @@ BUGS = (
     Bug(begin_no_sessions_after_loading, 25, _MOVES),
     Bug(begin_a_generation_without_those_who_are_late, 10, _GROUPS),
     Bug(hand_out_an_unwritten_assignment, 5, _MOVES),
+    Bug(count_markers_that_were_not_written, 15, _ENDS),
+    Bug(leave_an_end_to_who_decided_it, 10, _ENDS),
+    Bug(carry_out_an_end_before_it_counts, 5, _ENDS),
+    Bug(verify_nothing, 20, _ENDS),
+    Bug(read_beyond_the_last_stable_offset, 3, _TRANSACTIONS),
+    Bug(tell_nobody_of_aborted_transactions, 3, _TRANSACTIONS),
+    Bug(keep_the_epoch, 10, _ENDS),
+    Bug(take_markers_of_any_coordinator, 15, _ENDS),
+    Bug(take_markers_of_any_epoch, 5, _TRANSACTIONS),
+    Bug(forget_pending_offsets, 10, _ENDS),
+    Bug(wait_for_ever, 5, _TRANSACTIONS),
+    Bug(fence_nobody, 5, _TRANSACTIONS),
 )
 
 
@@ -252,9 +387,10 @@ def test_it_is_found(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [_ELECTIONS, _DEATHS, _POWER, _CONTROL, _GROUPS, _MOVES, _CUTS],
-    ids=["elections", "deaths", "power", "control", "groups", "moves", "cuts"],
+    [_ELECTIONS, _DEATHS, _POWER, _CONTROL, _GROUPS, _MOVES, _CUTS, _ENDS],
+    ids=["elections", "deaths", "power", "control", "groups", "moves", "cuts", "ends"],
 )
 def test_without_a_bug_nothing_is_found(options: ClusterOptions) -> None:
-    for seed in range(1, 6):
+    # Those with transactions take longer.
+    for seed in range(1, 3 if options.transactions else 6):
         run_cluster(seed, options)

@@ -3,8 +3,8 @@
 from typing import Any
 
 from ottla.model.errors import ErrorCode
-from ottla.records.batch import CONTROL_BIT, HEADER
-from ottla.records.record import Record, decode_batch, encode_batch, whole_batches
+from ottla.records.record import Record, encode_batch
+from ottla.testing.sim.isolation import delivered
 from ottla.testing.sim.quiet import Quiet
 
 PRODUCE, FIND, INIT, ADD, ADD_OFFSETS, END, COMMIT_OFFSETS, FETCH_OFFSETS, DESCRIBE = (
@@ -43,18 +43,7 @@ PASSING = {
 
 def visible(row: Any) -> list[bytes]:
     """The values of a fetched partition without those that were aborted."""
-    aborted = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
-    inside: set[int] = set()
-    values: list[bytes] = []
-    for batch in whole_batches(row.records or b""):
-        header = HEADER.unpack_from(batch)
-        while aborted and aborted[0][0] <= header[0]:
-            inside.add(aborted.pop(0)[1])
-        if header[5] & CONTROL_BIT:
-            inside.discard(header[9])
-        elif header[9] not in inside:
-            values += [record.value or b"" for record in decode_batch(batch)]
-    return values
+    return list(delivered(row, 0, committed=True)[0].values())
 
 
 class Cluster(Quiet):

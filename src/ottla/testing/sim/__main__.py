@@ -90,9 +90,15 @@ def main_cluster(arguments: Sequence[str]) -> int:
         action=argparse.BooleanOptionalAction,
         help="consumer groups, instead of in every third seed",
     )
+    parser.add_argument(
+        "--transactions",
+        action=argparse.BooleanOptionalAction,
+        help="transactions, instead of in every fourth seed",
+    )
     given = parser.parse_args(arguments)
     options = ClusterOptions(
         groups=given.groups,
+        transactions=given.transactions,
         seconds=given.seconds,
         faults=given.faults,
         brokers=given.brokers,
@@ -108,7 +114,7 @@ def main_cluster(arguments: Sequence[str]) -> int:
     print(f"{len(seeds)} clusters, from seed {seeds[0]} on", flush=True)
     started = time.monotonic()
     faults: Counter[str] = Counter()
-    acknowledged = commits = events = failed = 0
+    acknowledged = commits = transactions = events = failed = 0
     for seed in seeds:
         try:
             outcome = run_cluster(seed, options, traced=given.trace)
@@ -123,11 +129,13 @@ def main_cluster(arguments: Sequence[str]) -> int:
         faults += outcome.faults
         acknowledged += outcome.acknowledged
         commits += outcome.commits
+        transactions += outcome.transactions
         events += outcome.events
     told = ", ".join(f"{count} {name}" for name, count in sorted(faults.items()))
     print(
         f"{len(seeds) - failed} of {len(seeds)} clusters held in {time.monotonic() - started:.1f} s: "
-        f"{acknowledged:,} records acknowledged, {commits:,} offsets committed, {events:,} events; {told}"
+        f"{acknowledged:,} records acknowledged, {commits:,} offsets and {transactions:,} transactions committed, "
+        f"{events:,} events; {told}"
     )
     return 1 if failed else 0
 

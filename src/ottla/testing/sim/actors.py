@@ -99,6 +99,7 @@ class Actor:
         *,
         purpose: str = "",
         timeout_ms: int = ASK_TIMEOUT_MS,
+        version: int | None = None,
     ) -> None:
         """`answered(response)`, or with None if no answer will come."""
         if self.place.life:
@@ -108,12 +109,12 @@ class Actor:
             lane = self._lanes[node_id, purpose] = Lane(
                 self.common.network, self.place, node_id, lambda: None, timeout_ms
             )
-        version = _VERSIONS[key]
+        spoken = _VERSIONS[key] if version is None else version
 
         def done(answer: Any, error: str | None) -> None:
-            answered(decode_response(key, version, bytes(answer), 0) if error is None else None)
+            answered(decode_response(key, spoken, bytes(answer), 0) if error is None else None)
 
-        lane.ask(key, version, request_encoder(key, version)(body), done)
+        lane.ask(key, spoken, request_encoder(key, spoken)(body), done)
 
     def any_broker(self) -> int:
         return self.common.brokers[self.world.below(len(self.common.brokers))]

@@ -14,7 +14,7 @@ from typing import Final
 
 from ottla.config.broker import BrokerConfig
 from ottla.testing.checkers.partition import Anomaly
-from ottla.testing.sim import groups
+from ottla.testing.sim import groups, transactions
 from ottla.testing.sim.actors import Common
 from ottla.testing.sim.cluster_admin import ClusterAdmin, ClusterKind
 from ottla.testing.sim.cluster_producer import ClusterProducer
@@ -28,6 +28,7 @@ from ottla.testing.sim.member import Member
 from ottla.testing.sim.network import Network
 from ottla.testing.sim.node import DATA_DIR, Delays
 from ottla.testing.sim.scenario import Failure
+from ottla.testing.sim.transactions import Transactions
 from ottla.testing.sim.world import START_MS, World
 
 _SESSION_TIMEOUT_MS: Final = 4000
@@ -51,6 +52,8 @@ class ClusterOptions:
     kinds: tuple[str, ...] = ()
     #: Whether there are consumer groups; None: in every third seed.
     groups: bool | None = None
+    #: Whether there are transactions; None: in every fourth seed.
+    transactions: bool | None = None
 
     def arguments(self) -> str:
         """The same on the command line."""
@@ -59,8 +62,11 @@ class ClusterOptions:
             for name in ("seconds", "faults", "brokers")
             if getattr(self, name) != getattr(ClusterOptions, name)
         ]
-        if self.groups is not None:
-            given.append(" --groups" if self.groups else " --no-groups")
+        given += [
+            f" --{name}" if getattr(self, name) else f" --no-{name}"
+            for name in ("groups", "transactions")
+            if getattr(self, name) is not None
+        ]
         return "".join(given) + (f" --kinds {','.join(self.kinds)}" if self.kinds else "")
 
 
@@ -74,6 +80,8 @@ class ClusterOutcome:
     #: Offsets that groups committed, and how often coordinators were compared with their logs.
     commits: int = 0
     looks: int = 0
+    #: Transactions that were committed.
+    transactions: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
 
@@ -180,13 +188,16 @@ class Cluster:
         self.ensemble = Ensemble(world, session_timeout_ms=_SESSION_TIMEOUT_MS)
         self.count = count = options.brokers or (3, 3, 3, 4, 5)[world.below(5)]
         has_groups = seed % 3 == 0 if options.groups is None else options.groups
+        has_transactions = seed % 4 == 2 if options.transactions is None else options.transactions
         self.settings = groups.settings(world, count) if has_groups else {}
+        if has_transactions:
+            self.settings = transactions.settings(world, count) | self.settings
         self.machines = {node_id: Machine(self, node_id) for node_id in range(1, count + 1)}
         self.invariants = Invariants(self.ensemble, self.members)
         self.common = Common(world, self.network, list(self.machines))
         self.outcome = ClusterOutcome(seed)
         self.is_healed = False
-        pause_ms = 500 + world.below(1200)
+        pause_ms = (500 + world.below(1200)) * (3 if has_transactions else 1)
         self.producers = [
             ClusterProducer(self.common, "i1", is_idempotent=True, acks=-1, pause_ms=pause_ms),
             ClusterProducer(self.common, "i2", is_idempotent=True, acks=-1, pause_ms=2 * pause_ms),
@@ -200,6 +211,9 @@ class Cluster:
         if self.groups is not None:
             self.client_names += self.groups.client_names
             self.invariants.groups = self.groups.invariants
+        self.transactions = Transactions(self) if has_transactions else None
+        if self.transactions is not None:
+            self.client_names += self.transactions.client_names
         self.faults = Faults(self)
         if options.kinds:
             self.faults.kinds = [kind for kind in self.faults.kinds if kind.__name__ in options.kinds]
@@ -244,6 +258,8 @@ class Cluster:
         self.outcome.trace = self.world.trace
         if self.groups is not None:
             self.outcome.commits, self.outcome.looks = self.groups.commits, self.groups.invariants.looks
+        if self.transactions is not None:
+            self.outcome.transactions = self.transactions.committed
         self.outcome.acknowledged = sum(producer.acknowledged for producer in self.producers)
         return self.outcome
 
@@ -273,6 +289,8 @@ class Cluster:
             world.later(500, actor.begin)
         if self.groups is not None:
             self.groups.begin()
+        if self.transactions is not None:
+            self.transactions.begin()
         last_ms = self.options.seconds * 1000
         for _ in range(self.options.faults):
             at_ms = _FAULTS_FROM_MS + world.below(last_ms - _FAULTS_FROM_MS)
@@ -301,6 +319,8 @@ class Cluster:
                 machine.member.client.lag_ms = 3
         if self.groups is not None:
             self.groups.heal()
+        if self.transactions is not None:
+            self.transactions.heal()
 
     def _rest(self) -> None:
         """Until every replica is in sync and every client has its answers."""
@@ -322,6 +342,8 @@ class Cluster:
                     why = f"unanswered: {[(p.name, p.unanswered) for p in self.producers if not p.is_done]}"
                 if why is None and self.groups is not None:
                     why = self.groups.unrest()
+                if why is None and self.transactions is not None:
+                    why = self.transactions.unrest()
         self.invariants.check_at_rest()
 
     def _read_all(self) -> None:
@@ -340,8 +362,9 @@ class Cluster:
         audited: list[bool] = []
         if self.groups is not None:
             self.groups.audit(lambda: audited.append(True))
+        is_read = self.transactions.audit() if self.transactions is not None else lambda: True
         deadline_ms = self.world.now_ms + _QUIET_MS
-        while not reader.done or (self.groups is not None and not audited):
+        while not reader.done or (self.groups is not None and not audited) or not is_read():
             if self.world.now_ms > deadline_ms or not self._step():
                 raise Anomaly("unseen", "what is committed cannot be read")
 

@@ -30,12 +30,16 @@ class ClusterReader(Actor):
         #: Leaders that a fetch is under way to.
         self._asked: dict[int, None] = {}
         self._pausing = False
+        self.isolation_level = 0
 
     def begin(self) -> None:
         self.refresh(self._fetch)
 
     def wanted(self) -> list[tuple[Topic, int]]:
         return [(topic, at) for topic in self.common.live() for at in range(len(topic.partitions))]
+
+    def topic_of(self, topic_id: bytes) -> Topic:
+        return self.common.topics[topic_id]
 
     def is_finished(self) -> bool:
         return False
@@ -95,11 +99,11 @@ class ClusterReader(Actor):
             del self._asked[node_id]
             is_well = response is not None
             for topic_rows in response.responses if response is not None else ():
-                topic = self.common.topics[topic_rows.topic_id.bytes]
+                topic = self.topic_of(topic_rows.topic_id.bytes)
                 for row in topic_rows.partitions:
                     key = (topic.topic_id, row.partition_index)
                     if self.positions.get(key) == offsets[key]:
-                        is_well &= self._take(topic, row, epochs[key], node_id)
+                        is_well &= self.take_row(topic, row, epochs[key], node_id)
             self._later(looks=not is_well)
 
         self.ask(
@@ -107,13 +111,14 @@ class ClusterReader(Actor):
             FETCH,
             {
                 "max_wait": self._wait_ms, "min_bytes": 1, "max_bytes": 500 + self.world.below(8000),
+                "isolation_level": self.isolation_level,
                 "session_id": 0, "session_epoch": -1, "rack_id": "", "forgotten_topics_data": [],
                 "topics": [{"topic_id": key, "partitions": rows} for key, rows in topics.items()],
             },
             answered,
         )  # fmt: skip
 
-    def _take(self, topic: Topic, row: Any, epoch: int, node_id: int) -> bool:
+    def take_row(self, topic: Topic, row: Any, epoch: int, node_id: int) -> bool:
         """One partition of an answer; False if the metadata must be looked at."""
         number, error = row.partition_index, row.error_code
         key, history = (topic.topic_id, number), topic.partitions[number]

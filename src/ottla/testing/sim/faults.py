@@ -36,7 +36,7 @@ class Faults:
             self.cut_store, self.expire, self.drop, self.drop, self.drop_all, self.slow_store, self.lag, self.lag,
             self.suspect, self.suspect, self.usurp, self.usurp, self.snapshot,
         ]  # fmt: skip
-        if cluster.groups is not None:
+        if cluster.groups is not None or cluster.transactions is not None:
             self.kinds += [self.cut_client, self.cut_client]
 
     def happen(self) -> str:

@@ -19,7 +19,10 @@ from ottla.groups.consumer_member import AWAY
 from ottla.groups.formats import Record, decode
 from ottla.groups.group import Group, State
 from ottla.groups.shard import Shard
-from ottla.records.record import decode_batches
+from ottla.log.markers import decode_marker
+from ottla.records.batch import CONTROL_BIT, HEADER, TRANSACTIONAL_BIT
+from ottla.records.compression import Buffer
+from ottla.records.record import decode_batches, whole_batches
 from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.member import Member
 
@@ -31,14 +34,32 @@ class _NoHost:
 def replayed(number: int, pieces: Iterable[bytes]) -> Shard:
     shard = Shard(number, _NoHost())  # type: ignore[arg-type]  # see there
     for data in pieces:
-        for record in records_of(data):
-            shard.replay(record)
+        for batch in whole_batches(data):
+            if not replay_in_transaction(shard, batch):
+                for record in records_of(batch):
+                    shard.replay(record)
     return shard
 
 
-def records_of(data: bytes) -> list[Record]:
+def replay_in_transaction(shard: Shard, batch: memoryview) -> bool:
+    """Whether it is a batch of a transaction: offsets that await their marker, or a marker."""
+    header = HEADER.unpack_from(batch)
+    attributes, producer_id = header[5], header[9]
+    if attributes & CONTROL_BIT:
+        marker = decode_marker(bytes(batch))
+        # Compaction empties those that it needs no more.
+        if marker is not None:
+            shard.replay_end(producer_id, marker.commit)
+    elif attributes & TRANSACTIONAL_BIT:
+        shard.replay_pending(producer_id, records_of(batch))
+    else:
+        return False
+    return True
+
+
+def records_of(batch: Buffer) -> list[Record]:
     found = []
-    for record in decode_batches(data):
+    for record in decode_batches(batch):
         known = decode(record.key, record.value)
         if known is None:
             raise Anomaly("foreign-record", f"{OFFSETS_TOPIC} has {record.key!r}")
@@ -52,8 +73,6 @@ class GroupInvariants:
         self._shards: dict[int, Shard] = {}
         self._ends: dict[int, int] = {}
         self.looks = 0
-        #: Whether logs are compacted: then they say the same and are not the same bytes.
-        self.is_compacted = False
 
     # --- the log ------------------------------------------------------------------------------------------------
 
@@ -62,6 +81,9 @@ class GroupInvariants:
         shard = self._shards.get(number)
         if shard is None:
             shard = self._shards[number] = replayed(number, ())
+        self._ends[number] = last_offset + 1
+        if replay_in_transaction(shard, memoryview(data)):
+            return
         touched: dict[str, None] = {}
         for record in records_of(data):
             group_id = record.key[1]
@@ -75,7 +97,6 @@ class GroupInvariants:
                         f"{group_id}: {name} goes from {before[name]} to {epoch} with {record.key}",
                     )
             touched[group_id] = None
-        self._ends[number] = last_offset + 1
         for group_id in touched:
             self._check_owners(shard.groups.get(group_id))
 
@@ -118,6 +139,12 @@ class GroupInvariants:
         if known is not None:
             check_same(name, picture(replayed(number, pieces)), picture(known))
 
+    def offset(self, number: int, group_id: str, place: tuple[str, int]) -> int:
+        """What the log says is committed; 0 if nothing is."""
+        shard = self._shards.get(number)
+        known = shard.offsets.get(group_id, *place) if shard is not None else None
+        return 0 if known is None else known.offset
+
     def group(self, number: int, group_id: str) -> Any:
         """The group as the log has it."""
         shard = self._shards.get(number)
@@ -141,7 +168,7 @@ def picture(shard: Shard, *, is_live: bool = False) -> dict[str, Any]:
     """What of a shard is written down, by group; of one that is alive, only of groups that are between two changes."""
     found: dict[str, Any] = {}
     for group_id, group in shard.groups.items():
-        offsets = sorted(shard.offsets.of(group_id).items())
+        offsets = _offsets(shard, group_id)
         if isinstance(group, ConsumerGroup):
             found[group_id] = (_consumer(group), offsets)
         elif group.state in (State.STABLE, State.EMPTY):
@@ -149,8 +176,17 @@ def picture(shard: Shard, *, is_live: bool = False) -> dict[str, Any]:
         elif is_live:
             found[group_id] = (..., offsets)
     for group_id in shard.offsets.by_group:
-        found.setdefault(group_id, (None, sorted(shard.offsets.of(group_id).items())))
+        found.setdefault(group_id, (None, _offsets(shard, group_id)))
     return {group_id: each for group_id, each in found.items() if each != (None, [])}
+
+
+def _offsets(shard: Shard, group_id: str) -> list[Any]:
+    """What is committed, and what awaits the end of a transaction."""
+    pending = shard.offsets.pending.get(group_id, {})
+    return [
+        *sorted(shard.offsets.of(group_id).items()),
+        *((place, f"{count} pending") for place, count in sorted(pending.items())),
+    ]
 
 
 def _classic(group: Group) -> Any:

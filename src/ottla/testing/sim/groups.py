@@ -140,7 +140,8 @@ class Groups:
         self._by_hand = self._story("h", ())
         self.admin = GroupAdmin(cluster.common, self._by_hand, self._stories)
         self._compacts = "log.cleaner.backoff.ms" in cluster.settings
-        self.invariants.is_compacted = self._compacts
+        if self._compacts:
+            cluster.invariants.compacted[OFFSETS_TOPIC] = None
         self.client_names = [seat.name for seat in self._all()] + [self.admin.name]
 
     def _story(self, group_id: str, names: tuple[str, ...]) -> GroupStory:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
+from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.controller import records as r
 from ottla.controller.image import Image
 from ottla.records.batch import HEADER
@@ -27,6 +28,7 @@ from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.group_invariants import GroupInvariants
 from ottla.testing.sim.member import Member
+from ottla.testing.sim.transaction_invariants import TransactionInvariants
 
 Key = tuple[bytes, int]
 
@@ -62,8 +64,11 @@ class Invariants:
         self._left: dict[int, dict[Key, int]] = {}
         #: How often a partition got another leader, or the same one anew.
         self.elections = 0
-        #: Looks at the records of groups, if there are any.
+        #: Look at the records of groups and transactions, if there are any.
         self.groups: GroupInvariants | None = None
+        self.transactions: TransactionInvariants | None = None
+        #: Topics whose logs are compacted: then they say the same and are not the same bytes.
+        self.compacted: dict[str, None] = {}
         ensemble.on_append = self.appended
 
     # --- the metadata log ---------------------------------------------------------------------------------------
@@ -121,7 +126,11 @@ class Invariants:
         if member.node_id in self._left and self._is_known(member):
             # The metadata speaks of its present life, and will do so while it registers anew.
             del self._left[member.node_id]
-        for topic_id, replica in _replicas(member):
+        replicas = list(_replicas(member))
+        if self.transactions is not None:
+            # What was decided in this turn comes before what was done about it.
+            replicas.sort(key=lambda each: each[1].topic != TRANSACTIONS_TOPIC)
+        for topic_id, replica in replicas:
             log = replica._log
             end, start = (log.next_offset, log.log_start_offset) if log is not None else (-1, 0)
             seen = Seen(replica.leader_epoch, replica.leading is not None, replica.high_watermark, end, start)
@@ -167,11 +176,15 @@ class Invariants:
     def _commit(self, name: str, key: Key, replica: Replica, start: int, end: int) -> None:
         known = self._committed.setdefault(key, {})
         groups = self.groups if replica.topic == OFFSETS_TOPIC else None
+        transactions = self.transactions
         for base, batch, data in batches(replica, start, end):
-            if groups is not None and base not in known:
-                groups.committed(replica.number, batch.last_offset, data)
+            if base not in known:
+                if groups is not None:
+                    groups.committed(replica.number, batch.last_offset, data)
+                if transactions is not None:
+                    transactions.committed(replica.topic, key, batch.last_offset, data)
             there = known.setdefault(base, batch)
-            if there != batch and (groups is None or not groups.is_compacted):
+            if there != batch and replica.topic not in self.compacted:
                 raise Anomaly("committed-changed", f"{name} offset {base}: {there} became {batch}")
 
     def _check_isr(self, name: str, member: Member, key: Key, replica: Replica, seen: Seen) -> None:
@@ -262,8 +275,11 @@ class Invariants:
                 if self.groups is not None and topic.name == OFFSETS_TOPIC:
                     for node_id, data in logs.items():
                         self.groups.check_replica(f"broker {node_id}", partition.partition, [data])
-                    if self.groups.is_compacted:
-                        continue
+                if self.transactions is not None and topic.name == TRANSACTIONS_TOPIC:
+                    for node_id, data in logs.items():
+                        self.transactions.check_replica(f"broker {node_id}", partition.partition, [data])
+                if topic.name in self.compacted:
+                    continue
                 if len(set(logs.values())) != 1:
                     sizes = {node_id: len(data) for node_id, data in logs.items()}
                     raise Anomaly("replica-divergence", f"{topic.name}-{partition.partition}: {sizes}")
