@@ -14,6 +14,7 @@ from ottla.broker.group_coordinating import GroupTenure
 from ottla.broker.membership import Membership
 from ottla.broker.replicating import Replicating
 from ottla.broker.tenure import Tenure
+from ottla.broker.transaction_coordinating import TransactionTenure
 from ottla.broker.verification import Verification
 from ottla.groups.classic import Classic
 from ottla.groups.consumer import Consumer
@@ -142,7 +143,8 @@ def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
 
 def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
     """A new coordinator does not read its log."""
-    patch.setattr(Tenure, "replay", lambda _self, _records: None)
+    patch.setattr(GroupTenure, "replay", lambda _self, _records: None)
+    patch.setattr(TransactionTenure, "replay", lambda _self, _records: None)
 
 
 def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:
