@@ -52,7 +52,8 @@ class Consumers:
         is_free: Callable[[], bool] = lambda: True,
     ) -> None:
         self._command = list(command)
-        self._progress = progress
+        self.progress = progress
+        self.kills = 0
         self._dice = dice
         self._is_free = is_free
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -73,7 +74,7 @@ class Consumers:
 
     def wait_for(self, count: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while (progress := self._progress()) < count:
+        while (progress := self.progress()) < count:
             assert time.monotonic() < deadline, f"{progress} of {count} records were counted"
             for name, process in self._running.items():
                 assert process.poll() is None, f"{name} ended with {process.returncode}"
@@ -82,6 +83,7 @@ class Consumers:
     def kill_one(self) -> None:
         """In the middle of whatever it does; another takes its name."""
         name = self._dice.choice(_INSTANCES)
+        self.kills += 1
         self._running[name].kill()
         self._running[name].wait(PATIENCE_S)
         self._start(name)

@@ -208,6 +208,27 @@ def test_a_coordinator_that_does_not_answer_is_told_as_something_that_passes(
     assert client.fetch("t", 0).high_watermark == 0
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_coordinator_that_says_nothing_is_not_waited_for_as_long_as_its_connection(
+    version: int, driver: Any, batch: Any, remote: Remote, client: Any, values: Any
+) -> None:
+    tx = begun(driver, batch, version)
+    send(tx, b"one")
+    driver.advance(9_000)
+    assert codes(tx) == []
+    driver.advance(2_000)
+    assert codes(tx) == [NOT_ENOUGH] and driver.broker.verification.held_bytes == 0
+    # What it says after all is not heard.
+    remote.answer()
+    assert client.fetch("t", 0).high_watermark == 0
+    tx.sequences.clear()
+    send(tx, b"one")
+    remote.answer()
+    assert codes(tx) == [0]
+    driver.advance(20_000)
+    assert values(client.fetch("t", 0)) == [b"one"] and not driver.broker.verification._guards
+
+
 @pytest.mark.parametrize("code", [UNKNOWN, NOT_ATTEMPTED])
 def test_a_coordinator_that_has_not_heard_of_the_topic_yet(
     code: int, driver: Any, batch: Any, remote: Remote
@@ -433,3 +454,21 @@ def test_offsets_of_a_topic_that_is_deleted_meanwhile(
     [answer] = tx.client.answers
     assert answer.topics[0].partitions[0].error_code == UNKNOWN
     assert not driver.broker.verification._lines
+
+
+def test_a_second_producer_that_shows_itself_late_is_refused_with_the_first(
+    driver: Any, batch: Any, remote: Remote, client: Any
+) -> None:
+    """Its topic was not there when the request came. Then all of it is refused, and nothing is kept of it."""
+    tx, other = begun(driver, batch, 1), begun(driver, batch, 1, 8)
+    fields = tx.fields("t", b"one")
+    fields["topic_data"] += other.fields("new", b"two")["topic_data"]
+    tx.client.send(0, tx.versions[0], **fields)
+    assert len(remote.asked) == 1
+    client.create("new")
+    remote.answer()
+    [answer] = tx.client.answers
+    rows = [int(row.error_code) for topic in answer.responses for row in topic.partition_responses]
+    assert rows == [BAD_MAPPING, BAD_MAPPING]
+    assert driver.broker.verification.held_bytes == 0
+    assert client.fetch("t", 0).high_watermark == 0

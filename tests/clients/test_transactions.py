@@ -8,7 +8,7 @@ import confluent_kafka
 import pytest
 
 from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
-from tests.clients.transactors import TRANSACTORS, ConfluentTransactor
+from tests.clients.transactors import TRANSACTORS
 from tests.peer import Peer
 
 _NUMBERS = itertools.count()
@@ -228,7 +228,9 @@ def test_a_transaction_over_fifty_partitions(make: Any, broker: Any, topic: str,
     assert sorted(read(broker.address, topic, 50)) == [b"one"] * 50 + [b"three"] * 50
 
 
-def test_a_transaction_that_is_left_alone_times_out(start_broker: Any, topic: str, name: str) -> None:
+def test_a_transaction_that_is_left_alone_times_out(
+    make: Any, start_broker: Any, topic: str, name: str
+) -> None:
     """Readers of committed records wait for it no longer than it may take."""
     broker = start_broker(
         transaction_abort_timed_out_transaction_cleanup_interval_ms="100",
@@ -236,7 +238,7 @@ def test_a_transaction_that_is_left_alone_times_out(start_broker: Any, topic: st
     )
     client = Confluent(broker.address)
     client.create(topic)
-    producer = ConfluentTransactor(broker.address, name, timeout_ms=1500)
+    producer = make(broker.address, name, timeout_ms=1500)
     producer.begin()
     producer.send(topic, b"left alone")
     producer.flush()
@@ -247,5 +249,6 @@ def test_a_transaction_that_is_left_alone_times_out(start_broker: Any, topic: st
     assert message is not None and message.error() is None
     assert message.value() == b"plain"
     consumer.close()
-    with pytest.raises(confluent_kafka.KafkaException):
+    with pytest.raises(Exception) as raised:
         producer.commit()
+    assert producer.is_fencing(raised.value), raised.value

@@ -1,23 +1,19 @@
 """Messages are copied in transactions while brokers are killed and stopped: each is there once, for a concurrent reader too."""
 
 import threading
-import time
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from tests.cluster.copies import Reader, new_wide_topic, wait_stable
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
-from tests.cluster.topics import QUIET, new_topic, write
+from tests.cluster.topics import QUIET, write
 
 ALL = (1, 2, 3)
 PARTITIONS = 3
 MESSAGES = 3_000
 #: As many are copied in one transaction.
 SIZE = 75
-
-
-def new_wide_topic(cluster: RunningCluster) -> str:
-    return new_topic(cluster, (1, 2, 3), (2, 3, 1), (3, 1, 2), min_insync_replicas="2")
 
 
 class Copier:
@@ -95,35 +91,13 @@ class Copier:
         consumer.close()
 
 
-class Reader:
-    """Reads committed records all the time."""
-
-    def __init__(self, cluster: RunningCluster, topic: str) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": cluster.bootstrap, "group.id": f"read-{topic}", "isolation.level": "read_committed",
-                "enable.auto.commit": False, **QUIET,
-            }
-        )  # fmt: skip
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-        self.values: list[bytes] = []
-
-    def read(self, until: int) -> None:
-        deadline_s = time.monotonic() + 3 * PATIENCE_S
-        while len(self.values) < until and time.monotonic() < deadline_s:
-            self.values += [each.value() for each in self._consumer.consume(500, 0.5) if each.error() is None]
-
-    def close(self) -> None:
-        self._consumer.close()
-
-
 def test_what_is_copied_is_there_once_whatever_dies(shared: RunningCluster) -> None:
-    source, target = new_wide_topic(shared), new_wide_topic(shared)
+    source, target = new_wide_topic(shared, PARTITIONS), new_wide_topic(shared, PARTITIONS)
     each = MESSAGES // PARTITIONS
-    values = [[b"%d-%d" % (number, at) for at in range(each)] for number in range(PARTITIONS)]
-    for number in range(PARTITIONS):
-        write(shared, source, *values[number], number=number)
-    copier, reader = Copier(shared, source, target), Reader(shared, target)
+    values = {number: [b"%d-%d" % (number, at) for at in range(each)] for number in range(PARTITIONS)}
+    for number, own in values.items():
+        write(shared, source, *own, number=number)
+    copier, reader = Copier(shared, source, target), Reader(shared, target, PARTITIONS)
     copier.begin()
     for step, node in enumerate(ALL):
         reader.read(MESSAGES * (step + 1) // 5)
@@ -138,12 +112,10 @@ def test_what_is_copied_is_there_once_whatever_dies(shared: RunningCluster) -> N
     copier.end()
     reader.read(MESSAGES)
     reader.close()
-    assert sorted(reader.values) == sorted(value for rows in values for value in rows)
-    for number in range(PARTITIONS):
-        own = [value for value in reader.values if value.startswith(b"%d-" % number)]
-        assert own == values[number]
-    fresh = Reader(shared, target)
+    assert reader.values == values
+    wait_stable(shared, target, PARTITIONS)
+    fresh = Reader(shared, target, PARTITIONS)
     fresh.read(MESSAGES)
     fresh.close()
-    assert sorted(fresh.values) == sorted(reader.values)
+    assert fresh.values == values
     print(f"{copier.copied} were copied, {copier.aborted} transactions were aborted")

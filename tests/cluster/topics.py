@@ -7,6 +7,8 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ottla import Admin
+from ottla.client.metadata import TopicPartition
 from tests.cluster.running_cluster import PATIENCE_S, PartitionState, RunningCluster
 
 _NUMBERS = itertools.count()
@@ -66,6 +68,20 @@ def wait_led_by(cluster: RunningCluster, topic: str, leader: int, via: int = 0, 
         return state is not None and state.leader == leader
 
     cluster.wait_until(is_led, f"{topic} is led by {leader}")
+
+
+def lead_by_preference(cluster: RunningCluster, topic: str, partitions: int) -> None:
+    """Whoever was away leads again what it should lead, and everybody knows."""
+    cluster.wait_in_sync(topic, 1, (1, 2, 3), range(partitions))
+    with Admin(cluster.bootstrap) as admin:
+        admin.elect_leaders([TopicPartition(topic, number) for number in range(partitions)])
+    for via in (1, 2, 3):
+        cluster.wait_until(
+            lambda via=via: all(
+                each.leader == each.replicas[0] for each in cluster.partitions(topic, via).values()
+            ),
+            "the preferred replicas lead",
+        )
 
 
 def write(cluster: RunningCluster, topic: str, *values: bytes, number: int = 0, **settings: Any) -> list[int]:

@@ -48,7 +48,8 @@ def test_mutated_requests_over_sockets(seed: int, scratch: Path, capsys: pytest.
     assert report.witnessed > 50
     assert report.witness_longest_s < 5
     assert report.peak_bytes < report.before_bytes + (400 << 20)
-    assert report.descriptors[1] < report.descriptors[0] + 1000
+    # Two internal topics of fifty partitions are among them, and what garbage has created.
+    assert report.descriptors[1] < report.descriptors[0] + 1500
     # A few kinds of refusals every five seconds, however many connections were refused.
     assert report.said < 200
     assert report.idle_cpu < 0.1

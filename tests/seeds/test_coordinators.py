@@ -10,12 +10,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from ottla import Admin
-from ottla.client.metadata import TopicPartition
 from ottla.ports.coordination import partition_of
 from ottla.runtime.local_zookeeper import LocalZookeeper
 from tests.clients.subscribers import ConfluentFollower, ConfluentSubscriber, eventually, have_all
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
+from tests.cluster.topics import lead_by_preference
 from tests.crash.broker_process import Wire
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -54,20 +53,6 @@ def wait_for_coordinators(cluster: RunningCluster, *groups: str) -> dict[str, in
     return {group: node for group, (_code, node) in find(cluster, via, *groups).items()}
 
 
-def lead_by_preference(cluster: RunningCluster) -> None:
-    """Whoever was away leads again what it should lead, and everybody knows."""
-    cluster.wait_in_sync(OFFSETS_TOPIC, 1, (1, 2, 3), range(50))
-    with Admin(cluster.bootstrap) as admin:
-        admin.elect_leaders([TopicPartition(OFFSETS_TOPIC, number) for number in range(50)])
-    for via in (1, 2, 3):
-        cluster.wait_until(
-            lambda via=via: all(
-                each.leader == each.replicas[0] for each in cluster.partitions(OFFSETS_TOPIC, via).values()
-            ),
-            "the preferred replicas lead",
-        )
-
-
 def commit(wire: Wire, group: str, topic: str, offset: int) -> int:
     row = {
         "partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1, "committed_metadata": "",
@@ -99,7 +84,7 @@ def test_E11_every_broker_coordinates_the_groups_of_the_partitions_it_leads(
     create(cluster, topic)
     groups = [f"group-{number}" for number in range(60)]
     wait_for_coordinators(cluster, *groups)
-    lead_by_preference(cluster)
+    lead_by_preference(cluster, OFFSETS_TOPIC, 50)
     coordinators = wait_for_coordinators(cluster, *groups)
     assert set(coordinators.values()) == {1, 2, 3}
     state = cluster.partitions(OFFSETS_TOPIC, 1)

@@ -294,6 +294,9 @@ class Broker:
         if isinstance(connection, Enclosed):
             connection.failed(reason)
             return
+        if connection.closed:
+            # It went while something of it was waited for.
+            return
         connection.closed = True
         self.outbox.append((CLOSE, connection, reason))
 

@@ -22,14 +22,19 @@ class ProducerIds:
         self._end = 0
         self._waiting: list[Callable[[str | None], None]] = []
 
-    def take(self) -> int | None:
-        """A fresh id, or None while a new block must be had first (`more`)."""
-        if self._next >= self._end:
-            return None
-        self._next += 1
-        return self._next - 1
+    def give(self, done: Callable[[int | None], None]) -> None:
+        """`done` hears of a fresh id, at once or when there is a new block; None if there is none to be had now."""
+        if self._next < self._end:
+            self._next += 1
+            return done(self._next - 1)
 
-    def more(self, done: Callable[[str | None], None]) -> None:
+        def had(error: str | None) -> None:
+            # Those who waited before us may have used the new block up.
+            done(None) if error is not None else self.give(done)
+
+        return self._more(had)
+
+    def _more(self, done: Callable[[str | None], None]) -> None:
         """Get another block; `done(error)` for everybody who asked meanwhile."""
         self._waiting.append(done)
         if len(self._waiting) > 1:

@@ -50,21 +50,7 @@ class TransactionTenure(Tenure):
         return self.replica.leader_epoch
 
     def new_producer_id(self, done: Callable[[int | None], None]) -> None:
-        ids = self._broker.producer_ids
-
-        def had(error: str | None) -> None:
-            producer_id = ids.take() if error is None else None
-            if producer_id is None and error is None:
-                # Those who waited before us have used the block up.
-                ids.more(had)
-            else:
-                done(producer_id)
-
-        producer_id = ids.take()
-        if producer_id is None:
-            ids.more(had)
-        else:
-            done(producer_id)
+        self._broker.producer_ids.give(done)
 
     def send_markers(self, owed: Sequence[Owed]) -> None:
         for each in owed:

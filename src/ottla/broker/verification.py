@@ -40,6 +40,10 @@ _LANE: Final = -3
 _RETRY_MS: Final = 20
 _PATIENCE_MS: Final = 100
 
+#: Who has not answered by then may be dead, and another coordinate: the client comes again, before it takes this broker for dead. What
+#: is answered later is not heard.
+_ANSWER_MS: Final = 10_000
+
 #: What is kept of requests that wait. Beyond it others are refused, and come again.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -114,11 +118,16 @@ class Verification:
             self._guards.setdefault((place, producer.producer_id), {})[producer] = _Guard(replica)
         places = frozenset(replicas)
         give_up_ms = self._broker.now_ms + _PATIENCE_MS
+        is_over = False
 
         def ask() -> None:
-            self._ask(producer, places, adds, answered)
+            if not is_over:
+                self._ask(producer, places, adds, answered)
 
         def answered(codes: Codes) -> None:
+            nonlocal is_over
+            if is_over:
+                return
             if (
                 adds
                 and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
@@ -126,8 +135,12 @@ class Verification:
             ):
                 self._broker.timers.add(Later(ask), self._broker.now_ms + _RETRY_MS)
                 return
+            is_over = True
+            self._broker.timers.cancel(limit)
             self._finish(producer, codes, done, is_guarded=not adds)
 
+        limit = Later(lambda: answered(dict.fromkeys(places, ErrorCode.NETWORK_EXCEPTION)))
+        self._broker.timers.add(limit, self._broker.now_ms + _ANSWER_MS)
         ask()
 
     def marked(self, place: Place, producer_id: int) -> None:

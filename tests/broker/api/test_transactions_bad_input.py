@@ -14,6 +14,8 @@ from tests.broker.api.mischief import (
     ATTEMPTS,
     NOBODY,
     OFFSETS_TOPIC,
+    PARTITIONS,
+    PRODUCE,
     SETTINGS,
     STATE_TOPIC,
     Attempt,
@@ -21,7 +23,7 @@ from tests.broker.api.mischief import (
     batch,
     codes_of,
 )
-from tests.broker.api.transactors import committed
+from tests.broker.api.transactors import Transactor, committed
 from tests.broker.conftest import Driver
 
 
@@ -122,3 +124,27 @@ def test_everybody_goes_on_after_all_of_it(tmp_path: Path) -> None:
         assert tx.produce("t", b"more", number=number) == ErrorCode.NONE
         assert tx.end(commit=True) == ErrorCode.NONE
     driver.close()
+
+
+def test_a_produce_that_fails_after_its_connection_has_gone_closes_nothing(drive: Any) -> None:
+    """Without acks a failure closes the connection; the coordinator may say only later that there is a transaction at all."""
+    driver = drive(
+        log_flush_policy="durable", **{name.replace(".", "_"): value for name, value in SETTINGS.items()}
+    )
+    tx = Transactor(driver, batch, version=2)
+    driver.connect().create("t", PARTITIONS)
+    assert tx.init() == 0
+    fields = tx.fields("t", b"lost")
+    damaged = bytearray(fields["topic_data"][0]["partition_data"][0]["records"])
+    damaged[-1] ^= 1
+    fields["topic_data"][0]["partition_data"][0]["records"] = bytes(damaged)
+    driver.are_syncs_held = True
+    gone = driver.connect()
+    gone.send(PRODUCE, 12, is_answered=False, **fields | {"acks": 0})
+    assert driver.broker.verification.held_bytes > 0
+    gone.disconnect()
+    driver.are_syncs_held = False
+    driver.sync()
+    driver.turn()
+    assert driver.broker.verification.held_bytes == 0
+    assert gone.closed_because is None

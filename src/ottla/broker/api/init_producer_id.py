@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.grouping import Answering, milliseconds
-from ottla.broker.api.table import WAIT, Response, serves
+from ottla.broker.api.table import Response, serves
 from ottla.broker.api.transacting import find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.transactions.formats import NO_EPOCH, NO_ID
@@ -25,30 +25,26 @@ if TYPE_CHECKING:
 @serves(22)
 def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     if request.transactional_id == "":
-        return _refused(ErrorCode.INVALID_REQUEST)
+        return refused(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is not None:
         return _init_transactional(broker, call, request)
-    producer_id = broker.producer_ids.take()
-    if producer_id is not None:
-        return _given(producer_id)
+    reply = Answering(broker, call, refused)
 
-    def ready(error: str | None) -> None:
-        fresh = broker.producer_ids.take() if error is None else None
-        if fresh is None and error is None:
-            # A block can be used up by those who waited before us.
-            broker.producer_ids.more(ready)
+    def given(producer_id: int | None) -> None:
+        if producer_id is None:
+            reply.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
         else:
-            broker.answer(call, _refused(ErrorCode.KAFKA_STORAGE_ERROR) if fresh is None else _given(fresh))
+            reply.answer({"error_code": 0, "producer_id": producer_id, "producer_epoch": 0})
 
-    broker.producer_ids.more(ready)
-    return WAIT
+    broker.producer_ids.give(given)
+    return reply.outcome
 
 
 def _init_transactional(broker: Broker, call: Call, request: Any) -> Response:
     try:
         shard = find_shard(broker, request.transactional_id)
     except Refusal as refusal:
-        return _refused(refusal.code)
+        return refused(refusal.code)
     asked = Init(
         request.transactional_id, milliseconds(request.transaction_timeout), getattr(request, "producer_id", NO_ID),
         getattr(request, "producer_epoch", NO_EPOCH), getattr(request, "enable2_pc", False),
@@ -57,11 +53,3 @@ def _init_transactional(broker: Broker, call: Call, request: Any) -> Response:
     reply = Answering(broker, call, refused)
     shard.initializing.init(asked, reply)
     return reply.outcome
-
-
-def _given(producer_id: int) -> Response:
-    return {"error_code": 0, "producer_id": producer_id, "producer_epoch": 0}
-
-
-def _refused(code: ErrorCode) -> Response:
-    return {"error_code": code, "producer_id": -1, "producer_epoch": -1}

@@ -142,7 +142,7 @@ class Transactional:
         verification = self._broker.verification
         producers, places = self._named()
         if len(producers) > 1:
-            return self._finish(dict.fromkeys(places, _too_many()))
+            return self._answer(refused_all(self._broker, self._call, self._request, _too_many()))
         refused = {place: self._refusal(place, code) for place, code in codes.items() if code}
         for place, (replica, sequence) in places.items():
             if place in refused or _is_open(replica, producer):
@@ -173,11 +173,11 @@ class Transactional:
 
     def _finish(self, refused: Mapping[Place, Refusal]) -> None:
         broker = self._broker
-        broker.verification.held_bytes -= self._held_bytes
         self._answer(self._append(broker, self._call, self._request, broker.now_ms, refused))
 
     def _answer(self, response: Response) -> None:
         self._is_finished = True
+        self._broker.verification.held_bytes -= self._held_bytes
         if not self._is_late:
             self._outcome = response
         elif response is not WAIT and response is not SILENT:

@@ -1,0 +1,403 @@
+"""Bugs that are patched into the core, each of which the simulator must find within a few seeds.
+
+Nothing in `src/` knows of these. A bug that is found later than its bound, or not at all, means that the simulator has become
+blind to it: then faults, clients or invariants have to be mended, not the bound. Those that are found at once are tried by
+`tests/sim/test_deliberate_bugs.py`, the others by `tests/chaos/test_deliberate_bugs.py`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from ottla.broker.fetchers import Fetcher, Following
+from ottla.broker.group_coordinating import GroupTenure
+from ottla.broker.membership import Membership
+from ottla.broker.replicating import Replicating
+from ottla.broker.tenure import Tenure
+from ottla.broker.verification import Verification
+from ottla.groups.classic import Classic
+from ottla.groups.consumer import Consumer
+from ottla.groups.consumer_group import ConsumerGroup
+from ottla.groups.group import Group
+from ottla.groups.membership import Membership as ConsumerMembership
+from ottla.groups.rebalancing import Rebalancing
+from ottla.log.partition_log import PartitionLog
+from ottla.log.producers import Producers as LogProducers
+from ottla.model.errors import ErrorCode
+from ottla.ports.coordination import Decision, Then
+from ottla.replication.leading import Leading
+from ottla.replication.replica import Replica
+from ottla.testing.sim.cluster import ClusterOptions, run_cluster
+from ottla.testing.sim.ensemble import Ensemble
+from ottla.testing.sim.scenario import Failure
+from ottla.transactions import ending
+from ottla.transactions.completing import Completing
+from ottla.transactions.ending import Ending
+from ottla.transactions.host import Owed
+from ottla.transactions.shard import Shard as TransactionShard
+from ottla.transactions.transaction import Standing, Transaction
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """R1: whoever begins to follow cuts its log to its own high watermark, as before KIP-101."""
+    add = Fetcher.add
+
+    def cut_and_add(self: Fetcher, following: Following) -> None:
+        replica = following.replica
+        if replica.opened and replica.high_watermark < replica.log.next_offset:
+            replica.log.truncate(replica.high_watermark, self._broker.wall_ms)
+        add(self, following)
+
+    patch.setattr(Fetcher, "add", cut_and_add)
+
+
+def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
+    """R3: the leader's own log decides."""
+    patch.setattr(Leading, "bound", lambda _self, end: end)
+
+
+def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
+    """R4: the leader leaves out who lags behind, and asks nobody."""
+    want = Replicating._want
+
+    def shrink(self: Replicating, replica: Replica, members: tuple[int, ...]) -> None:
+        leading = replica.leading
+        if leading is not None and len(members) < len(leading.isr):
+            leading.isr = members
+            leading._count()
+            self._broker.advance(replica)
+        else:
+            want(self, replica, members)
+
+    patch.setattr(Replicating, "_want", shrink)
+
+
+def skip_the_controllers_fence(patch: pytest.MonkeyPatch) -> None:
+    """R6: a controller that was replaced still writes."""
+    patch.setattr(Ensemble, "is_controller_epoch", lambda _self, _epoch: True)
+
+
+def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
+    """R7: every broker says that its last life ended well."""
+    join = Membership.join
+
+    def join_as_if_clean(self: Membership, now_ms: int, done: Any) -> None:
+        register = self._register
+
+        def register_as_if_clean() -> None:
+            self._is_clean = True
+            register()
+
+        self._register = register_as_if_clean  # type: ignore[method-assign]
+        join(self, now_ms, done)
+
+    patch.setattr(Membership, "join", join_as_if_clean)
+
+
+def forget_an_epoch_without_records(patch: pytest.MonkeyPatch) -> None:
+    """R1: an epoch in which nothing was written leaves no trace in its leader's log."""
+    patch.setattr(PartitionLog, "lead", lambda _self, _epoch: None)
+
+
+def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
+    """R3: the high watermark moves although the ISR is smaller than `min.insync.replicas`."""
+
+    def bound(self: Leading, end: int) -> int:
+        return min(end, *(follower.end for follower in self.counted), end)
+
+    patch.setattr(Leading, "bound", bound)
+
+
+def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    """R11: a follower fetches on before what it has is synced."""
+    patch.setattr(Fetcher, "wait_for", lambda _self, _replica: None)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+def answer_before_it_counts(patch: pytest.MonkeyPatch) -> None:
+    """A commit, or whatever else a coordinator writes, is answered before the high watermark has passed it."""
+    decided = Tenure.decided
+
+    def answer_at_once(self: Tenure, decision: Decision[Any]) -> None:
+        decided(self, decision._replace(answers=()))
+        for reply, response in decision.answers:
+            reply.answer(response)
+
+    patch.setattr(Tenure, "decided", answer_at_once)
+
+
+def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
+    """What was written is shown before it counts."""
+    decided = Tenure.decided
+
+    def show(self: Tenure, decision: Decision[Any]) -> None:
+        decided(self, decision if decision.records else decision._replace(is_read=False))
+
+    patch.setattr(Tenure, "decided", show)
+
+
+def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
+    """A new coordinator does not read its log."""
+    for kind in (Tenure, GroupTenure):
+        patch.setattr(kind, "replay", lambda _self, _records: None)
+
+
+def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:
+    """A member commits whatever generation it is in."""
+    check = Classic.check_commit
+
+    def check_commit(
+        self: Classic, group: Group, _generation: int, member_id: str, instance_id: str | None, now_ms: int
+    ) -> ErrorCode:
+        return check(self, group, group.generation, member_id, instance_id, now_ms)
+
+    patch.setattr(Classic, "check_commit", check_commit)
+
+
+def commit_in_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Anybody commits, in any epoch (KIP-848)."""
+    patch.setattr(Consumer, "check_epoch", lambda *_arguments: ErrorCode.NONE)
+
+
+def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
+    """A member's partitions are another's before it has let go."""
+    patch.setattr(ConsumerGroup, "is_free_for", lambda _self, _member_id: lambda _place: True)
+
+
+def begin_no_sessions_after_loading(patch: pytest.MonkeyPatch) -> None:
+    """Members that never come back to a new coordinator are kept for ever."""
+    patch.setattr(Classic, "resume", lambda *_arguments: None)
+    patch.setattr(ConsumerMembership, "resume", lambda *_arguments, **_more: None)
+
+
+def begin_a_generation_without_those_who_are_late(patch: pytest.MonkeyPatch) -> None:
+    """A rebalance waits for nobody: whoever has joined makes the next generation."""
+    patch.setattr(Group, "has_all_joined", property(lambda self: True))
+
+
+def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
+    """The leader's assignment is not written down."""
+    assign = Rebalancing.assign
+
+    def forget(self: Rebalancing, group: Group, assignments: Any, now_ms: int) -> None:
+        host = self._host
+
+        class Forgetful:
+            def decided(self, decision: Decision[Any]) -> None:
+                host.decided(decision._replace(records=()))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(host, name)
+
+        self._host = Forgetful()  # type: ignore[assignment]
+        try:
+            assign(self, group, assignments, now_ms)
+        finally:
+            self._host = host
+
+    patch.setattr(Rebalancing, "assign", forget)
+
+
+# --- transactions -----------------------------------------------------------------------------------------------------
+
+
+def count_markers_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
+    """R18: whatever a broker says of its markers, or if it says nothing, they count as written."""
+    answered = Completing.answered
+
+    def believe(self: Completing, owed: Owed, _codes: Any) -> None:
+        answered(self, owed, dict.fromkeys(owed.partitions, ErrorCode.NONE))
+
+    patch.setattr(Completing, "answered", believe)
+
+
+def leave_an_end_to_who_decided_it(patch: pytest.MonkeyPatch) -> None:
+    """R18: a coordinator that loads PrepareCommit or PrepareAbort does not go on with it."""
+    patch.setattr(TransactionShard, "_go_on_with", lambda _self, _prepared: None)
+
+
+def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
+    """R18: markers are sent as soon as Prepare… is decided."""
+    write = TransactionShard.write
+
+    def write_and_go_on(self: TransactionShard, records: Any, answers: Any = ()) -> None:
+        write(self, records, [each for each in answers if not isinstance(each[0], Then)])
+        for reply, response in answers:
+            if isinstance(reply, Then):
+                reply.answer(response)
+
+    patch.setattr(TransactionShard, "write", write_and_go_on)
+
+
+def verify_nothing(patch: pytest.MonkeyPatch) -> None:
+    """R17: the leader takes it for granted that partitions were added (version 1)."""
+    verify = Verification.verify
+
+    def believe(self: Verification, producer: Any, replicas: Any, *, adds: bool, done: Any) -> None:
+        if adds:
+            verify(self, producer, replicas, adds=adds, done=done)
+        else:
+            done(dict.fromkeys(replicas, ErrorCode.NONE))
+
+    patch.setattr(Verification, "verify", believe)
+
+
+def read_beyond_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
+    """R19: the last stable offset is the high watermark."""
+    patch.setattr(PartitionLog, "last_stable_offset", lambda _self, high_watermark: high_watermark)
+
+
+def tell_nobody_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
+    """R19: an answer has no list of them."""
+    patch.setattr(PartitionLog, "aborted", lambda *_arguments: [])
+
+
+def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """R17: the end of a transaction of version 2 does not raise the epoch."""
+    patch.setattr(ending, "min", lambda raised, _most: raised - 1, raising=False)
+
+
+def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """R18: nobody looks at the epoch of the coordinator that sends a marker."""
+    check = LogProducers.check_marker
+
+    def check_marker(
+        self: LogProducers, producer_id: int, epoch: int, _coordinator: int, **more: bool
+    ) -> None:
+        check(self, producer_id, epoch, 1 << 30, **more)
+
+    patch.setattr(LogProducers, "check_marker", check_marker)
+
+
+def take_markers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """R17: a marker may be that of an earlier transaction of its producer."""
+    patch.setattr(LogProducers, "check_marker", lambda *_arguments, **_more: None)
+
+
+def forget_pending_offsets(patch: pytest.MonkeyPatch) -> None:
+    """R16: a coordinator of groups that loads passes over what awaits a marker."""
+    patch.setattr(GroupTenure, "replay_transactional", lambda *_arguments: None)
+
+
+def wait_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """R19: transactions whose time is over go on."""
+    patch.setattr(Ending, "abort_timed_out", lambda *_arguments: None)
+
+
+def fence_nobody(patch: pytest.MonkeyPatch) -> None:
+    """R15: who comes under a known name has the epoch of the one before."""
+    standing = Transaction.standing
+
+    def same(self: Transaction, producer_id: int, producer_epoch: int) -> Standing:
+        found = standing(self, producer_id, producer_epoch)
+        is_before = producer_id == self.entry.producer_id and found is Standing.FENCED
+        return Standing.PRESENT if is_before else found
+
+    patch.setattr(Transaction, "standing", same)
+
+
+#: Leaders change again and again while few of them write anything.
+_ELECTIONS = ClusterOptions(
+    faults=100, brokers=3, kinds=("suspect", "usurp", "one_way", "slow_link", "expire"), transactions=False
+)
+_DEATHS = ClusterOptions(
+    faults=60, brokers=3, kinds=("kill", "isolate", "pause", "one_way"), transactions=False
+)
+_POWER = ClusterOptions(faults=40, brokers=3, kinds=("cut_power", "expire", "suspect"), transactions=False)
+_CONTROL = ClusterOptions(kinds=("usurp", "kill", "suspect", "isolate"), transactions=False)
+_GROUPS = ClusterOptions(brokers=3, groups=True, transactions=False)
+#: Coordinators move again and again.
+_MOVES = ClusterOptions(
+    brokers=3,
+    faults=40,
+    groups=True,
+    transactions=False,
+    kinds=("kill", "suspect", "isolate", "one_way", "stop"),
+)
+#: Coordinators write what nobody fetches, and are deposed before they hear of it.
+_CUTS = ClusterOptions(
+    brokers=3, faults=60, groups=True, transactions=False, kinds=("one_way", "isolate", "split", "suspect")
+)
+
+
+_TRANSACTIONS = ClusterOptions(brokers=3, transactions=True, groups=False)
+#: Coordinators and leaders move again and again, and what they were asked arrives late.
+_ENDS = ClusterOptions(
+    brokers=3, faults=40, transactions=True, groups=False,
+    kinds=("kill", "suspect", "isolate", "one_way", "stop", "cut_client", "pause"),
+)  # fmt: skip
+
+
+class Bug(NamedTuple):
+    patch: Patch
+    #: Found in this many seeds, several times over when it was set: stories change with whatever is changed.
+    seeds_max: int
+    options: ClusterOptions = ClusterOptions(transactions=False)
+
+
+BUGS = (
+    Bug(truncate_by_high_watermark, 30),
+    Bug(acknowledge_before_the_isr_has_it, 5),
+    Bug(shrink_the_isr_without_the_store, 10),
+    Bug(skip_the_controllers_fence, 80, _CONTROL),
+    Bug(trust_an_unclean_restart, 20, _POWER),
+    Bug(forget_an_epoch_without_records, 60, _ELECTIONS),
+    Bug(commit_with_too_few, 80, _DEATHS),
+    Bug(report_before_it_is_durable, 20),
+    Bug(answer_before_it_counts, 40, _MOVES),
+    Bug(read_what_may_be_lost, 120, _CUTS),
+    Bug(serve_an_empty_shard, 3, _MOVES),
+    Bug(commit_in_any_generation, 25, _GROUPS),
+    Bug(commit_in_any_epoch, 15, _GROUPS),
+    Bug(give_what_another_still_has, 15, _GROUPS),
+    Bug(begin_no_sessions_after_loading, 25, _MOVES),
+    Bug(begin_a_generation_without_those_who_are_late, 10, _GROUPS),
+    Bug(hand_out_an_unwritten_assignment, 5, _MOVES),
+    Bug(count_markers_that_were_not_written, 15, _ENDS),
+    Bug(leave_an_end_to_who_decided_it, 10, _ENDS),
+    Bug(carry_out_an_end_before_it_counts, 5, _ENDS),
+    Bug(verify_nothing, 20, _ENDS),
+    Bug(read_beyond_the_last_stable_offset, 3, _TRANSACTIONS),
+    Bug(tell_nobody_of_aborted_transactions, 3, _TRANSACTIONS),
+    Bug(keep_the_epoch, 10, _ENDS),
+    Bug(take_markers_of_any_coordinator, 15, _ENDS),
+    Bug(take_markers_of_any_epoch, 5, _TRANSACTIONS),
+    Bug(forget_pending_offsets, 10, _ENDS),
+    Bug(wait_for_ever, 5, _TRANSACTIONS),
+    Bug(fence_nobody, 5, _TRANSACTIONS),
+)
+
+
+#: Bugs that take so few seeds at most are looked for with every change.
+_FEW = 5
+FOUND_AT_ONCE = tuple(bug for bug in BUGS if bug.seeds_max <= _FEW)
+FOUND_LATER = tuple(bug for bug in BUGS if bug.seeds_max > _FEW)
+WITHOUT_BUGS = {
+    "elections": _ELECTIONS,
+    "deaths": _DEATHS,
+    "power": _POWER,
+    "control": _CONTROL,
+    "groups": _GROUPS,
+    "moves": _MOVES,
+    "cuts": _CUTS,
+    "ends": _ENDS,
+}
+
+
+def find(bug: Bug, patch: pytest.MonkeyPatch) -> None:
+    """Fails unless the bug is found in as many seeds as it may take."""
+    bug.patch(patch)
+    for seed in range(1, bug.seeds_max + 1):
+        try:
+            run_cluster(seed, bug.options)
+        except Failure as failure:
+            if failure.kind == "crash":
+                raise
+            print(f"{bug.patch.__name__} in seed {seed}: {str(failure)[:300]}")
+            return
+    pytest.fail(f"{bug.patch.__name__} was not found in {bug.seeds_max} seeds")
