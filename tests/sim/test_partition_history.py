@@ -79,3 +79,12 @@ def test_a_power_cut_excuses_only_what_was_not_promised() -> None:
     cached.check_all({0: b"a"}, log_start_offset=0, end_offset=2)
     cached.read(1, b"c")
     assert anomaly(cached.check_all, {}, log_start_offset=0, end_offset=2) == "lost-write"
+
+
+def test_what_was_said_to_be_there() -> None:
+    made = history()
+    made.is_there(b"a")
+    made.check_all({0: b"a"}, log_start_offset=0, end_offset=1)
+    made = history()
+    made.is_there(b"a")
+    assert anomaly(made.check_all, {0: b"b"}, log_start_offset=0, end_offset=1) == "lost-write"

@@ -44,6 +44,8 @@ class PartitionHistory:
         #: What is known of the log, from acknowledgements and reads, both ways round.
         self.at: dict[int, bytes] = {}
         self.where: dict[bytes, int] = {}
+        #: Acknowledged without an offset.
+        self.present: dict[bytes, None] = {}
         #: The log may begin anywhere up to here: somebody asked for it, or retention may have.
         self.start_max = 0
         #: Records before this survive even where acknowledgements do not.
@@ -56,6 +58,10 @@ class PartitionHistory:
     def acknowledge(self, value: bytes, offset: int) -> None:
         self._observe(offset, value, "acknowledged")
         self.acknowledged[value] = offset
+
+    def is_there(self, value: bytes) -> None:
+        """It was acknowledged without its offset: as a repetition of what came long before."""
+        self.present[value] = None
 
     def read(self, offset: int, value: bytes) -> None:
         self._observe(offset, value, "read")
@@ -124,6 +130,9 @@ class PartitionHistory:
                 raise Anomaly("lost-write", f"{self.name} offset {offset}: {value!r} was {how} and is gone")
         for offset, value in log.items():
             self.read(offset, value)
+        for value in self.present:
+            if value not in self.where:
+                raise Anomaly("lost-write", f"{self.name}: {value!r} was said to be there and is not")
         offsets = sorted(log)
         for before, after in pairwise(offsets):
             if after != before + 1 and not self.is_compacted:

@@ -44,6 +44,8 @@ class ClusterProducer(Actor):
         #: By partition: what is not answered, in order. Plain producers have nothing here.
         self.unanswered: dict[Key, list[Batch]] = {}
         self._in_flight: dict[Key, int] = {}
+        #: By partition: the first sequence that was acknowledged.
+        self._first: dict[Key, int] = {}
         #: Partitions all of which is sent again once nothing of it is under way.
         self._failed: dict[Key, None] = {}
         self.acknowledged = 0
@@ -156,12 +158,22 @@ class ClusterProducer(Actor):
             elif row.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._is_idempotent:
                 # It is there, further back than a leader remembers where: later ones went to another leader meanwhile.
                 self.unanswered[key].remove(batch)
+                for value in batch.values:
+                    batch.topic.partitions[batch.partition].is_there(value)
+            elif row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_before_all(batch):
+                # It was refused when the partition knew nothing of this producer, and the next, under way already, was taken
+                # as its first. A real client begins another epoch with it.
+                self.unanswered[key].remove(batch)
             else:
                 self.world.tell(f"{self.name}: {batch.values[0]!r} is refused: {row.error_code!r}")
                 self._check(batch, row.error_code)
                 self._refused(batch)
         if key in self._failed and self._in_flight[key] == 0:
             self.refresh(lambda: self._repeat(key))
+
+    def _is_before_all(self, batch: Batch) -> bool:
+        """Whether all that was acknowledged in its partition was sent after it."""
+        return batch.sequence < self._first.get(batch.key, 0)
 
     def _accepted(self, batch: Batch, offset: int) -> None:
         history = batch.topic.partitions[batch.partition]
@@ -173,6 +185,7 @@ class ClusterProducer(Actor):
             waiting = self.unanswered[batch.key]
             if batch in waiting:
                 waiting.remove(batch)
+            self._first[batch.key] = min(batch.sequence, self._first.get(batch.key, batch.sequence))
         if self._acks == -1:
             self.acknowledged += len(batch.values)
             for at, value in enumerate(batch.values):

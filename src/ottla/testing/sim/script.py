@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeAlias
 
+from ottla.testing.checkers.partition import Anomaly
 from ottla.testing.sim.actors import Actor
 
 Begin: TypeAlias = Callable[[Callable[[Any], None]], None]
@@ -40,6 +41,31 @@ def play(script: Script) -> None:
         begin(go_on)
 
     go_on(None)
+
+
+async def together(*scripts: Script) -> None:
+    """Play several at once until all are over; then raise what the first of them did that failed."""
+    left, failures = len(scripts), []
+
+    def begin(done: Callable[[Any], None]) -> None:
+        async def one(script: Script) -> None:
+            nonlocal left
+            try:
+                await script
+            except Anomaly:
+                raise
+            except Exception as failure:
+                failures.append(failure)
+            left -= 1
+            if not left:
+                done(None)
+
+        for script in scripts:
+            play(one(script))
+
+    await Call(begin)
+    if failures:
+        raise failures[0]
 
 
 class Scripted(Actor):

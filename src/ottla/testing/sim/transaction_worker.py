@@ -15,6 +15,7 @@ from ottla.testing.checkers.transactions import Place
 from ottla.testing.sim.actors import OFFSET_FETCH, RETRIABLE
 from ottla.testing.sim.clients import FETCH
 from ottla.testing.sim.isolation import delivered
+from ottla.testing.sim.script import together
 from ottla.testing.sim.transaction_client import Fenced, Ghost, Spoilt, TransactionClient
 
 #: What a copied value says of where it is from: «<», the number of the partition, «:», its offset.
@@ -90,16 +91,22 @@ class Worker(TransactionClient):
     async def fill(self) -> bool:
         """What is in a transaction; False if there is nothing to be done."""
         targets = self.targets()
-        between_ms = 1500 if self.world.chance(0.4) else 1
-        for _ in range(1 + self.world.below(3)):
-            if not targets:
-                break
-            await self.sleep(self.world.below(between_ms))
-            name, place = targets.pop(self.world.below(len(targets)))
-            await self.send(name, place, [""] * (1 + self.world.below(2)))
-            if self.world.chance(0.3):
-                await self.send(name, place, [""])
+        self.world.random.shuffle(targets)
+        some = targets[: 1 + self.world.below(3)]
+        if self.world.chance(0.5):
+            if some:
+                await together(*(self._write(*target) for target in some))
+        else:
+            between_ms = 1500 if self.world.chance(0.8) else 1
+            for target in some:
+                await self.sleep(self.world.below(between_ms))
+                await self._write(*target)
         return bool(self._added)
+
+    async def _write(self, name: str, place: Place) -> None:
+        await self.send(name, place, [""] * (1 + self.world.below(2)))
+        if self.world.chance(0.3):
+            await self.send(name, place, [""])
 
     def ended(self, *, commit: bool) -> None:
         """What was in the transaction counts, or does not."""
@@ -140,10 +147,9 @@ class Copier(Worker):
         for offset in values:
             target = targets[self.world.below(len(targets))]
             by_target.setdefault(target, []).append(SOURCE.format(place[1], offset))
-        for (to_name, to_place), texts in by_target.items():
-            await self.send(to_name, to_place, texts)
         assert self._next is not None
-        await self.commit_offset(self.group_id, name, place[1], self._next[1])
+        writes = [self.send(*target, texts) for target, texts in by_target.items()]
+        await together(*writes, self.commit_offset(self.group_id, name, place[1], self._next[1]))
         return True
 
     def ended(self, *, commit: bool) -> None:
