@@ -11,6 +11,10 @@ the recovery point anyway (entries below it were flushed and synced before it mo
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.ports.disk import Disk, DiskError, File
@@ -28,6 +32,11 @@ Entry: TypeAlias = tuple[int, int]
 
 _KEY: Final = 0
 _VALUE: Final = 1
+
+
+#: The keys and the values of some entries.
+Columns: TypeAlias = tuple[Sequence[int], Sequence[int]]
+_NOTHING: Final[Columns] = ((), ())
 
 
 class Place(NamedTuple):
@@ -51,9 +60,9 @@ class SparseIndex:
         self._pending = bytearray()
         #: What the file held when `begin_anew` was called, until the first flush after it.
         self._before = b""
-        #: What the last search read of the file, and how many entries stand before it: who reads a log comes for the
-        #: neighbours next. Entries behind it may be added meanwhile, none within it change.
-        self._block = b""
+        #: Keys and values of what the last search read of the file, and how many entries stand before it: who reads a log comes
+        #: for the neighbours next. Entries behind it may be added meanwhile, none within it change.
+        self._block: Columns = _NOTHING
         self._block_rank = 0
         #: At this size the segment is closed; always whole entries.
         self.bytes_max = bytes_max // entry.size * entry.size
@@ -75,7 +84,7 @@ class SparseIndex:
         size = self._disk.size(self.file)
         width = self._entry.size
         self._pending.clear()
-        self._block = b""
+        self._block = _NOTHING
         self.written = size - size % width
         self.last_key = None
         if self.written:
@@ -105,7 +114,7 @@ class SparseIndex:
                 last = key, value
                 count += 1
         self._pending.clear()
-        self._block = b""
+        self._block = _NOTHING
         self.written = count * self._entry.size
         if self.written != self._disk.size(self.file):
             self._disk.truncate(self.file, self.written)
@@ -165,7 +174,7 @@ class SparseIndex:
         self.flush()
         if self.written == count * self._entry.size:
             return
-        self._block = b""
+        self._block = _NOTHING
         self._disk.truncate(self.file, count * self._entry.size)
         self.written = count * self._entry.size
         self.last_key = self._at(self.written - self._entry.size)[0] if count else None
@@ -173,7 +182,8 @@ class SparseIndex:
     def reset(self) -> None:
         """Drop everything, and what the file holds beyond whole entries."""
         self._pending.clear()
-        self._before = self._block = b""
+        self._before = b""
+        self._block = _NOTHING
         if self._disk.size(self.file):
             self._disk.truncate(self.file, 0)
         self.written = 0
@@ -182,7 +192,7 @@ class SparseIndex:
     def begin_anew(self) -> None:
         """Drop everything, in order to add the entries again; if the same ones come, the file is left as it is."""
         self._pending.clear()
-        self._block = b""
+        self._block = _NOTHING
         self._before = self._disk.read(self.file, 0, self.written) if self.written else b""
         self.written = 0
         self.last_key = None
@@ -191,6 +201,13 @@ class SparseIndex:
         self._disk.close(self.file)
 
     def _place(self, bound: int, column: int) -> Place:
+        keys, values = columns = self._block
+        searched = columns[column]
+        if searched and searched[0] <= bound < searched[-1]:
+            rank = bisect_right(searched, bound)
+            return Place(
+                self._block_rank + rank, (keys[rank - 1], values[rank - 1]), (keys[rank], values[rank])
+            )
         width = self._entry.size
         written = self.written // width
         pending = self._pending
@@ -200,17 +217,6 @@ class SparseIndex:
                 written + rank,
                 self._unpack(pending, (rank - 1) * width),
                 self._unpack(pending, rank * width) if rank * width < len(pending) else None,
-            )
-        block = self._block
-        if (
-            block
-            and self._unpack(block, 0)[column] <= bound < self._unpack(block, len(block) - width)[column]
-        ):
-            rank = self._rank(block, bound, column)
-            return Place(
-                self._block_rank + rank,
-                self._unpack(block, (rank - 1) * width),
-                self._unpack(block, rank * width),
             )
         low, high = 0, written
         while (high - low) * width > _BLOCK_BYTES:
@@ -222,7 +228,7 @@ class SparseIndex:
         # One entry more at either end, so that both neighbours are in the block.
         start, end = max(low - 1, 0), min(high + 1, written)
         block = self._disk.read(self.file, start * width, (end - start) * width) if end > start else b""
-        self._block, self._block_rank = block, start
+        self._block, self._block_rank = _columns(self._entry, block), start
         rank = self._rank(block, bound, column)
         above: Entry | None = None
         if rank * width < len(block):
@@ -248,6 +254,17 @@ class SparseIndex:
     def _unpack(self, data: bytes | bytearray, position: int) -> Entry:
         key, value = self._entry.unpack_from(data, position)
         return key, value
+
+
+def _columns(entry: struct.Struct, block: bytes) -> Columns:
+    if entry is not OFFSET_ENTRY:
+        keys, values = zip(*entry.iter_unpack(block), strict=True) if block else ((), ())
+        return keys, values
+    # This one is read with most fetches.
+    numbers = array("i", block)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers[::2], numbers[1::2]
 
 
 def offset_index(disk: Disk, path: str, bytes_max: int, *, create: bool) -> SparseIndex:
