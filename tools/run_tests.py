@@ -40,7 +40,7 @@ class Group:
     name: str
     folders: tuple[str, ...]
     checks: tuple[Check, ...] = ()
-    # Processes that share the group's tests. Only tests that neither measure nor load the machine can share it.
+    # Processes that share the group's tests: two for those that keep two cores busy, more where tests mostly wait.
     workers: int = 1
     default: bool = True
 
@@ -90,22 +90,22 @@ GROUPS = (
             "tools",
             "bench",
         ),
-        workers=2,
+        workers=3,
     ),
     # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
-    Group(name="zookeeper", folders=("zookeeper",), workers=2),
+    Group(name="zookeeper", folders=("zookeeper",), workers=3),
     # Three brokers and a ZooKeeper as processes, some of which are killed, paused and started again.
     Group(name="cluster", folders=("cluster",), workers=2),
     # Third-party clients, unmodified, against a running broker.
-    Group(name="clients", folders=("clients",), workers=2),
+    Group(name="clients", folders=("clients",), workers=4),
     # One test a claim of the mission.
-    Group(name="seeds", folders=("seeds",), workers=2),
+    Group(name="seeds", folders=("seeds",), workers=3),
     # Processes killed at random points.
-    Group(name="crash", folders=("crash",), workers=2),
+    Group(name="crash", folders=("crash",), workers=4),
     # Mutated requests and damaged files; a tenth of what `make fuzz` does.
     Group(name="fuzz", folders=("fuzz",), workers=2),
     # Disks, files and clocks that fail a running broker.
-    Group(name="faults", folders=("faults",), workers=2),
+    Group(name="faults", folders=("faults",), workers=3),
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",), workers=2),
     Group(name="interop", folders=("interop",), default=False),
