@@ -89,7 +89,11 @@ class KafkaPythonTransactor:
             **(_BRISK_KAFKA_PYTHON if brisk else {}),
         )  # fmt: skip
         self._patience_s = _BRISK_S if brisk else PATIENCE_S
-        self._within(self._producer.init_transactions)
+        try:
+            self._within(self._producer.init_transactions)
+        except BaseException:
+            self.close()
+            raise
 
     def _within(self, call: Callable[..., Any], *arguments: Any) -> None:
         """The library waits without end, and drops a request whose coordinator refuses connections just then: whoever
@@ -135,7 +139,10 @@ class KafkaPythonTransactor:
         )
 
     def close(self) -> None:
+        sender = self._producer._sender
         self._producer.close(timeout=1)
+        # One that is closed by force goes on for a moment in its own thread, with its sockets.
+        sender.join(PATIENCE_S)
 
 
 class AioKafkaTransactor:
