@@ -390,7 +390,7 @@ def test_every_site_in_the_source_is_reached_and_no_other(monkeypatch: pytest.Mo
     many_logs(disk)
     reached |= dict.fromkeys(site for site in disk.sites if site in all_sites())
     disk = disk_without(None)
-    monkeypatch.setattr("tests.sim.test_syncs.disk_without", lambda _site: disk)
+    monkeypatch.setattr("tests.chaos.test_syncs.disk_without", lambda _site: disk)
     what_was_set_aside_stays_aside(None)
     reached |= dict.fromkeys(site for site in disk.sites if site in all_sites())
     assert sorted(reached) == sorted(all_sites())
