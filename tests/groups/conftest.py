@@ -1,7 +1,6 @@
 """A shard in a world of its own: records go into a list, time moves when a test says so."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,35 +10,12 @@ from ottla.config.broker import BrokerConfig
 from ottla.groups.formats import Record, decode, encode
 from ottla.groups.host import TopicView
 from ottla.groups.shard import Shard
-from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Decision
+from tests.heard import Heard
+
+__all__ = ["Heard"]
 
 WALL_MS = 1_700_000_000_000
-
-
-class Heard:
-    """A reply that notes what it is told."""
-
-    def __init__(self) -> None:
-        self.response: Mapping[str, Any] | None = None
-        self.code: ErrorCode | None = None
-
-    def answer(self, response: Mapping[str, Any]) -> None:
-        assert not self.is_answered, "answered twice"
-        self.response = response
-
-    def refuse(self, code: ErrorCode) -> None:
-        assert not self.is_answered, "answered twice"
-        self.code = code
-
-    @property
-    def is_answered(self) -> bool:
-        return self.response is not None or self.code is not None
-
-    @property
-    def error(self) -> int:
-        assert self.is_answered
-        return int(self.code if self.response is None else self.response["error_code"])  # type: ignore[arg-type]
 
 
 class World:

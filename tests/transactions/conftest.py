@@ -16,6 +16,7 @@ from ottla.transactions.formats import Entry, Place, Record, State, decode, enco
 from ottla.transactions.host import Owed
 from ottla.transactions.initializing import Init
 from ottla.transactions.shard import Shard
+from tests.heard import Heard as AnyHeard
 
 WALL_MS = 1_700_000_000_000
 TIMEOUT_MS = 60_000
@@ -24,29 +25,8 @@ B: Place = ("b", 3)
 OFFSETS: Place = ("__consumer_offsets", 7)
 
 
-class Heard:
-    """A reply that notes what it is told."""
-
-    def __init__(self) -> None:
-        self.response: Mapping[str, Any] | None = None
-        self.code: ErrorCode | None = None
-
-    def answer(self, response: Mapping[str, Any]) -> None:
-        assert not self.is_answered, "answered twice"
-        self.response = response
-
-    def refuse(self, code: ErrorCode) -> None:
-        assert not self.is_answered, "answered twice"
-        self.code = code
-
-    @property
-    def is_answered(self) -> bool:
-        return self.response is not None or self.code is not None
-
-    @property
-    def error(self) -> ErrorCode:
-        assert self.is_answered, "not answered"
-        return ErrorCode(self.code if self.response is None else self.response["error_code"])
+class Heard(AnyHeard):
+    """With what answers about transactions tell."""
 
     @property
     def producer(self) -> tuple[int, int]:
