@@ -7,7 +7,6 @@ checked for is in `testing/sim/invariants.py`, `group_invariants.py` and `transa
 import os
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
@@ -26,18 +25,22 @@ GROUP_EVENTS_MAX = 16_000
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
 def test_nothing_acknowledged_is_lost(first: int) -> None:
     """In chunks, so that two processes share them."""
-    faults: Counter[str] = Counter()
+    faults: list[int] = []
     commits = looks = transactions = 0
     for seed in range(first, first + CHUNK):
         outcome = run_cluster(seed)
-        faults += outcome.faults
+        if seed % 4 == 2:
+            # With transactions the events of half the time are enough for a story.
+            assert outcome.faults.total() > 4
+        else:
+            faults.append(outcome.faults.total())
         events_max = EVENTS_MAX if seed % 3 and seed % 4 != 2 else GROUP_EVENTS_MAX
         assert outcome.acknowledged > 20 and outcome.events <= events_max, outcome
         assert outcome.seconds == 60 or outcome.events > EVENTS_MAX * 0.9
         commits += outcome.commits
         looks += outcome.looks
         transactions += outcome.transactions
-    assert faults.total() > 14 * CHUNK
+    assert sum(faults) > 15 * len(faults)
     assert commits > 5 and looks > 20 and transactions > 10
 
 
