@@ -14,9 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Admin, Consumer, Producer
+    from ottla.client.admin.blocking import Admin
+    from ottla.client.consumer.blocking import Consumer
     from ottla.client.errors import KafkaError
     from ottla.client.metadata import TopicPartition
+    from ottla.client.producer.blocking import Producer
     from ottla.server.embedded import Broker
 
 __version__ = "0.1.0"
@@ -24,11 +26,11 @@ __version__ = "0.1.0"
 __all__ = ["Admin", "Broker", "Consumer", "KafkaError", "Producer", "TopicPartition", "__version__"]
 
 _HOMES = {
-    "Admin": "ottla.client.blocking",
+    "Admin": "ottla.client.admin.blocking",
     "Broker": "ottla.server.embedded",
-    "Consumer": "ottla.client.blocking",
+    "Consumer": "ottla.client.consumer.blocking",
     "KafkaError": "ottla.client.errors",
-    "Producer": "ottla.client.blocking",
+    "Producer": "ottla.client.producer.blocking",
     "TopicPartition": "ottla.client.metadata",
 }
 

@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 
 import ottla
-from ottla.client.admin import LATEST
+from ottla.client.admin.core import LATEST
 from ottla.client.metadata import TopicPartition
 from tests.cli.conftest import Run
 from tests.cli.transacting import PATIENCE_S, QUIET, TIMEOUT_MS, begin, committed, lose_coordinators, reader

@@ -3,15 +3,17 @@ import dataclasses
 import pytest
 
 from ottla.client import settings
+from ottla.client.consumer import settings as consumer_settings
 from ottla.client.errors import SettingError
+from ottla.client.producer import settings as producer_settings
 
 
 @pytest.mark.parametrize(
     ("typed", "kind"),
     [
         (settings.ClientSettings, settings.Client),
-        (settings.ProducerSettings, settings.Producing),
-        (settings.ConsumerSettings, settings.Consuming),
+        (producer_settings.ProducerSettings, producer_settings.Producing),
+        (consumer_settings.ConsumerSettings, consumer_settings.Consuming),
     ],
 )
 def test_type_checkers_know_the_same_names_as_the_code(typed: type, kind: type) -> None:
@@ -22,7 +24,7 @@ def test_type_checkers_know_the_same_names_as_the_code(typed: type, kind: type) 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(SettingError, match="did you mean linger_ms"):
-        settings.settings_of(settings.Producing, {"linger.ms": 5})
+        settings.settings_of(producer_settings.Producing, {"linger.ms": 5})
 
 
 @pytest.mark.parametrize(
@@ -37,13 +39,13 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 )
 def test_a_wrong_value_is_refused_by_name(given: dict[str, object]) -> None:
     with pytest.raises(SettingError, match=next(iter(given)) if len(given) == 1 else "enable_idempotence"):
-        settings.settings_of(settings.Producing, given)
+        settings.settings_of(producer_settings.Producing, given)
 
 
 def test_idempotence_follows_acks_unless_said() -> None:
-    assert settings.Producing().idempotent
-    assert not settings.Producing(acks=1).idempotent
-    assert not settings.Producing(enable_idempotence=False).idempotent
+    assert producer_settings.Producing().idempotent
+    assert not producer_settings.Producing(acks=1).idempotent
+    assert not producer_settings.Producing(enable_idempotence=False).idempotent
 
 
 def test_bootstrap_addresses() -> None:

@@ -17,8 +17,8 @@ from ottla.cli.progress import ProgressLine, percentile
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
-    from ottla.client.accumulator import SendFuture
-    from ottla.client.settings import Acks, Compression
+    from ottla.client.producer.accumulator import SendFuture
+    from ottla.client.producer.settings import Acks, Compression
 
 TOPIC = "ottla-bench"
 #: How many messages go out between two looks at the clock.
@@ -138,7 +138,7 @@ def measure_produce(
     acks: Acks,
     compression: Compression,
 ) -> dict[str, Any]:
-    from ottla.client.blocking import Producer
+    from ottla.client.producer.blocking import Producer
 
     _make_topic(bootstrap, topic, partitions)
     line = ProgressLine()
@@ -164,7 +164,7 @@ def measure_produce(
 
 
 def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]:
-    from ottla.client.blocking import Consumer
+    from ottla.client.consumer.blocking import Consumer
 
     line = ProgressLine()
     count = size = 0
@@ -201,7 +201,7 @@ def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]
 
 
 def measure_latency(bootstrap: str, topic: str, messages: int, size: int, acks: Acks) -> dict[str, Any]:
-    from ottla.client.blocking import Producer
+    from ottla.client.producer.blocking import Producer
 
     _make_topic(bootstrap, topic, 1)
     line = ProgressLine()

@@ -11,7 +11,7 @@ from ottla.cli.outcome import pairs, print_json, print_table
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
-    from ottla.client.admin import Resource
+    from ottla.client.admin.core import Resource
 
 app = typer.Typer(
     help="""Describe, set and unset configs of topics and brokers.
@@ -36,7 +36,7 @@ def register(parent: typer.Typer) -> None:
 
 
 def resource(kind: Literal["topic", "broker"], name: str) -> Resource:
-    from ottla.client.admin import Resource
+    from ottla.client.admin.core import Resource
 
     return Resource(kind, "" if kind == "broker" and name == "default" else name)
 

@@ -13,8 +13,8 @@ from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, us
 from ottla.cli.text import Format, shown, time_ms, time_text
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Consumer
-    from ottla.client.fetched import ConsumerRecord
+    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.consumer.fetched import ConsumerRecord
     from ottla.client.metadata import TopicPartition
 
 #: How long a stop may have to wait.
@@ -78,7 +78,7 @@ def consume(
     if sum((from_beginning, offset is not None, start is not None)) > 1:
         raise usage_error("give only one of --from-beginning, --offset and --time")
     stop = Stop()
-    from ottla.client.blocking import Consumer
+    from ottla.client.consumer.blocking import Consumer
 
     shape = Shape(keys, headers, timestamps, offsets, form, separator, as_json)
     count = 0

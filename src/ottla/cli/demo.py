@@ -22,7 +22,8 @@ from ottla.cli.outcome import FAILED, Stop, print_json, say
 from ottla.cli.progress import ProgressLine, percentile
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Consumer, Producer
+    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.producer.blocking import Producer
 
 TOPIC = "demo"
 PARTITIONS = 3
@@ -155,7 +156,9 @@ class Traffic:
 
 def run(address: str, seconds: float | None, rate: int, stop: Stop) -> dict[str, Any]:
     """Produce and consume until the time is up or Ctrl-C; gives the summary."""
-    from ottla.client.blocking import Admin, Consumer, Producer
+    from ottla.client.admin.blocking import Admin
+    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.producer.blocking import Producer
 
     with Admin(address) as admin:
         admin.create_topic(TOPIC, PARTITIONS)

@@ -12,7 +12,7 @@ from ottla.cli.outcome import CommandError, print_json, print_table, say, usage_
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.blocking import Admin
     from ottla.client.metadata import TopicPartition
 
 app = typer.Typer(
@@ -223,7 +223,7 @@ def _offsets(
     admin: Admin, places: list[TopicPartition], since_ms: int | None = None, *, earliest: bool = False
 ) -> dict[TopicPartition, int]:
     """Where partitions end, or begin, or the first offset since a time; those of topics that are gone are left out."""
-    from ottla.client.admin import EARLIEST, LATEST
+    from ottla.client.admin.core import EARLIEST, LATEST
 
     topics = admin.list_topics(internal=True)
     there = [

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ottla.cli.reassigning import Replicas
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.partitions import Election
     from ottla.client.metadata import TopicPartition
-    from ottla.client.partitions import Election
 
 app = typer.Typer(
     help="""List partitions, move them between brokers, elect their leaders, drain a broker.

@@ -13,7 +13,7 @@ from ottla.cli.outcome import NOT_FOUND, CommandError, usage_error
 from ottla.cli.reassigning import Replicas, read_plan, refuse_if_moving
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.blocking import Admin
     from ottla.client.metadata import TopicPartition
 
 

@@ -15,8 +15,8 @@ from ottla.cli.outcome import CommandError, Stop, pairs, print_json, say, usage_
 from ottla.cli.text import Format, time_ms, typed
 
 if TYPE_CHECKING:
-    from ottla.client.accumulator import SendFuture
-    from ottla.client.settings import Acks, Compression
+    from ottla.client.producer.accumulator import SendFuture
+    from ottla.client.producer.settings import Acks, Compression
 
 #: How many unacknowledged messages are remembered before their outcome is looked at.
 WINDOW = 10_000
@@ -173,7 +173,7 @@ def _send_all(
 ) -> int:
     from collections import deque
 
-    from ottla.client.blocking import Producer
+    from ottla.client.producer.blocking import Producer
 
     waiting: deque[SendFuture] = deque()
     sent = 0

@@ -17,9 +17,9 @@ from ottla.cli.progress import ProgressLine
 from ottla.cli.topic import reassignments
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.partitions import Election
     from ottla.client.metadata import TopicPartition
-    from ottla.client.partitions import Election
 
 #: How many partitions one request moves: a plan of ten thousand is begun in steps that the cluster's metadata can take.
 _REQUEST_PARTITIONS = 1000
@@ -153,7 +153,7 @@ def elect_preferred(admin: Admin, plan: Replicas) -> dict[TopicPartition, Electi
 
 def set_throttle(admin: Admin, before: Replicas, plan: Replicas, brokers: set[int], bytes_per_s: int) -> None:
     """Hold the copying of a plan to a rate: those that have a partition lead it, those that get it follow."""
-    from ottla.client.admin import Resource
+    from ottla.client.admin.core import Resource
 
     pairs: dict[str, tuple[set[str], set[str]]] = {}
     for tp, replicas in plan.items():
@@ -169,7 +169,7 @@ def set_throttle(admin: Admin, before: Replicas, plan: Replicas, brokers: set[in
 
 
 def remove_throttle(admin: Admin, brokers: set[int], topics: set[str]) -> None:
-    from ottla.client.admin import Resource
+    from ottla.client.admin.core import Resource
     from ottla.client.errors import BrokerNotFound, TopicNotFound
 
     for topic in sorted(topics):

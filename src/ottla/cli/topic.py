@@ -11,9 +11,9 @@ from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import pairs, print_json, print_table, say, usage_error
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.partitions import Reassignment
     from ottla.client.metadata import PartitionInfo, TopicInfo, TopicPartition
-    from ottla.client.partitions import Reassignment
 
 app = typer.Typer(
     help="""Create, list, describe, alter and delete topics.
@@ -37,7 +37,7 @@ def register(parent: typer.Typer) -> None:
 
 
 def open_admin(bootstrap: str) -> Admin:
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.blocking import Admin
 
     return Admin(bootstrap, client_id="ottla-cli")
 
@@ -164,7 +164,7 @@ def described(admin: Admin, topic: TopicInfo) -> dict[str, Any]:
     """A topic as plain values: partitions with their offsets, and configs other than defaults."""
     import uuid
 
-    from ottla.client.admin import EARLIEST, LATEST, Resource
+    from ottla.client.admin.core import EARLIEST, LATEST, Resource
     from ottla.client.metadata import TopicPartition
 
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions.values() if p.leader >= 0]
@@ -246,7 +246,7 @@ def alter(
     Example:
       ottla topic alter orders --partitions 6 --config retention.ms=3600000 --unset segment.bytes
     """
-    from ottla.client.admin import Resource
+    from ottla.client.admin.core import Resource
 
     changes: dict[str, str | None] = {**pairs(config or (), "--config"), **dict.fromkeys(unset or ())}
     if partitions is None and not changes:

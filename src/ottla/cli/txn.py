@@ -14,9 +14,9 @@ from ottla.cli.text import duration_ms, duration_text, time_text
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
-    from ottla.client.blocking import Admin
+    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.transactions import HangingTransaction
     from ottla.client.metadata import TopicPartition
-    from ottla.client.transactions import HangingTransaction
 
 app = typer.Typer(
     help="""List and describe transactions, find those that hang, abort them.
@@ -286,7 +286,7 @@ def _places(admin: Admin, texts: list[str], broker: int | None) -> list[TopicPar
 
 def _max_timeout_ms(admin: Admin) -> int:
     """The longest time-out that any broker grants: whatever is older was not ended when it had to be."""
-    from ottla.client.admin import Resource
+    from ottla.client.admin.core import Resource
 
     found = []
     for node in admin.describe_cluster().nodes:
@@ -369,7 +369,7 @@ def _print_producers(admin: Admin, places: list[TopicPartition], as_json: bool) 
 
 def _state(text: str) -> str:
     """The state as the protocol spells it."""
-    from ottla.client.transactions import STATES
+    from ottla.client.admin.transactions import STATES
 
     known = {name.lower(): name for name in STATES}
     if text.lower() not in known:

@@ -6,8 +6,8 @@ import confluent_kafka
 import pytest
 
 import ottla
+from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.errors import ClientClosed, OffsetOutOfRange, SettingError, TopicNotFound
-from ottla.client.fetched import ConsumerRecord
 from ottla.client.metadata import TopicPartition
 
 START_MS = 1_700_000_000_000

@@ -9,17 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from ottla.client import groups as group_requests
-from ottla.client import transactions as transaction_requests
-from ottla.client.cluster import Cluster, backoff_ms
-from ottla.client.connection import Body, BrokerConnection
-from ottla.client.errors import BrokerNotFound, TopicNotFound, refused
-from ottla.client.groups import GroupInfo, GroupListing
-from ottla.client.metadata import Node, TopicInfo, TopicPartition
-from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
-from ottla.client.partitions import (
+from ottla.client.admin import groups as group_requests
+from ottla.client.admin import transactions as transaction_requests
+from ottla.client.admin.groups import GroupInfo, GroupListing
+from ottla.client.admin.partitions import (
     Election,
     Reassignment,
     alter_reassignments,
@@ -28,8 +23,13 @@ from ottla.client.partitions import (
     list_reassignments,
     unregister_broker,
 )
-from ottla.client.settings import Client, bootstrap_addresses
-from ottla.client.transactions import HangingTransaction, Producers, TransactionInfo, TransactionListing
+from ottla.client.admin.transactions import HangingTransaction, Producers, TransactionInfo, TransactionListing
+from ottla.client.cluster import Cluster, backoff_ms
+from ottla.client.connection import Body, BrokerConnection
+from ottla.client.errors import BrokerNotFound, TopicNotFound, refused
+from ottla.client.metadata import Node, TopicInfo, TopicPartition
+from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
+from ottla.client.settings import Client, ClientSettings, bootstrap_addresses, settings_of
 from ottla.model.errors import ErrorCode
 
 __all__ = [
@@ -126,7 +126,8 @@ class ClusterInfo:
 class AsyncAdmin:
     """Use `await start()` first and `await close()` last, or `async with`."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], settings: Client) -> None:
+    def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ClientSettings]) -> None:
+        settings = settings_of(Client, given)
         self.settings = settings
         self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
 

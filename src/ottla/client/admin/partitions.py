@@ -1,6 +1,6 @@
 """Where partitions are and who leads them: elections, reassignments, brokers that leave for good.
 
-The requests behind the methods of the same names in `client/admin.py`; all of them are the controller's to answer. Unlike topics,
+The requests behind the methods of the same names in `client/admin/core.py`; all of them are the controller's to answer. Unlike topics,
 partitions are asked for by the thousand: an election answers each of them for itself, and a reassignment raises the first refusal.
 """
 
@@ -16,7 +16,7 @@ from ottla.client.metadata import Node, TopicPartition, known_code
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin import AsyncAdmin
+    from ottla.client.admin.core import AsyncAdmin
 
 ELECT_LEADERS = 43
 ALTER_PARTITION_REASSIGNMENTS = 45

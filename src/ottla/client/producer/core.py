@@ -15,14 +15,22 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
-from ottla.client.accumulator import Accumulator, Batch, SendFuture, buffer_full, record_of, timed_out
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientClosed, KafkaError, MessageTooLarge, TopicNotFound, refused
 from ottla.client.metadata import Node, PartitionInfo, TopicPartition
-from ottla.client.settings import COMPRESSIONS, Producing, bootstrap_addresses
+from ottla.client.producer.accumulator import (
+    Accumulator,
+    Batch,
+    SendFuture,
+    buffer_full,
+    record_of,
+    timed_out,
+)
+from ottla.client.producer.settings import COMPRESSIONS, ProducerSettings, Producing
+from ottla.client.settings import bootstrap_addresses, settings_of
 from ottla.model.errors import ErrorCode
 from ottla.records.partitioner import partition_for_key
 from ottla.records.record import encode_batch
@@ -53,7 +61,8 @@ def now_ms() -> float:
 class AsyncProducer:
     """Use `await start()` first and `await close()` last, or `async with`."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], settings: Producing) -> None:
+    def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ProducerSettings]) -> None:
+        settings = settings_of(Producing, given)
         self.settings = settings
         self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings, create_topics=True)
         self._accumulator = Accumulator(

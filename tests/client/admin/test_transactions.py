@@ -7,12 +7,12 @@ import confluent_kafka
 import pytest
 
 import ottla
-from ottla.client import transactions
-from ottla.client.admin import AsyncAdmin
+from ottla.client.admin import transactions
+from ottla.client.admin.core import AsyncAdmin
+from ottla.client.admin.transactions import LIST_TRANSACTIONS, ProducerState, TransactionInfo, is_known
 from ottla.client.errors import InvalidRequest, TopicNotFound, UnsupportedVersion
 from ottla.client.metadata import TopicPartition
 from ottla.client.settings import Client
-from ottla.client.transactions import LIST_TRANSACTIONS, ProducerState, TransactionInfo, is_known
 
 HERE, ELSEWHERE = TopicPartition("t", 0), TopicPartition("t", 1)
 

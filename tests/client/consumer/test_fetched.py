@@ -1,7 +1,7 @@
 import pytest
 
+from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer, Partition
 from ottla.client.errors import CorruptBatch, KafkaError
-from ottla.client.fetched import ConsumerRecord, FetchBuffer, Partition
 from ottla.client.metadata import TopicPartition
 from ottla.records.record import Record, encode_batch
 

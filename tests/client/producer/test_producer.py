@@ -15,8 +15,7 @@ from ottla.client.errors import (
     MessageTooLarge,
     TopicNotFound,
 )
-from ottla.client.producer import AsyncProducer
-from ottla.client.settings import Producing
+from ottla.client.producer.core import AsyncProducer
 
 
 def read_all(address: str, topic: str, partitions: int = 1) -> dict[int, list[Any]]:
@@ -257,7 +256,7 @@ def test_records_left_at_close_fail(start_broker: Callable[..., Any]) -> None:
 
 def test_the_asyncio_core_by_itself(ottla_address: str, topic: str) -> None:
     async def body() -> list[int]:
-        async with AsyncProducer(ottla_address, Producing()) as producer:
+        async with AsyncProducer(ottla_address) as producer:
             futures = [await producer.send(topic, b"%d" % n, partition=0) for n in range(100)]
             return [(await future).offset for future in futures]
 

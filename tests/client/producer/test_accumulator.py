@@ -2,9 +2,9 @@ import threading
 
 import pytest
 
-from ottla.client.accumulator import Accumulator, Batch, SendFuture, record_of, timed_out
 from ottla.client.errors import BufferFull, ClientClosed, KafkaError
 from ottla.client.metadata import TopicPartition
+from ottla.client.producer.accumulator import Accumulator, Batch, SendFuture, record_of, timed_out
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -1,6 +1,6 @@
 """Consumer groups from outside: which there are, who is in them, how far they have read, setting that back, deleting them.
 
-The requests behind the methods of the same names in `client/admin.py`. A group's requests go to its coordinator.
+The requests behind the methods of the same names in `client/admin/core.py`. A group's requests go to its coordinator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ottla.client.metadata import TopicPartition
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin import AsyncAdmin
+    from ottla.client.admin.core import AsyncAdmin
 
 OFFSET_COMMIT = 8
 OFFSET_FETCH = 9
@@ -60,7 +60,7 @@ class GroupInfo:
 async def list_groups(admin: AsyncAdmin) -> list[GroupListing]:
     found: dict[str, GroupListing] = {}
     body: Body = {"states_filter": [], "types_filter": []}
-    for answer in (await ask_every_broker(admin, LIST_GROUPS, body, "listing groups")).values():
+    for answer in (await ask_every_broker(admin.cluster, LIST_GROUPS, body, "listing groups")).values():
         for row in answer.groups:
             found[row.group_id] = GroupListing(
                 str(row.group_id),
@@ -96,7 +96,7 @@ async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
 
 async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo | None:
     """A group of KIP-848; None if it is not there, or the broker does not know of such."""
-    if not (await find_coordinator(admin, "group", group))[1].serves(CONSUMER_GROUP_DESCRIBE):
+    if not (await find_coordinator(admin.cluster, "group", group))[1].serves(CONSUMER_GROUP_DESCRIBE):
         return None
     answer, broker = await _ask(
         admin, group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, lambda answer: [answer.groups[0]]
@@ -198,7 +198,9 @@ async def _ask(
     rows: Callable[[Any], Iterable[Any]],
     version_max: int | None = None,
 ) -> tuple[Any, str]:
-    answer, node = await ask_coordinator(admin, "group", group, api_key, body, rows, version_max=version_max)
+    answer, node = await ask_coordinator(
+        admin.cluster, "group", group, api_key, body, rows, version_max=version_max
+    )
     return answer, node.address
 
 

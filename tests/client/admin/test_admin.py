@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla.client.admin import EARLIEST, LATEST, MAX_TIMESTAMP, NewTopic, Resource
+from ottla.client.admin.core import EARLIEST, LATEST, MAX_TIMESTAMP, NewTopic, Resource
 from ottla.client.errors import BrokerNotFound, BrokerUnreachable, InvalidRequest, TopicExists, TopicNotFound
 from ottla.client.metadata import TopicPartition
 

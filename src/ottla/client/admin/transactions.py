@@ -1,6 +1,6 @@
 """Transactions from outside: which there are, what they are at, ending one by hand, and finding those that nobody would end.
 
-The requests behind the methods of the same names in `client/admin.py`. A transactional id's requests go to its coordinator, lists are
+The requests behind the methods of the same names in `client/admin/core.py`. A transactional id's requests go to its coordinator, lists are
 asked of every broker, and what is open in a partition its leader knows.
 
 A transaction *hangs* when it is open in a partition and no coordinator knows of it, so that no marker will ever come (KIP-664):
@@ -24,7 +24,7 @@ from ottla.client.metadata import Node, TopicPartition
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.client.admin import AsyncAdmin
+    from ottla.client.admin.core import AsyncAdmin
 
 INIT_PRODUCER_ID = 22
 WRITE_TXN_MARKERS = 27
@@ -107,7 +107,7 @@ async def list_transactions(
     # A broker that is too old for a filter would list everything.
     needed = 2 if pattern is not None else 1 if longer_than_ms is not None else 0
     answers = await ask_every_broker(
-        admin, LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
+        admin.cluster, LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
     )
     found: dict[str, TransactionListing] = {}
     for node, answer in answers.items():
@@ -128,7 +128,7 @@ async def describe_transactions(
     found: dict[str, TransactionInfo] = {}
     for name in transactional_ids:
         answer, node = await ask_coordinator(
-            admin, "transactional id", name, DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
+            admin.cluster, "transactional id", name, DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
             lambda answer: answer.transaction_states,
         )  # fmt: skip
         row = answer.transaction_states[0]
@@ -166,7 +166,7 @@ async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> Transac
         "transaction_timeout": min(before.timeout_ms, _FENCING_TIMEOUT_MS), "keep_prepared_txn": False,
     }  # fmt: skip
     answer, node = await ask_coordinator(
-        admin, "transactional id", transactional_id, INIT_PRODUCER_ID, body, lambda answer: [answer],
+        admin.cluster, "transactional id", transactional_id, INIT_PRODUCER_ID, body, lambda answer: [answer],
         # What it hears while the transaction is being aborted.
         passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
     )  # fmt: skip

@@ -1,33 +1,32 @@
-"""The consumer on asyncio: assigned partitions, positions, and a fetcher that keeps the buffer filled.
+"""The fetcher: one Fetch at a time to each leader, and positions that are not known yet.
 
-Each leader gets one Fetch at a time, on a lane of its own, which the broker may hold for `fetch_max_wait_ms`. A leader is
-asked again as soon as the buffer of each of its partitions has room; the next data is on its way while the caller
-works. When one partition's buffer is full its leader waits, so that no fetch is held for the idle partitions while the
-busy ones run dry. Positions that are not known yet (start, reset, seek to a time) are looked up with ListOffsets.
+Each leader is asked on a lane of its own, and may hold the request for `fetch_max_wait_ms`. It is asked again as soon as the buffer
+of each of its partitions has room; the next data is on its way while the caller works. When one partition's buffer is full its
+leader waits, so that no fetch is held for the idle partitions while the busy ones run dry. Positions that are not known yet
+(start, reset) are looked up with ListOffsets. It fills the `FetchBuffer` and runs on the event loop; `pump_soon` may be called from
+any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
-from ottla.client.errors import KafkaError, SettingError, TopicNotFound, refused
-from ottla.client.fetched import ConsumerRecord, FetchBuffer, Partition
+from ottla.client.consumer.fetched import FetchBuffer, Partition
+from ottla.client.consumer.settings import Consuming
+from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, list_offsets
-from ottla.client.settings import Consuming, bootstrap_addresses
 from ottla.model.errors import ErrorCode
 
 FETCH = 1
 #: The last version that names topics; later ones carry ids.
 FETCH_BY_NAME = 12
 FETCH_LANE = "fetch"
-METADATA_TIMEOUT_MS = 30_000
 
 RESETS: dict[str, int | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
 
@@ -36,37 +35,25 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
-class AsyncConsumer:
-    """Use `await start()` first and `await close()` last, or `async with`."""
+class Fetcher:
+    """Keeps the buffer filled. `arrived` is set whenever something came that a waiting caller wants to see."""
 
-    def __init__(self, bootstrap_servers: str | Sequence[str], settings: Consuming) -> None:
-        if settings.group_id is not None:
-            raise SettingError(
-                "group_id: this client cannot join groups yet; use assign() without a group, or another client"
-            )
+    def __init__(self, cluster: Cluster, settings: Consuming, buffer: FetchBuffer) -> None:
+        self.cluster = cluster
         self.settings = settings
-        self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
-        self.buffer = FetchBuffer(partition_bytes_max=settings.max_partition_fetch_bytes)
-        self._reset = RESETS[settings.auto_offset_reset]
+        self.buffer = buffer
+        self.reset = RESETS[settings.auto_offset_reset]
+        self.arrived = asyncio.Event()
         self._fetching: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking_up: set[TopicPartition] = set()
-        self._arrived = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pumping = False
         self._closed = False
 
-    async def __aenter__(self) -> AsyncConsumer:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def start(self) -> None:
+    def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        await self.cluster.start()
 
     async def close(self) -> None:
         self._closed = True
@@ -75,121 +62,6 @@ class AsyncConsumer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.cluster.close()
-        with self.buffer.lock:
-            self.buffer.condition.notify_all()
-
-    # What callers ask
-
-    async def partitions(self, topic: str) -> list[TopicPartition]:
-        known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
-        return [TopicPartition(topic, index) for index in known.partitions]
-
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions from now on, starting by `auto_offset_reset` unless a seek follows."""
-        wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        for topic in {tp.topic for tp in wanted}:
-            known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
-            for tp in wanted:
-                if tp.topic == topic and tp.partition not in known.partitions:
-                    raise TopicNotFound(
-                        f"topic {topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
-                        topic=topic,
-                        partition=tp.partition,
-                        advice="Look with `ottla topic describe`",
-                    )
-        self.buffer.assign(wanted, self._reset)
-        self.pump_soon()
-
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        self.buffer.place(tp, offset=offset)
-        self.pump_soon()
-
-    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        await self._seek_to(partitions, EARLIEST)
-
-    async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        await self._seek_to(partitions, LATEST)
-
-    async def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the first record of each partition at or after that time; at the end where there is none."""
-        await self._seek_to(partitions, timestamp_ms)
-
-    async def _seek_to(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
-        wanted = list(partitions) or list(self.buffer.partitions)
-        found = await list_offsets(self.cluster, dict.fromkeys(wanted, timestamp_ms))
-        missing = [tp for tp in wanted if found[tp].offset < 0]
-        ends = await list_offsets(self.cluster, dict.fromkeys(missing, LATEST)) if missing else {}
-        for tp in wanted:
-            self.buffer.place(tp, offset=(ends if tp in ends else found)[tp].offset)
-        self.pump_soon()
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        self.buffer.pause(partitions, True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        self.buffer.pause(partitions, False)
-        self.pump_soon()
-
-    async def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record, waiting until the start is known."""
-        while True:
-            found = self.buffer.position(tp)
-            if found is not None:
-                return found
-            state = self.buffer.partitions[tp]
-            if state.error is not None:
-                raise state.error
-            await self._wait(self.settings.request_timeout_ms)
-
-    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {
-            tp: row.offset
-            for tp, row in (await list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST))).items()
-        }
-
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {
-            tp: row.offset
-            for tp, row in (await list_offsets(self.cluster, dict.fromkeys(partitions, LATEST))).items()
-        }
-
-    async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int | None]:
-        """For each partition the offset of its first record at or after that time, or None."""
-        found = await list_offsets(self.cluster, times)
-        return {tp: row.offset if row.offset >= 0 else None for tp, row in found.items()}
-
-    async def poll(
-        self, timeout_ms: float = 0, max_records: int | None = None
-    ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records that are there, or that come within the time; an empty dictionary when none do."""
-        deadline_ms = now_ms() + timeout_ms
-        while True:
-            records = self.take(max_records)
-            left_ms = deadline_ms - now_ms()
-            if records or left_ms <= 0:
-                return records
-            await self._wait(left_ms)
-
-    def take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """What `poll` would give at once, from any thread."""
-        records = self.buffer.take(max_records or self.settings.max_poll_records)
-        self.pump_soon()
-        return records
-
-    async def _wait(self, timeout_ms: float) -> None:
-        self._arrived.clear()
-        if self.buffer.ready:
-            return
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._arrived.wait()
-        except TimeoutError:
-            pass
-
-    # The fetcher
 
     def pump_soon(self) -> None:
         """Look for fetches to send, from any thread."""
@@ -345,7 +217,7 @@ class AsyncConsumer:
                 found = asked.get(TopicPartition(str(name), int(part.partition_index)))
                 if found is not None:
                     self._receive(*found, part, broker)
-        self._arrived.set()
+        self.arrived.set()
         self._pump()
 
     def _receive(self, partition: Partition, generation: int, part: Any, broker: str) -> None:
@@ -355,7 +227,7 @@ class AsyncConsumer:
                 partition.high_watermark = int(part.high_watermark)
                 partition.log_start_offset = int(part.log_start_offset)
             self.buffer.put(partition, generation, part.records)
-        elif code == ErrorCode.OFFSET_OUT_OF_RANGE and self._reset is not None:
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE and self.reset is not None:
             with self.buffer.lock:
                 if partition.generation != generation:
                     return
@@ -364,7 +236,7 @@ class AsyncConsumer:
                     partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
                 else:
                     partition.clear()
-                    partition.position, partition.reset = None, self._reset
+                    partition.position, partition.reset = None, self.reset
         else:
             tp = partition.tp
             offset = f"at offset {partition.fetch_offset}"
@@ -383,7 +255,7 @@ class AsyncConsumer:
         if error.retriable:
             self.cluster.refresh_soon()
             self._pump_in(wait_ms)
-        self._arrived.set()
+        self.arrived.set()
 
     # Positions
 
@@ -401,7 +273,7 @@ class AsyncConsumer:
                     partition=tp.partition,
                 )
                 self.buffer.fail(partition, partition.generation, error)
-                self._arrived.set()
+                self.arrived.set()
                 continue
             asked.append((partition, partition.generation))
         if asked:
@@ -422,5 +294,5 @@ class AsyncConsumer:
                 if partition.generation == generation and partition.tp in found:
                     partition.position = partition.fetch_offset = max(found[partition.tp].offset, 0)
             self.buffer.condition.notify_all()
-        self._arrived.set()
+        self.arrived.set()
         self._pump()

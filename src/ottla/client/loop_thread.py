@@ -1,0 +1,99 @@
+"""What the blocking faces share: an event loop in a thread of its own, and being opened and closed once.
+
+`ottla.Producer`, `ottla.Consumer` and `ottla.Admin` own one each, on which their asyncio core does all I/O.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ottla.client.errors import ClientClosed
+
+Result = TypeVar("Result")
+
+
+class LoopThread:
+    """An event loop in a daemon thread. `run` executes a coroutine there and waits for it here."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+        # What a cancelled client left behind must end before the loop does.
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+    def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        if self.loop.is_closed() or not self._thread.is_alive():
+            work.close()
+            raise ClientClosed("this client is closed", advice="Make a new one")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(5)
+
+
+class Blocking:
+    """What the three have in common: the thread, and being closed once."""
+
+    _core: Any
+
+    def _open(self, name: str, make: Any) -> Any:
+        self._closed = False
+        self._thread = LoopThread(name)
+
+        async def build() -> Any:
+            core = make()
+            try:
+                await core.start()
+            except BaseException:
+                await core.cluster.close()
+                raise
+            return core
+
+        try:
+            return self._thread.run(build())
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def _shut(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            work.close()
+            return
+        self._closed = True
+        try:
+            self._thread.run(work)
+        finally:
+            self._thread.stop()
+
+    def close(self) -> None:
+        self._shut(self._core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
