@@ -12,7 +12,6 @@ from ottla.client.admin.core import AsyncAdmin
 from ottla.client.admin.transactions import LIST_TRANSACTIONS, ProducerState, TransactionInfo, is_known
 from ottla.client.errors import InvalidRequest, TopicNotFound, UnsupportedVersion
 from ottla.client.metadata import TopicPartition
-from ottla.client.settings import Client
 
 HERE, ELSEWHERE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -54,7 +53,7 @@ def test_a_broker_that_does_not_know_a_filter_is_not_asked(
     ottla_address: str, version: int, filters: dict[str, Any], is_refused: bool
 ) -> None:
     async def listing() -> None:
-        async with AsyncAdmin(ottla_address, Client()) as admin:
+        async with AsyncAdmin(ottla_address) as admin:
             connection = await admin.cluster.any_connection()
             connection.versions[LIST_TRANSACTIONS] = (0, version)
             await admin.list_transactions(**filters)
