@@ -37,5 +37,7 @@ def test_bytes_stay_as_they_are(given: Any) -> None:
 
 @pytest.mark.parametrize("given", ["avro", 7])
 def test_what_is_neither_a_name_nor_a_callable_is_refused(given: Any) -> None:
-    with pytest.raises(SettingError, match="key_serializer must be one of bytes, str, json, int or a callable"):
+    with pytest.raises(
+        SettingError, match="key_serializer must be one of bytes, str, json, int or a callable"
+    ):
         serializer_of(given, "key_serializer")

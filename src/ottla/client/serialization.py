@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ottla.client.errors import SettingError
 
 Serializer: TypeAlias = Callable[[str, Any], bytes]
 Deserializer: TypeAlias = Callable[[str, bytes], Any]
 Name: TypeAlias = Literal["bytes", "str", "json", "int"]
+
+Function = TypeVar("Function", bound=Callable[[str, Any], Any])
 
 INT_BYTES = 8
 
@@ -60,7 +62,7 @@ def deserializer_of(given: Name | Deserializer | None, setting: str) -> Deserial
     return _chosen(given, DESERIALIZERS, setting)
 
 
-def _chosen(given: Any, named: dict[str, Callable[[str, Any], Any]], setting: str) -> Any:
+def _chosen(given: str | Function | None, named: dict[str, Function], setting: str) -> Function | None:
     if given is None or given == "bytes":
         return None
     if isinstance(given, str):
