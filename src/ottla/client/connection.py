@@ -25,12 +25,16 @@ from ottla.client.errors import (
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
 from ottla.wire import decode, encode, schema
+from ottla.wire.fetched import FETCH, read_fetch_response
 from ottla.wire.frames import ClientConnection
 
 API_VERSIONS = 18
 RESPONSE_BYTES_MAX = 1 << 30
 #: How an answer in version 0 begins when the broker does not know the version it was asked in (KIP-511).
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"
+
+#: Answers that have a reader of their own, because the general one would copy much.
+READERS = {FETCH: read_fetch_response}
 
 Body = dict[str, Any]
 
@@ -200,7 +204,7 @@ class BrokerConnection(asyncio.Protocol):
                     timer.cancel()
                 if api_key == API_VERSIONS and version and bytes(body[:2]) == UNSUPPORTED_VERSION_BYTES:
                     version = 0
-                response = decode.decode_response(api_key, version, body, 0)
+                response = READERS.get(api_key, decode.decode_response)(api_key, version, body, 0)
                 if not future.done():
                     future.set_result(response)
         except Exception as error:

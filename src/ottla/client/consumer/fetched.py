@@ -61,6 +61,7 @@ class Partition:
         "not_before_ms",
         "paused",
         "position",
+        "preferred",
         "reset",
         "rows",
         "tp",
@@ -73,6 +74,8 @@ class Partition:
         self.fetch_offset = -1
         #: The leader epoch of the last batch that was fetched (KIP-320); -1: not known.
         self.last_epoch = -1
+        #: The replica to read from, and until when.
+        self.preferred: tuple[int, float] | None = None
         self.generation = 0
         self.paused = False
         self.batches: deque[Batch] = deque()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from ottla.client.consumer.decoding import RECORD_DECODERS, RecordDecoder
 from ottla.client.consumer.poison import ON_POISON, OnPoison
+from ottla.client.consumer.resets import reset_timestamp
 from ottla.client.errors import SettingError
 from ottla.client.serialization import Deserializer, Name, deserializer_of
 from ottla.client.settings import Client, ClientSettings
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
-OffsetReset = Literal["earliest", "latest", "none"]
-
-OFFSET_RESETS: tuple[OffsetReset, ...] = ("earliest", "latest", "none")
+#: A name, or `by_duration:` and a duration.
+OffsetReset: TypeAlias = Literal["earliest", "latest", "none"] | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,10 +39,7 @@ class Consuming(Client):
 
     def __post_init__(self) -> None:
         Client.__post_init__(self)
-        if self.auto_offset_reset not in OFFSET_RESETS:
-            raise SettingError(
-                f"auto_offset_reset must be one of {', '.join(OFFSET_RESETS)}, not {self.auto_offset_reset!r}"
-            )
+        reset_timestamp(self.auto_offset_reset, 0)
         if self.max_poll_records < 1:
             raise SettingError("max_poll_records must be 1 or more")
         self._check_reading()
