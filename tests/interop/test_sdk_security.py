@@ -105,7 +105,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         home / "kafka",
         port=ports["PLAINTEXT"],
         settings=settings,
-        scram=[f'{m}=[name=alice,password={PASSWORDS[m]}]' for m in ("SCRAM-SHA-256", "SCRAM-SHA-512")],
+        scram=[f"{m}=[name=alice,password={PASSWORDS[m]}]" for m in ("SCRAM-SHA-256", "SCRAM-SHA-512")],
     )
     try:
         process.wait_ready()
