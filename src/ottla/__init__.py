@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.client.errors import KafkaError
     from ottla.client.metadata import TopicPartition
     from ottla.client.producer.blocking import Producer
+    from ottla.client.sasl.oauthbearer import OAuthToken
     from ottla.server.embedded import Broker
 
 __version__ = "0.1.0"
@@ -32,6 +33,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "KafkaError",
+    "OAuthToken",
     "PoisonRecord",
     "Producer",
     "TopicPartition",
@@ -45,6 +47,7 @@ _HOMES = {
     "Consumer": "ottla.client.consumer.blocking",
     "ConsumerRecord": "ottla.client.consumer.poison",
     "KafkaError": "ottla.client.errors",
+    "OAuthToken": "ottla.client.sasl.oauthbearer",
     "PoisonRecord": "ottla.client.consumer.poison",
     "Producer": "ottla.client.producer.blocking",
     "TopicPartition": "ottla.client.metadata",
