@@ -13,6 +13,7 @@ from typing import TypeVar, Unpack
 from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.core import AsyncConsumer
 from ottla.client.consumer.fetched import ConsumerRecord
+from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.consumer.settings import ConsumerSettings
 from ottla.client.errors import ClientClosed
 from ottla.client.loop_thread import Blocking
@@ -104,6 +105,10 @@ class Consumer(Blocking):
                 return {}
             with buffer.lock:
                 buffer.condition.wait_for(lambda: buffer.ready or self._closed, left_s)
+
+    def metrics(self) -> ConsumerMetrics:
+        """What was read so far, and how fast."""
+        return self._core.metrics()
 
     def batches(self, timeout_ms: float = 1000) -> Iterator[dict[TopicPartition, list[ConsumerRecord]]]:
         """What each poll gives, for ever; polls that give nothing are left out."""

@@ -11,6 +11,7 @@ from ottla.client.cluster import Cluster
 from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.consumer.fetcher import Fetcher, fetch_buffer
+from ottla.client.consumer.metrics import ConsumerMetrics, consumer_metrics
 from ottla.client.consumer.settings import ConsumerSettings, Consuming
 from ottla.client.errors import SettingError, TopicNotFound
 from ottla.client.metadata import TopicPartition
@@ -174,6 +175,10 @@ class AsyncConsumer:
             return self.buffer.take_columns(max_records)
         finally:
             self._pump_if_room()
+
+    def metrics(self) -> ConsumerMetrics:
+        """What was read so far, and how fast."""
+        return consumer_metrics(self.fetcher)
 
     def _pump_if_room(self) -> None:
         # To wake the loop costs a system call and the interpreter's lock: only when there is something to fetch.

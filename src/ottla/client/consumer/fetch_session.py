@@ -8,8 +8,9 @@ epoch. Whatever goes wrong, a new session begins with the next fetch. It decides
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
 from ottla.client.metadata import TopicPartition
 
 NO_SESSION: Final = 0
@@ -76,3 +77,43 @@ class FetchSession:
         self._epoch = FIRST_EPOCH
         self._known = {}
         self._ids = {}
+
+
+def request_body(
+    asking: Asking,
+    ids: Mapping[str, bytes | None],
+    session: FetchSession,
+    settings: Consuming,
+    room_bytes: int,
+) -> dict[str, Any]:
+    """The Fetch request that says it, with room for so many bytes."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for tp, place in asking.places.items():
+        row = {
+            "partition": tp.partition,
+            "current_leader_epoch": place.leader_epoch,
+            "fetch_offset": place.fetch_offset,
+            "last_fetched_epoch": place.last_fetched_epoch,
+            "partition_max_bytes": settings.max_partition_fetch_bytes,
+        }
+        topics.setdefault(tp.topic, []).append(row)
+    forgotten: dict[str, list[int]] = {}
+    for topic, partition in asking.forgotten:
+        forgotten.setdefault(topic, []).append(partition)
+    return {
+        "replica_id": -1,
+        "max_wait": settings.fetch_max_wait_ms,
+        "min_bytes": settings.fetch_min_bytes,
+        "max_bytes": max(1, min(settings.fetch_max_bytes, room_bytes)),
+        "isolation_level": ISOLATION_LEVELS.index(settings.isolation_level),
+        "session_id": asking.session_id,
+        "session_epoch": asking.epoch,
+        "topics": [
+            {"topic": topic, "topic_id": ids[topic], "partitions": rows} for topic, rows in topics.items()
+        ],
+        "forgotten_topics_data": [
+            {"topic": topic, "topic_id": session.id_of(topic), "partitions": numbers}
+            for topic, numbers in forgotten.items()
+        ],
+        "rack_id": settings.client_rack,
+    }

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
 from ottla.client.consumer.decoding import Decoding
-from ottla.client.consumer.fetch_session import FetchSession, Place
-from ottla.client.consumer.fetched import FetchBuffer, Partition
+from ottla.client.consumer.fetch_session import FetchSession, Place, request_body
+from ottla.client.consumer.fetched import FetchBuffer
+from ottla.client.consumer.partition import Partition
 from ottla.client.consumer.poison import RecordMaker
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.resets import reset_timestamp
@@ -214,18 +215,7 @@ class Fetcher:
             wanted[partition.tp] = Place(partition.fetch_offset, leader_epoch, partition.last_epoch)
         ids = {topic: metadata.topic_id(topic) for topic in {tp.topic for tp in wanted}}
         asking = source.session.ask(wanted, ids)
-        body = {
-            "replica_id": -1,
-            "max_wait": settings.fetch_max_wait_ms,
-            "min_bytes": settings.fetch_min_bytes,
-            "max_bytes": max(1, min(settings.fetch_max_bytes, room_bytes)),
-            "isolation_level": self.isolation_level,
-            "session_id": asking.session_id,
-            "session_epoch": asking.epoch,
-            "topics": _topics(asking.places, ids, settings.max_partition_fetch_bytes),
-            "forgotten_topics_data": _forgotten(asking.forgotten, source.session),
-            "rack_id": settings.client_rack,
-        }
+        body = request_body(asking, ids, source.session, settings, room_bytes)
         asked = Asked(
             node,
             connection.address,
@@ -312,8 +302,9 @@ class Fetcher:
             partition=tp.partition,
         )
         if partition.preferred is not None:
-            # Only what the leader says counts.
+            # Only what the leader says counts; a while later, since it may name the same replica again.
             partition.preferred = None
+            partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
         elif part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(partition, generation, error)
         elif part.error_code == ErrorCode.CORRUPT_MESSAGE:
@@ -402,29 +393,3 @@ class Fetcher:
             self.cluster.refresh_soon()
             self._pump_in(wait_ms)
         self.arrived.set()
-
-
-def _topics(
-    places: dict[TopicPartition, Place], ids: dict[str, bytes | None], bytes_max: int
-) -> list[dict[str, Any]]:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for tp, place in places.items():
-        row = {
-            "partition": tp.partition,
-            "current_leader_epoch": place.leader_epoch,
-            "fetch_offset": place.fetch_offset,
-            "last_fetched_epoch": place.last_fetched_epoch,
-            "partition_max_bytes": bytes_max,
-        }
-        topics.setdefault(tp.topic, []).append(row)
-    return [{"topic": topic, "topic_id": ids[topic], "partitions": rows} for topic, rows in topics.items()]
-
-
-def _forgotten(partitions: list[TopicPartition], session: FetchSession) -> list[dict[str, Any]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return [
-        {"topic": topic, "topic_id": session.id_of(topic), "partitions": numbers}
-        for topic, numbers in topics.items()
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ottla.client.consumer.fetched import Partition
+from ottla.client.consumer.partition import Partition
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import TopicPartition
 from ottla.client.offsets import LATEST, list_offsets
