@@ -204,7 +204,7 @@ class Fetcher:
     ) -> None:
         settings, metadata = self.settings, self.cluster.metadata
         source = self._sources[node.id]
-        partitions = [partition for partition in partitions if partition.position is not None]
+        partitions = [p for p in partitions if p.position is not None and self._is_same_topic(p)]
         if not partitions:
             source.is_fetching = False
             return
@@ -234,6 +234,23 @@ class Fetcher:
             self._source_failed(node, list(asked.partitions.values()), error)
             return
         answer.add_done_callback(partial(self._answered, asked))
+
+    def _is_same_topic(self, partition: Partition) -> bool:
+        """Whether the position is one of the topic that bears this name now; if not, it is out of range whatever it is."""
+        tp, topic_id = partition.tp, self.cluster.metadata.topic_id(partition.tp.topic)
+        if topic_id is None or partition.topic_id is None or topic_id == partition.topic_id:
+            partition.topic_id = topic_id or partition.topic_id
+            return True
+        error = refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"topic {tp.topic!r} was deleted and made anew, so offset {partition.fetch_offset} of {tp} is gone",
+            topic=tp.topic,
+            partition=tp.partition,
+        )
+        partition.last_epoch = -1
+        self._out_of_range(partition, partition.generation, error)
+        self.pump_soon()
+        return False
 
     # Answers
 
@@ -344,6 +361,7 @@ class Fetcher:
             if reset is not None:
                 _log.info("%s; going on by auto_offset_reset", error.message)
                 partition.clear()
+                partition.topic_id = None
                 partition.position, partition.reset = None, reset
                 return
         self.buffer.fail(partition, generation, error)
