@@ -220,6 +220,11 @@ class BrokerConnection(asyncio.Protocol):
     def pending(self) -> int:
         return len(self._pending)
 
+    @property
+    def requests(self) -> int:
+        """A number that changes with every request."""
+        return self._frames.next_correlation_id
+
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
 
