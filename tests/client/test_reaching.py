@@ -258,7 +258,9 @@ if child == 0:
         try:
             use()
         except ClientClosed as error:
-            told += "forked" in str(error) and "new one after the fork" in str(error)
+            told += "forked" in str(error) and "a new one" in str(error)
+    for each in (producer, consumer, admin):
+        each.close()
     os._exit(0 if told == 4 else 1)
 assert os.waitpid(child, 0)[1] == 0
 assert producer.send("t", b"3").result(30).offset == 1

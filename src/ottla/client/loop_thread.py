@@ -57,7 +57,9 @@ class LoopThread:
 
 
 class Forked:
-    """Stands for the core of a client in a process that was forked from that of its making."""
+    """Stands for the core of a client in a process that was forked from that of its making: there is nothing to use or to close."""
+
+    forked = True
 
     def __getattr__(self, name: str) -> Any:
         raise ClientClosed(
@@ -114,6 +116,11 @@ class Blocking:
             self._thread.stop()
 
     def close(self) -> None:
+        """Disconnect. A second call does nothing."""
+        if isinstance(self._core, Forked):
+            # The thread and the sockets are the parent's.
+            self._closed = True
+            return
         self._shut(self._core.close())
 
     def __enter__(self) -> Self:
