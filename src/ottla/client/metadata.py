@@ -8,7 +8,7 @@ entry is replaced only by one of the same or a newer leader epoch, unless the to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ottla.client.settings import address_text
@@ -95,6 +95,10 @@ class Metadata:
     def topic_id(self, topic: str) -> bytes | None:
         known = self.topics.get(topic)
         return None if known is None else known.topic_id
+
+    def without_brokers(self) -> Metadata:
+        """The same with no broker known, so that the bootstrap addresses are asked again."""
+        return replace(self, nodes={}, controller_id=-1)
 
     def merged(self, response: Any, *, complete: bool) -> Metadata:
         """The next metadata. `complete` says that the answer lists every topic, so that others are gone."""
