@@ -76,8 +76,19 @@ class Cluster:
             "topics": None if names is None else [{"name": name} for name in names],
             "allow_auto_topic_creation": self._create_topics,
         }
-        response = await connection.request(METADATA, body)
-        self.metadata = self.metadata.merged(response, complete=names is None)
+        return self._merge(await connection.request(METADATA, body), complete=names is None)
+
+    async def refresh_ids(self, topic_ids: Iterable[bytes]) -> Metadata:
+        """Ask any broker which topics have these ids, and merge the answer; it stays silent about ids that nobody has."""
+        connection = await self.any_connection()
+        body: Body = {
+            "topics": [{"name": None, "topic_id": topic_id} for topic_id in topic_ids],
+            "allow_auto_topic_creation": False,
+        }
+        return self._merge(await connection.request(METADATA, body), complete=False)
+
+    def _merge(self, response: Any, *, complete: bool) -> Metadata:
+        self.metadata = self.metadata.merged(response, complete=complete)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return self.metadata

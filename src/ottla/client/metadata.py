@@ -23,6 +23,23 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A place in a partition as a group commits it: the offset of the next record to read, and a note of the user's own."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer's place in its group, for `Producer.send_offsets`."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     id: int
