@@ -24,7 +24,7 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A place in a partition as a group commits it: the offset of the next record to read, and a note of the user's own."""
+    """The next offset that a group reads, with words of its own to it."""
 
     offset: int
     metadata: str = ""
@@ -32,12 +32,12 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class GroupMetadata(NamedTuple):
-    """A consumer's place in its group, for `Producer.send_offsets`."""
+    """Who commits: a group, and the member of it, so that one that the group has gone on without is refused."""
 
     group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAndTime]:
     """For each partition the offset for a time in ms, or for `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
 
-    To `READ_COMMITTED` a log ends where its first open transaction begins."""
+    With `isolation_level` 1 (read_committed) the latest is the last stable offset.
+    """
     found: dict[TopicPartition, OffsetAndTime] = {}
     left = dict(times)
     for topic in {tp.topic for tp in left}:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar, Unpack
 
+from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.core import ITERATION_POLL_MS, AsyncConsumer, now_ms
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.consumer.plans import Plan, perform
@@ -142,6 +143,15 @@ class Consumer(Blocking):
         """Records that are there, or that come within the time; an empty dictionary when none do."""
         return self._poll(self._core.take, timeout_ms, max_records)
 
+    def poll_columns(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, Columns]:
+        """As `poll`, with the records of each partition as columns: arrays of offsets and timestamps, keys and values as bytes.
+
+        Without `max_records` it gives all that are there. Deserializers are not applied.
+        """
+        return self._poll(self._core.take_columns, timeout_ms, max_records)
+
     def _poll(self, take: Callable[[int | None], Taken], timeout_ms: float, max_records: int | None) -> Taken:
         core = self._core
         buffer = core.buffer
@@ -163,6 +173,15 @@ class Consumer(Blocking):
         finally:
             core.poll_ends()
 
+    def batches(
+        self, timeout_ms: float = ITERATION_POLL_MS
+    ) -> Iterator[dict[TopicPartition, list[ConsumerRecord]]]:
+        """What each poll gives, for ever; polls that give nothing are left out."""
+        while True:
+            taken = self.poll(timeout_ms)
+            if taken:
+                yield taken
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Every record as it comes, for ever."""
         for polled in self.batches():
@@ -172,13 +191,6 @@ class Consumer(Blocking):
                 for record in records:
                     iteration.current = record
                     yield record
-
-    def batches(self) -> Iterator[dict[TopicPartition, list[ConsumerRecord]]]:
-        """What polls bring, for ever: records by partition, never none."""
-        while True:
-            polled = self.poll(ITERATION_POLL_MS)
-            if polled:
-                yield polled
 
     def wakeup(self) -> None:
         """Make the poll that is under way, or the next one, raise `WakeupError`; from any thread."""

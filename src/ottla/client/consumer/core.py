@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, Unpack
 
 from ottla.client.cluster import Cluster
+from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.commits import OUT_ADVICE, GroupOffsets
-from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
-from ottla.client.consumer.fetcher import Fetcher
+from ottla.client.consumer.fetched import ConsumerRecord
+from ottla.client.consumer.fetcher import Fetcher, fetch_buffer
 from ottla.client.consumer.group import Group
 from ottla.client.consumer.plans import Callback, Plan, perform_async
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit, Progress
@@ -48,7 +49,7 @@ class AsyncConsumer:
         settings = settings_of(Consuming, given)
         self.settings = settings
         self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
-        self.buffer = FetchBuffer(partition_bytes_max=settings.max_partition_fetch_bytes)
+        self.buffer = fetch_buffer(settings)
         self.fetcher = Fetcher(self.cluster, settings, self.buffer)
         self.group: Group | None = None
         self._group_id = settings.group_id or DEFAULT_GROUP
@@ -439,9 +440,29 @@ class AsyncConsumer:
 
     def take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """What `poll` would give at once, from any thread."""
-        records = self.buffer.take(max_records or self.settings.max_poll_records)
-        self.fetcher.pump_soon()
-        return records
+        try:
+            return self.buffer.take(max_records or self.settings.max_poll_records)
+        finally:
+            self._pump_if_room()
+
+    async def poll_columns(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, Columns]:
+        """As `poll`, with the records of each partition as columns; without `max_records`, all that are there."""
+        return await self._poll(self.take_columns, timeout_ms, max_records)
+
+    def take_columns(self, max_records: int | None = None) -> dict[TopicPartition, Columns]:
+        """What `poll_columns` would give at once, from any thread."""
+        try:
+            return self.buffer.take_columns(max_records)
+        finally:
+            self._pump_if_room()
+
+    def _pump_if_room(self) -> None:
+        # To wake the loop costs a system call and the interpreter's lock: only when there is something to fetch.
+        if self.buffer.has_room:
+            self.buffer.has_room = False
+            self.fetcher.pump_soon()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Every record as it comes, for ever."""
@@ -453,10 +474,12 @@ class AsyncConsumer:
                     iteration.current = record
                     yield record
 
-    async def batches(self) -> AsyncIterator[dict[TopicPartition, list[ConsumerRecord]]]:
-        """What polls bring, for ever: records by partition, never none."""
+    async def batches(
+        self, timeout_ms: float = ITERATION_POLL_MS
+    ) -> AsyncIterator[dict[TopicPartition, list[ConsumerRecord]]]:
+        """What each poll gives, for ever; polls that give nothing are left out."""
         while True:
-            polled = await self.poll(ITERATION_POLL_MS)
+            polled = await self.poll(timeout_ms)
             if polled:
                 yield polled
 
