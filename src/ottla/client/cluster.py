@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ottla.client.backoff import backoff_ms
@@ -149,6 +149,21 @@ class Cluster:
                     )
                 raise refused(code, f"topic {name!r}", topic=name)
             await asyncio.sleep(wait_s)
+
+    def hint(
+        self,
+        topic: str,
+        partition: int,
+        leader: int,
+        leader_epoch: int,
+        nodes: Mapping[int, tuple[str, int, str | None]],
+    ) -> bool:
+        """Take over what a refused request told of a partition's leader (KIP-951); whether that was news."""
+        known = {node_id: Node(node_id, *where) for node_id, where in nodes.items()}
+        newer = self.metadata.with_leader(topic, partition, leader, leader_epoch, known)
+        if newer is not None:
+            self.metadata = newer
+        return newer is not None
 
     def watch(self, topics: Iterable[str]) -> None:
         """Keep these topics in every refresh from now on."""

@@ -14,6 +14,7 @@ from typing import TypeVar, Unpack
 from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.core import ITERATION_POLL_MS, AsyncConsumer, now_ms
 from ottla.client.consumer.fetched import ConsumerRecord
+from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.consumer.plans import Plan, perform
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit
 from ottla.client.consumer.settings import ConsumerSettings
@@ -172,6 +173,10 @@ class Consumer(Blocking):
                     buffer.condition.wait_for(lambda: buffer.ready or core.has_work(), max(left_s, 0.001))
         finally:
             core.poll_ends()
+
+    def metrics(self) -> ConsumerMetrics:
+        """What was read so far, and how fast."""
+        return self._core.metrics()
 
     def batches(
         self, timeout_ms: float = ITERATION_POLL_MS
