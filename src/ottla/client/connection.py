@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import ssl
 from typing import Any, Final
 
@@ -229,6 +228,11 @@ class BrokerConnection(asyncio.Protocol):
     def pending(self) -> int:
         return len(self._pending)
 
+    @property
+    def requests(self) -> int:
+        """A number that changes with every request."""
+        return self._frames.next_correlation_id
+
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
 
@@ -330,16 +334,6 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._size_buffers(transport.get_extra_info("socket"))
-
-    def _size_buffers(self, connected: Any) -> None:
-        for name, option in (
-            ("send_buffer_bytes", socket.SO_SNDBUF),
-            ("receive_buffer_bytes", socket.SO_RCVBUF),
-        ):
-            size_bytes = getattr(self.settings, name, 0)
-            if size_bytes and connected is not None:
-                connected.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def data_received(self, data: bytes) -> None:
         if self._stage == "first request":

@@ -96,6 +96,10 @@ class Metadata:
         known = self.topics.get(topic)
         return None if known is None else known.topic_id
 
+    def without_brokers(self) -> Metadata:
+        """The same with no broker known, so that the bootstrap addresses are asked again."""
+        return replace(self, nodes={}, controller_id=-1)
+
     def merged(self, response: Any, *, complete: bool) -> Metadata:
         """The next metadata. `complete` says that the answer lists every topic, so that others are gone."""
         topics = {} if complete else dict(self.topics)

@@ -126,6 +126,11 @@ class Fetcher:
         except RuntimeError:  # the loop ended with the client
             self._pumping = False
 
+    def arrived_soon(self) -> None:
+        """Wake whoever waits for something to arrive, from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.arrived.set)
+
     def pump(self) -> None:
         """Send every fetch that may be sent now, and look up positions."""
         self._pumping = False
