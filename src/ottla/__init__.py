@@ -19,17 +19,28 @@ if TYPE_CHECKING:
     from ottla.client.errors import KafkaError
     from ottla.client.metadata import TopicPartition
     from ottla.client.producer.blocking import Producer
+    from ottla.client.sasl.oauthbearer import OAuthToken
     from ottla.server.embedded import Broker
 
 __version__ = "0.1.0"
 
-__all__ = ["Admin", "Broker", "Consumer", "KafkaError", "Producer", "TopicPartition", "__version__"]
+__all__ = [
+    "Admin",
+    "Broker",
+    "Consumer",
+    "KafkaError",
+    "OAuthToken",
+    "Producer",
+    "TopicPartition",
+    "__version__",
+]
 
 _HOMES = {
     "Admin": "ottla.client.admin.blocking",
     "Broker": "ottla.server.embedded",
     "Consumer": "ottla.client.consumer.blocking",
     "KafkaError": "ottla.client.errors",
+    "OAuthToken": "ottla.client.sasl.oauthbearer",
     "Producer": "ottla.client.producer.blocking",
     "TopicPartition": "ottla.client.metadata",
 }

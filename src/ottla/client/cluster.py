@@ -14,12 +14,21 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.client.connection import Body, BrokerConnection
-from ottla.client.errors import BrokerUnreachable, ClientClosed, KafkaError, TopicNotFound, refused
+from ottla.client.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ClientClosed,
+    KafkaError,
+    TopicNotFound,
+    refused,
+)
 from ottla.client.metadata import Metadata, Node, TopicInfo
+from ottla.client.security import tls_context
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
 
 METADATA = 3
+GOODBYE_S_MAX = 2.0
 
 Address = tuple[str, int]
 
@@ -34,6 +43,7 @@ class Cluster:
     def __init__(self, bootstrap: list[Address], settings: Client, *, create_topics: bool = False) -> None:
         self.metadata = Metadata()
         self.settings = settings
+        self._tls = tls_context(settings)
         self._bootstrap = bootstrap
         self._create_topics = create_topics
         self._connections: dict[tuple[Address, str], BrokerConnection] = {}
@@ -60,11 +70,12 @@ class Cluster:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for connection in self._connections.values():
-            connection.close()
+        connections = list(self._connections.values())
         self._connections.clear()
-        # One turn lets the transports close their sockets before the loop ends.
-        await asyncio.sleep(0)
+        for connection in connections:
+            connection.close()
+        # The loop may end next: the sockets must be closed before.
+        await asyncio.gather(*(connection.wait_closed(GOODBYE_S_MAX) for connection in connections))
 
     # Metadata
 
@@ -183,6 +194,9 @@ class Cluster:
         for address in addresses:
             try:
                 return await self._reach(address, "")
+            except AuthenticationFailed:
+                # The others would say the same, and count it against the user.
+                raise
             except KafkaError as error:
                 failures.append(error)
         if len(failures) == 1:
@@ -201,7 +215,9 @@ class Cluster:
             return connection
         task = self._opening.get(key)
         if task is None:
-            task = asyncio.get_running_loop().create_task(BrokerConnection.open(*address, self.settings))
+            task = asyncio.get_running_loop().create_task(
+                BrokerConnection.open(*address, self.settings, self._tls)
+            )
             self._opening[key] = task
             task.add_done_callback(lambda done: self._opened(key, done))
         return await asyncio.shield(task)

@@ -99,7 +99,15 @@ class InvalidRequest(KafkaError):
 
 
 class NotAuthorized(KafkaError):
-    """The broker's authorizer said no, or authentication failed."""
+    """The broker's authorizer said no."""
+
+
+class AuthenticationFailed(KafkaError):
+    """The broker does not believe who the client is, or the client the broker. Trying again with the same settings does not help."""
+
+
+class TlsFailed(AuthenticationFailed):
+    """The TLS handshake failed: a certificate that one side does not accept, or a port that does not speak TLS."""
 
 
 class MessageTooLarge(KafkaError):
@@ -174,7 +182,9 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: NotAuthorized,
-    ErrorCode.SASL_AUTHENTICATION_FAILED: NotAuthorized,
+    ErrorCode.SASL_AUTHENTICATION_FAILED: AuthenticationFailed,
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: AuthenticationFailed,
+    ErrorCode.ILLEGAL_SASL_STATE: AuthenticationFailed,
 }
 
 ADVICE: dict[ErrorCode, str] = {
