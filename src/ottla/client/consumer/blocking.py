@@ -7,15 +7,18 @@ one caller at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar, Unpack
 
+from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.core import AsyncConsumer
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.consumer.settings import ConsumerSettings
 from ottla.client.errors import ClientClosed
 from ottla.client.loop_thread import Blocking
 from ottla.client.metadata import TopicPartition
+
+Taken = TypeVar("Taken")
 
 
 class Consumer(Blocking):
@@ -71,20 +74,43 @@ class Consumer(Blocking):
         self, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, or that come within the time; an empty dictionary when none do."""
-        core = self._core
-        buffer = core.buffer
+        return self._poll(self._core.take, timeout_ms, max_records)
+
+    def poll_columns(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, Columns]:
+        """As `poll`, with the records of each partition as columns: arrays of offsets and timestamps, keys and values as bytes.
+
+        Without `max_records` it gives all that are there. Deserializers are not applied.
+        """
+        return self._poll(self._core.take_columns, timeout_ms, max_records)
+
+    def _poll(
+        self,
+        take: Callable[[int | None], dict[TopicPartition, Taken]],
+        timeout_ms: float,
+        max_records: int | None,
+    ) -> dict[TopicPartition, Taken]:
+        buffer = self._core.buffer
         deadline = time.monotonic() + timeout_ms / 1000
         while True:
             if self._closed:
                 raise ClientClosed("this consumer is closed", advice="Make a new one")
-            records = core.take(max_records)
-            if records:
-                return records
+            taken = take(max_records)
+            if taken:
+                return taken
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return {}
             with buffer.lock:
                 buffer.condition.wait_for(lambda: buffer.ready or self._closed, left_s)
+
+    def batches(self, timeout_ms: float = 1000) -> Iterator[dict[TopicPartition, list[ConsumerRecord]]]:
+        """What each poll gives, for ever; polls that give nothing are left out."""
+        while True:
+            taken = self.poll(timeout_ms)
+            if taken:
+                yield taken
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Every record as it comes, for ever."""

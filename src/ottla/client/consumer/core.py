@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 
 from ottla.client.cluster import Cluster
-from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
-from ottla.client.consumer.fetcher import Fetcher
+from ottla.client.consumer.columns import Columns
+from ottla.client.consumer.fetched import ConsumerRecord
+from ottla.client.consumer.fetcher import Fetcher, fetch_buffer
 from ottla.client.consumer.settings import ConsumerSettings, Consuming
 from ottla.client.errors import SettingError, TopicNotFound
 from ottla.client.metadata import TopicPartition
@@ -34,7 +35,7 @@ class AsyncConsumer:
             )
         self.settings = settings
         self.cluster = Cluster(bootstrap_addresses(bootstrap_servers), settings)
-        self.buffer = FetchBuffer(partition_bytes_max=settings.max_partition_fetch_bytes)
+        self.buffer = fetch_buffer(settings)
         self.fetcher = Fetcher(self.cluster, settings, self.buffer)
 
     async def __aenter__(self) -> AsyncConsumer:
@@ -150,9 +151,35 @@ class AsyncConsumer:
 
     def take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """What `poll` would give at once, from any thread."""
-        records = self.buffer.take(max_records or self.settings.max_poll_records)
-        self.fetcher.pump_soon()
-        return records
+        try:
+            return self.buffer.take(max_records or self.settings.max_poll_records)
+        finally:
+            self._pump_if_room()
+
+    async def poll_columns(
+        self, timeout_ms: float = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, Columns]:
+        """As `poll`, with the records of each partition as columns; without `max_records`, all that are there."""
+        deadline_ms = now_ms() + timeout_ms
+        while True:
+            columns = self.take_columns(max_records)
+            left_ms = deadline_ms - now_ms()
+            if columns or left_ms <= 0:
+                return columns
+            await self._wait(left_ms)
+
+    def take_columns(self, max_records: int | None = None) -> dict[TopicPartition, Columns]:
+        """What `poll_columns` would give at once, from any thread."""
+        try:
+            return self.buffer.take_columns(max_records)
+        finally:
+            self._pump_if_room()
+
+    def _pump_if_room(self) -> None:
+        # To wake the loop costs a system call and the interpreter's lock: only when there is something to fetch.
+        if self.buffer.has_room:
+            self.buffer.has_room = False
+            self.fetcher.pump_soon()
 
     async def _wait(self, timeout_ms: float) -> None:
         self.fetcher.arrived.clear()

@@ -16,11 +16,14 @@ from typing import Any
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
+from ottla.client.consumer.decoding import Decoding
 from ottla.client.consumer.fetched import FetchBuffer, Partition
-from ottla.client.consumer.settings import Consuming
+from ottla.client.consumer.poison import RecordMaker
+from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, list_offsets
+from ottla.client.serialization import deserializer_of
 from ottla.model.errors import ErrorCode
 
 FETCH = 1
@@ -35,6 +38,23 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
+def fetch_buffer(settings: Consuming) -> FetchBuffer:
+    """The buffer that these settings ask for."""
+    maker = RecordMaker(
+        deserializer_of(settings.key_deserializer, "key_deserializer"),
+        deserializer_of(settings.value_deserializer, "value_deserializer"),
+        settings.on_poison,
+    )
+    return FetchBuffer(
+        partition_bytes_max=settings.max_partition_fetch_bytes,
+        bytes_max=settings.queued_max_bytes,
+        maker=maker,
+        decoding=Decoding(settings.record_decoder),
+        check_crcs=settings.check_crcs,
+        read_committed=settings.isolation_level == "read_committed",
+    )
+
+
 class Fetcher:
     """Keeps the buffer filled. `arrived` is set whenever something came that a waiting caller wants to see."""
 
@@ -42,6 +62,7 @@ class Fetcher:
         self.cluster = cluster
         self.settings = settings
         self.buffer = buffer
+        self.isolation_level = ISOLATION_LEVELS.index(settings.isolation_level)
         self.reset = RESETS[settings.auto_offset_reset]
         self.arrived = asyncio.Event()
         self._fetching: set[int] = set()
@@ -78,33 +99,24 @@ class Fetcher:
         if self._closed:
             return
         now = now_ms()
+        able = self.buffer.fetchable(now)
         by_leader: dict[Node, list[Partition]] = {}
-        waits: list[float] = []
-        unknown: list[Partition] = []
-        busy: set[int] = set()
+        waits: list[float] = [] if able.wake_ms is None else [able.wake_ms - now]
         metadata = self.cluster.metadata
-        for partition in list(self.buffer.partitions.values()):
-            if partition.paused or partition.error is not None:
-                continue
-            if partition.not_before_ms > now:
-                waits.append(partition.not_before_ms - now)
-                continue
-            if partition.position is None:
-                unknown.append(partition)
-                continue
+        # A leader one of whose partitions is full waits, as the text at the top says.
+        busy = {leader.id for p in able.full if (leader := metadata.leader(*p.tp)) is not None}
+        for partition in able.fetch:
             leader = metadata.leader(*partition.tp)
             if leader is None:
                 self.cluster.refresh_soon()
                 waits.append(self.settings.retry_backoff_ms)
-            elif self.buffer.full(partition):
-                busy.add(leader.id)
             else:
                 by_leader.setdefault(leader, []).append(partition)
         for node, partitions in by_leader.items():
             if node.id not in self._fetching and node.id not in busy:
                 self._fetching.add(node.id)
                 self._fetch(node, partitions)
-        self._look_up(unknown)
+        self._look_up(able.look_up)
         if waits:
             self._pump_in(min(waits))
 
@@ -162,13 +174,14 @@ class Fetcher:
             "max_wait": settings.fetch_max_wait_ms,
             "min_bytes": settings.fetch_min_bytes,
             "max_bytes": settings.fetch_max_bytes,
-            "isolation_level": 0,
+            "isolation_level": self.isolation_level,
             "session_id": 0,
             "session_epoch": -1,
             "topics": [
                 {"topic": topic, "topic_id": ids[topic], "partitions": rows} for topic, rows in topics.items()
             ],
             "forgotten_topics_data": (),
+            "rack_id": settings.client_rack,
         }
         try:
             answer = connection.send(
@@ -226,12 +239,16 @@ class Fetcher:
             if partition.generation == generation:
                 partition.high_watermark = int(part.high_watermark)
                 partition.log_start_offset = int(part.log_start_offset)
-            self.buffer.put(partition, generation, part.records)
+                partition.last_stable_offset = int(part.last_stable_offset)
+            aborted = [
+                (int(row.first_offset), int(row.producer_id)) for row in part.aborted_transactions or ()
+            ]
+            self.buffer.put(partition, generation, part.records, aborted)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE and self.reset is not None:
             with self.buffer.lock:
                 if partition.generation != generation:
                     return
-                if partition.batches or partition.cursor < len(partition.records):
+                if partition.batches:
                     # What is buffered is still good: look again when the caller has had it.
                     partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
                 else:
@@ -283,7 +300,7 @@ class Fetcher:
     async def _find_positions(self, asked: list[tuple[Partition, int]]) -> None:
         times = {partition.tp: partition.reset for partition, _ in asked if partition.reset is not None}
         try:
-            found = await list_offsets(self.cluster, times)
+            found = await list_offsets(self.cluster, times, isolation_level=self.isolation_level)
         except KafkaError as error:
             self._fetch_failed(asked, error)
             return
