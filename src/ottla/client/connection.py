@@ -325,16 +325,6 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._size_buffers(transport.get_extra_info("socket"))
-
-    def _size_buffers(self, connected: Any) -> None:
-        for name, option in (
-            ("send_buffer_bytes", socket.SO_SNDBUF),
-            ("receive_buffer_bytes", socket.SO_RCVBUF),
-        ):
-            size_bytes = getattr(self.settings, name, 0)
-            if size_bytes and connected is not None:
-                connected.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def data_received(self, data: bytes) -> None:
         if self._stage == "first request":
