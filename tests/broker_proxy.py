@@ -273,7 +273,7 @@ def refuse_produces(proxy: Proxy, code: int, times: int = 1) -> None:
         start = 10 + max(int.from_bytes(frame[8:10], "big", signed=True), 0) + (version >= 9)
         topics = [
             {
-                ("topic_id" if version >= 13 else "name"): topic.topic_id if version >= 13 else topic.name,
+                **({"topic_id": topic.topic_id.bytes} if version >= 13 else {"name": topic.name}),
                 "partition_responses": [
                     {"index": part.index, "error_code": code, "base_offset": -1}
                     for part in topic.partition_data

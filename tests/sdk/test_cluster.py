@@ -12,7 +12,7 @@ from tests.cluster.topics import controller_first, lead_by_preference, new_topic
 from tests.sdk.members import Member, wait_shared
 from tests.sdk.reading import PATIENCE_S, eventually, within
 
-QUICKLY: dict[str, Any] = {"retry_backoff_ms": 10, "retry_backoff_max_ms": 100}
+QUICKLY: dict[str, Any] = {"retry_backoff_ms": 10, "retry_backoff_max_ms": 100, "request_timeout_ms": 3_000}
 
 
 class Flow:

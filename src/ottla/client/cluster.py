@@ -2,7 +2,8 @@
 
 Connections are pooled by address, so that the bootstrap connection goes on serving when the broker advertises the same
 address. A lane is a connection of its own for requests that may be held by the broker (fetches), because answers on
-one connection come in order. Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers
+one connection come in order. What any broker can answer is asked of the least busy, and of the next one too if that takes long.
+Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers
 callers and backs off) and every `metadata_max_age_ms`. Producer, consumer and admin each own one `Cluster`.
 """
 
@@ -10,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import (
@@ -29,6 +31,10 @@ from ottla.model.errors import ErrorCode
 
 METADATA = 3
 GOODBYE_S_MAX = 2.0
+#: How long one broker is waited for before another is asked as well.
+HEDGE_S = 1.0
+
+Result = TypeVar("Result")
 
 Address = tuple[str, int]
 
@@ -82,12 +88,11 @@ class Cluster:
     async def refresh(self, topics: Iterable[str] | None) -> Metadata:
         """Ask any broker for these topics (None: all of them) and merge the answer."""
         names = None if topics is None else list(topics)
-        connection = await self.any_connection()
         body: Body = {
             "topics": None if names is None else [{"name": name} for name in names],
             "allow_auto_topic_creation": self._create_topics,
         }
-        response = await connection.request(METADATA, body)
+        response = await self.ask_any(METADATA, body)
         self.metadata = self.metadata.merged(response, complete=names is None)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -184,21 +189,58 @@ class Cluster:
 
     async def any_connection(self) -> BrokerConnection:
         """An open connection, else one to a known broker, else to a bootstrap address."""
-        for (_, lane), connection in self._connections.items():
-            if connection.open_now and not lane:
-                return connection
-        known = [(node.host, node.port) for node in self.metadata.nodes.values()]
-        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
-        random.shuffle(addresses)
+        return await self._any(self._reach_main)
+
+    async def ask_any(self, api_key: int, body: Body) -> Any:
+        """The answer of whichever broker gives one first."""
+
+        async def ask(address: Address) -> Any:
+            return await (await self._reach_main(address)).request(api_key, body)
+
+        return await self._any(ask)
+
+    async def _reach_main(self, address: Address) -> BrokerConnection:
+        return await self._reach(address, "")
+
+    def _by_load(self) -> list[Address]:
+        """Where to ask what anybody knows: those that are connected, the least busy first; then the others, as chance has it."""
+        load = {
+            address: connection.pending
+            for (address, lane), connection in self._connections.items()
+            if connection.open_now and not lane
+        }
+        known = ((node.host, node.port) for node in self.metadata.nodes.values())
+        others = [each for each in dict.fromkeys([*known, *self._bootstrap]) if each not in load]
+        random.shuffle(others)
+        return [*sorted(load, key=load.__getitem__), *others]
+
+    async def _any(self, attempt: Callable[[Address], Coroutine[Any, Any, Result]]) -> Result:
+        """Try brokers until one attempt succeeds: the next begins when one has failed, or has taken `HEDGE_S`.
+
+        A broker may stand still while its connections stay open; nobody shall wait for that one while others live.
+        """
+        left = deque(self._by_load())
+        running: set[asyncio.Task[Result]] = set()
         failures: list[KafkaError] = []
-        for address in addresses:
-            try:
-                return await self._reach(address, "")
-            except AuthenticationFailed:
-                # The others would say the same, and count it against the user.
-                raise
-            except KafkaError as error:
-                failures.append(error)
+        try:
+            while left or running:
+                if left:
+                    running.add(asyncio.get_running_loop().create_task(attempt(left.popleft())))
+                done, running = await asyncio.wait(
+                    running, timeout=HEDGE_S if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    try:
+                        return task.result()
+                    except AuthenticationFailed:
+                        # The others would say the same, and count it against the user.
+                        raise
+                    except KafkaError as error:
+                        failures.append(error)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
         if len(failures) == 1:
             raise failures[0]
         raise BrokerUnreachable(
