@@ -147,6 +147,8 @@ def test_read_committed_sees_no_aborted_record_and_none_of_an_open_transaction(a
         assert consumer.poll(500) == {}
         # It stands before the open transaction, past the markers of those that ended.
         assert consumer.position(tp) == end - 1
+        consumer.seek_to_end()
+        assert consumer.position(tp) == end - 1
         two.abort_transaction(30)
         deadline = time.monotonic() + PATIENCE_MS / 1000
         while consumer.position(tp) < end + 1:
@@ -211,6 +213,25 @@ def test_many_partitions_through_small_buffers(address: str) -> None:
         records += taken(consumer, 100)
     places = sorted((record.partition, record.offset) for record in records)
     assert places == [(partition, offset) for partition in range(40) for offset in range(100)]
+
+
+def test_a_caller_that_is_slow_with_one_partition_still_gets_the_others(address: str) -> None:
+    topic = made(address, 2)
+    # One batch that fills the buffer until its last record is taken.
+    written(address, topic, [b"x" * 100] * 500, **{"linger.ms": 1000, "batch.num.messages": 500})
+    with ottla.Consumer(address, auto_offset_reset="earliest", max_partition_fetch_bytes=1000) as consumer:
+        consumer.assign(consumer.partitions_for(topic))
+        assert next(iter(consumer.poll(PATIENCE_MS, 1))).partition == 0
+        producer = confluent_kafka.Producer({"bootstrap.servers": address, "log_level": 0})
+        producer.produce(topic, b"other", partition=1)
+        assert producer.flush(30) == 0
+        for _ in range(300):
+            polled = consumer.poll(PATIENCE_MS, 1)
+            if TopicPartition(topic, 1) in polled:
+                break
+            time.sleep(0.05)  # the slow caller's work
+        else:
+            pytest.fail("the other partition's record did not come")
 
 
 def test_a_record_larger_than_a_fetch_comes_all_the_same(address: str) -> None:

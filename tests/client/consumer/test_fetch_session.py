@@ -72,8 +72,9 @@ def test_a_request_names_what_is_new_and_what_is_to_be_forgotten() -> None:
     session = begun()
     asking = session.ask(places(b=7), IDS)
     settings = Consuming(isolation_level="read_committed", client_rack="r1", fetch_max_bytes=1000)
-    body = request_body(asking, IDS, session, settings, room_bytes=300)
-    assert (body["isolation_level"], body["rack_id"], body["max_bytes"]) == (1, "r1", 300)
+    body = request_body(asking, IDS, session, settings, room_bytes=300, wait_ms=70)
+    assert (body["isolation_level"], body["rack_id"]) == (1, "r1")
+    assert (body["max_bytes"], body["max_wait"]) == (300, 70)
     assert body["forgotten_topics_data"] == [{"topic": "t", "topic_id": IDS["t"], "partitions": [0]}]
     ((row,),) = [topic["partitions"] for topic in body["topics"]]
     assert (row["partition"], row["fetch_offset"]) == (1, 7)
