@@ -6,7 +6,13 @@ Every error says what failed, where (broker, topic, partition), the protocol's c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ottla.model.errors import ErrorCode
+
+
+#: How many refusals of a request for many things the text of the error lists; all are in its `errors`.
+TOLD_MAX = 10
 
 
 class KafkaError(Exception):
@@ -148,6 +154,27 @@ class TransactionMisused(KafkaError):
 
 class ClientClosed(KafkaError):
     """The client was used after `close()`."""
+
+
+class SeveralFailed(KafkaError):
+    """Of several things asked for at once some were refused: `errors` tells each by its name. What it does not name was done."""
+
+    def __init__(self, errors: Mapping[str, KafkaError], asked: int, what: str) -> None:
+        each = list(errors.values())
+        codes = {error.code for error in each}
+        told = "; ".join(error.message for error in each[:TOLD_MAX])
+        more = f"; and {len(each) - TOLD_MAX} more" if len(each) > TOLD_MAX else ""
+        super().__init__(
+            f"{what}: {len(errors)} of {asked} failed: {told}{more}",
+            code=codes.pop() if len(codes) == 1 else None,
+            broker=each[0].broker,
+            advice=next((error.advice for error in each if error.advice), None),
+        )
+        self.errors = dict(errors)
+
+    @property
+    def retriable(self) -> bool:
+        return all(error.retriable for error in self.errors.values())
 
 
 class SettingError(ValueError):
