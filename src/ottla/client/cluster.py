@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ottla.client.backoff import backoff_ms
@@ -82,6 +82,17 @@ class Cluster:
             "topics": None if names is None else [{"name": name} for name in names],
             "allow_auto_topic_creation": self._create_topics,
         }
+        return await self._ask_metadata(body, complete=names is None)
+
+    async def refresh_ids(self, topic_ids: Iterable[bytes]) -> Metadata:
+        """Ask any broker which topics have these ids, and merge the answer; it stays silent about ids that nobody has."""
+        body: Body = {
+            "topics": [{"name": None, "topic_id": topic_id} for topic_id in topic_ids],
+            "allow_auto_topic_creation": False,
+        }
+        return await self._ask_metadata(body, complete=False)
+
+    async def _ask_metadata(self, body: Body, *, complete: bool) -> Metadata:
         for asked in range(1, ASKED_MAX + 1):
             connection = await self.any_connection()
             try:
@@ -96,7 +107,7 @@ class Cluster:
             # KIP-1102: what is known of the brokers leads astray.
             self.metadata = self.metadata.without_brokers()
             self.pool.drop_all()
-        self.metadata = self.metadata.merged(response, complete=names is None)
+        self.metadata = self.metadata.merged(response, complete=complete)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return self.metadata
@@ -138,6 +149,21 @@ class Cluster:
                     )
                 raise refused(code, f"topic {name!r}", topic=name)
             await asyncio.sleep(wait_s)
+
+    def hint(
+        self,
+        topic: str,
+        partition: int,
+        leader: int,
+        leader_epoch: int,
+        nodes: Mapping[int, tuple[str, int, str | None]],
+    ) -> bool:
+        """Take over what a refused request told of a partition's leader (KIP-951); whether that was news."""
+        known = {node_id: Node(node_id, *where) for node_id, where in nodes.items()}
+        newer = self.metadata.with_leader(topic, partition, leader, leader_epoch, known)
+        if newer is not None:
+            self.metadata = newer
+        return newer is not None
 
     def watch(self, topics: Iterable[str]) -> None:
         """Keep these topics in every refresh from now on."""

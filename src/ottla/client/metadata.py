@@ -142,6 +142,19 @@ class Metadata:
             errors=errors,
         )
 
+    def with_leader(
+        self, topic: str, partition: int, leader: int, leader_epoch: int, nodes: Mapping[int, Node]
+    ) -> Metadata | None:
+        """The metadata with what a refused request told of a partition's leader (KIP-951); None when that is no news."""
+        known = self.topics.get(topic)
+        before = None if known is None else known.partitions.get(partition)
+        all_nodes = {**self.nodes, **nodes}
+        if known is None or before is None or leader_epoch <= before.leader_epoch or leader not in all_nodes:
+            return None
+        moved = replace(before, leader=leader, leader_epoch=leader_epoch)
+        info = replace(known, partitions={**known.partitions, partition: moved})
+        return replace(self, nodes=all_nodes, topics={**self.topics, topic: info})
+
     def _newer(self, name: str, row: Any) -> TopicInfo:
         topic_id = row.topic_id.bytes if row.topic_id is not None else None
         before = self.topics.get(name)

@@ -21,6 +21,7 @@ MAX_TIMESTAMP = -3
 #: The first that is on the leader's own disk, and the last that is in tiered storage (KIP-405, KIP-1005).
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 METADATA_TIMEOUT_MS = 30_000
 
 
@@ -32,7 +33,11 @@ class OffsetAndTime(NamedTuple):
 
 
 async def list_offsets(
-    cluster: Cluster, times: Mapping[TopicPartition, int], *, attempts_max: int = 8, isolation_level: int = 0
+    cluster: Cluster,
+    times: Mapping[TopicPartition, int],
+    *,
+    attempts_max: int = 8,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTime]:
     """For each partition the offset for a time in ms, or for `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
 
