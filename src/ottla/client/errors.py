@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from ottla.model.errors import ErrorCode
 
-
 #: How many refusals of a request for many things the text of the error lists; all are in its `errors`.
 TOLD_MAX = 10
 
