@@ -1,8 +1,8 @@
 """The cluster as one client reaches it: bootstrap, metadata kept fresh, and the way to each broker.
 
-Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers callers and backs off) and every `metadata_max_age_ms`. Any
-broker may be asked: one that is connected, else one that is known, else a bootstrap address (KIP-899), so that a client outlives the
-replacement of all brokers. Failures that nobody hears of, since the client goes on trying, are told on the logger `ottla.client`. Producer,
+Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers callers and backs off) and every `metadata_max_age_ms`. What any broker
+can answer is asked of the least busy that is connected, else of one that is known, else of a bootstrap address (KIP-899), so that a client outlives
+the replacement of all brokers; and of the next one too if that takes long. Failures that nobody hears of, since the client goes on trying, are told on the logger `ottla.client`. Producer,
 consumer and admin each own one `Cluster`.
 """
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from ottla.client.backoff import backoff_ms
 from ottla.client.complaints import Complaints
@@ -36,6 +37,10 @@ __all__ = ["Address", "Cluster", "backoff_ms"]
 METADATA = 3
 #: How many brokers are asked for metadata, one after the other, when connections break under the question.
 ASKED_MAX: Final = 3
+#: How long one broker is waited for before another is asked as well.
+HEDGE_S: Final = 1.0
+
+Result = TypeVar("Result")
 
 _LOGGER: Final = logging.getLogger("ottla.client")
 
@@ -94,11 +99,10 @@ class Cluster:
 
     async def _ask_metadata(self, body: Body, *, complete: bool) -> Metadata:
         for asked in range(1, ASKED_MAX + 1):
-            connection = await self.any_connection()
             try:
-                response = await connection.request(METADATA, body)
+                response = await self.ask_any(METADATA, body)
             except (ConnectionLost, RequestTimedOut):
-                # That one is closed now: another may answer.
+                # That one is closed now, and opened anew it may answer.
                 if asked == ASKED_MAX or not self._started:
                     raise
                 continue
@@ -251,21 +255,52 @@ class Cluster:
 
     async def any_connection(self) -> BrokerConnection:
         """An open connection, else one to a known broker, else to a bootstrap address."""
-        found = self.pool.any_open()
-        if found is not None:
-            return found
-        known = [(node.host, node.port) for node in self.metadata.nodes.values()]
-        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
-        random.shuffle(addresses)
+        return await self._any(self.pool.reach)
+
+    async def ask_any(self, api_key: int, body: Body) -> Any:
+        """The answer of whichever broker gives one first."""
+
+        async def ask(address: Address) -> Any:
+            return await (await self.pool.reach(address)).request(api_key, body)
+
+        return await self._any(ask)
+
+    def _by_load(self) -> list[Address]:
+        """Where to ask what anybody knows: those that are connected, the least busy first; then the others, as chance has it."""
+        load = self.pool.loads()
+        known = ((node.host, node.port) for node in self.metadata.nodes.values())
+        others = [each for each in dict.fromkeys([*known, *self._bootstrap]) if each not in load]
+        random.shuffle(others)
+        return [*sorted(load, key=load.__getitem__), *self.pool.soonest_first(others)]
+
+    async def _any(self, attempt: Callable[[Address], Coroutine[Any, Any, Result]]) -> Result:
+        """Try brokers until one attempt succeeds: the next begins when one has failed, or has taken `HEDGE_S`.
+
+        A broker may stand still while its connections stay open; nobody shall wait for that one while others live.
+        """
+        addresses = self._by_load()
+        left = deque(addresses)
+        running: set[asyncio.Task[Result]] = set()
         failures: list[KafkaError] = []
-        for address in self.pool.soonest_first(addresses):
-            try:
-                return await self.pool.reach(address)
-            except AuthenticationFailed:
-                # The others would say the same, and count it against the user.
-                raise
-            except KafkaError as error:
-                failures.append(error)
+        try:
+            while left or running:
+                if left:
+                    running.add(asyncio.get_running_loop().create_task(attempt(left.popleft())))
+                done, running = await asyncio.wait(
+                    running, timeout=HEDGE_S if left else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    try:
+                        return task.result()
+                    except AuthenticationFailed:
+                        # The others would say the same, and count it against the user.
+                        raise
+                    except KafkaError as error:
+                        failures.append(error)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
         if len(failures) == 1:
             raise failures[0]
         raise BrokerUnreachable(

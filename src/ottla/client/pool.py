@@ -41,12 +41,13 @@ class Pool:
         connection = self._connections.get((address, lane))
         return connection if connection is not None and connection.open_now else None
 
-    def any_open(self) -> BrokerConnection | None:
-        """An open connection that no held request blocks."""
-        for (_, lane), connection in self._connections.items():
-            if connection.open_now and not lane:
-                return connection
-        return None
+    def loads(self) -> dict[Address, int]:
+        """How many requests each open connection that no held request blocks has to answer."""
+        return {
+            address: connection.pending
+            for (address, lane), connection in self._connections.items()
+            if connection.open_now and not lane
+        }
 
     def soonest_first(self, addresses: list[Address]) -> list[Address]:
         """Those that may be dialled now before those that must wait; among equals their order stays."""
