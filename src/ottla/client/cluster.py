@@ -296,7 +296,8 @@ class Cluster:
                         # The others would say the same, and count it against the user.
                         raise
                     except KafkaError as error:
-                        if error.broker in {address_text(*each) for each in self.pool.known_good}:
+                        worked = {address_text(*each) for each in self.pool.known_good}
+                        if isinstance(error, BrokerUnreachable) and error.broker in worked:
                             error.advice = DOWN
                         failures.append(error)
         finally:
