@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, usage_error
 from ottla.cli.text import Format, shown, time_ms, time_text
@@ -82,7 +83,7 @@ def consume(
 
     shape = Shape(keys, headers, timestamps, offsets, form, separator, as_json)
     count = 0
-    with Consumer(bootstrap, auto_offset_reset="earliest", client_id="ottla-cli") as consumer:
+    with Consumer(bootstrap, auto_offset_reset="earliest", **client_settings("ottla-cli")) as consumer:
         try:
             with stop.waiting():
                 _place(consumer, topic, partition, from_beginning, offset, start)
