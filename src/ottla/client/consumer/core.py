@@ -18,7 +18,7 @@ from ottla.client.consumer.commits import OUT_ADVICE, GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.consumer.fetcher import Fetcher, fetch_buffer
 from ottla.client.consumer.group import Group
-from ottla.client.consumer.plans import Callback, Plan, perform_async
+from ottla.client.consumer.plans import Callback, Plan, StoreCall, perform_async
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit, Progress
 from ottla.client.consumer.settings import ConsumerSettings, Consuming
 from ottla.client.consumer.subscription import Callback as OnPartitions
@@ -86,6 +86,8 @@ class AsyncConsumer:
             yield from self._unsubscribing(timeout)
         finally:
             yield self._shut()
+            if self.settings.offset_store is not None:
+                yield StoreCall(self.settings.offset_store.close)
 
     async def _shut(self) -> None:
         await self.progress.finish(0)
