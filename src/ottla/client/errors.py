@@ -118,6 +118,14 @@ class OffsetOutOfRange(KafkaError):
     """The position asked for is not in the log, and `auto_offset_reset` is `none`."""
 
 
+class LogTruncated(KafkaError):
+    """Records that were read are gone: a replica without them was elected leader. `offset` is where the log differs."""
+
+    def __init__(self, message: str, *, offset: int, topic: str, partition: int, advice: str) -> None:
+        super().__init__(message, topic=topic, partition=partition, advice=advice)
+        self.offset = offset
+
+
 class CorruptBatch(KafkaError):
     """Fetched bytes are no valid record batch."""
 

@@ -14,6 +14,7 @@ from typing import TypeVar, Unpack
 from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.core import ITERATION_POLL_MS, AsyncConsumer, now_ms
 from ottla.client.consumer.fetched import ConsumerRecord
+from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.consumer.plans import Plan, perform
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit
 from ottla.client.consumer.settings import ConsumerSettings
@@ -173,6 +174,10 @@ class Consumer(Blocking):
         finally:
             core.poll_ends()
 
+    def metrics(self) -> ConsumerMetrics:
+        """What was read so far, and how fast."""
+        return self._core.metrics()
+
     def batches(
         self, timeout_ms: float = ITERATION_POLL_MS
     ) -> Iterator[dict[TopicPartition, list[ConsumerRecord]]]:
@@ -208,9 +213,8 @@ class Consumer(Blocking):
         self._close(None, commits=kind is None)
 
     def _close(self, timeout: float | None, *, commits: bool) -> None:
-        if self._closed:
+        if not self._closes():
             return
-        self._closed = True
         try:
             self._perform(self._core.closing(timeout, commits=commits))
         finally:

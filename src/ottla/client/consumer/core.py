@@ -18,6 +18,7 @@ from ottla.client.consumer.commits import OUT_ADVICE, GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.consumer.fetcher import Fetcher, fetch_buffer
 from ottla.client.consumer.group import Group
+from ottla.client.consumer.metrics import ConsumerMetrics, consumer_metrics
 from ottla.client.consumer.plans import Callback, Plan, StoreCall, perform_async
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit, Progress
 from ottla.client.consumer.settings import ConsumerSettings, Consuming
@@ -459,6 +460,10 @@ class AsyncConsumer:
             return self.buffer.take_columns(max_records)
         finally:
             self._pump_if_room()
+
+    def metrics(self) -> ConsumerMetrics:
+        """What was read so far, and how fast."""
+        return consumer_metrics(self.fetcher)
 
     def _pump_if_room(self) -> None:
         # To wake the loop costs a system call and the interpreter's lock: only when there is something to fetch.

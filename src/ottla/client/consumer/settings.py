@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 from ottla.client.consumer.assignors.names import Strategy, assignors_of
 from ottla.client.consumer.decoding import RECORD_DECODERS, RecordDecoder
 from ottla.client.consumer.poison import ON_POISON, OnPoison
+from ottla.client.consumer.resets import reset_timestamp
 from ottla.client.consumer.stores.store import OffsetStore
 from ottla.client.errors import SettingError
 from ottla.client.serialization import Deserializer, Name, deserializer_of
@@ -16,12 +17,12 @@ from ottla.client.settings import Client, ClientSettings
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
-OffsetReset = Literal["earliest", "latest", "none"]
 GroupProtocol = Literal["classic", "consumer"]
 Strategies: TypeAlias = Strategy | Sequence[Strategy]
 
 GROUP_PROTOCOLS: tuple[GroupProtocol, ...] = ("classic", "consumer")
-OFFSET_RESETS: tuple[OffsetReset, ...] = ("earliest", "latest", "none")
+#: A name, or `by_duration:` and a duration.
+OffsetReset: TypeAlias = Literal["earliest", "latest", "none"] | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,12 +56,12 @@ class Consuming(Client):
 
     def __post_init__(self) -> None:
         Client.__post_init__(self)
-        one_of("auto_offset_reset", self.auto_offset_reset, OFFSET_RESETS)
         one_of("group_protocol", self.group_protocol, GROUP_PROTOCOLS)
         for name in ("group_id", "group_instance_id", "group_remote_assignor"):
             if getattr(self, name) == "":
                 raise SettingError(f"{name} must be a name or None, not empty")
         self._check_group()
+        reset_timestamp(self.auto_offset_reset, 0)
         if self.max_poll_records < 1:
             raise SettingError("max_poll_records must be 1 or more")
         self._check_reading()
