@@ -62,6 +62,8 @@ class AsyncConsumer(OffsetQueries):
         self.progress = Progress(self.buffer, settings, self._group_id, self._interceptors.on_commit)
         self.progress.notify = self.notify
         self._is_woken = False
+        #: From the call of close on nobody polls; callbacks of its last rebalance still commit.
+        self._is_closing = False
         self._is_closed = False
 
     async def __aenter__(self) -> AsyncConsumer:
@@ -81,14 +83,16 @@ class AsyncConsumer(OffsetQueries):
 
     def closing(self, timeout: float | None = None, *, commits: bool = True) -> Plan[None]:
         """The plan of `close`. After an exception nothing is committed: what was handed out last may not have been worked on."""
-        if self._is_closed:
+        if self._is_closing:
             return
-        self._is_closed = True
+        self._is_closing = True
+        self.notify()
         if not commits:
             self.progress.stop()
         try:
             yield from self._unsubscribing(timeout)
         finally:
+            self._is_closed = True
             yield self._shut()
             self._interceptors.close()
             if self.settings.offset_store is not None:
@@ -359,14 +363,14 @@ class AsyncConsumer(OffsetQueries):
         group = self.group
         return (
             self._is_woken
-            or self._is_closed
+            or self._is_closing
             or (group is not None and group.due)
             or self.progress.due(now_ms())
         )
 
     def work(self) -> Plan[None]:
         """What a poll does before it takes records: the steps of a rebalance, commits whose time has come, bad news."""
-        self._check_open()
+        self._check_open(self._is_closing)
         if self._is_woken:
             self._is_woken = False
             raise WakeupError("wakeup() was called")
@@ -403,8 +407,8 @@ class AsyncConsumer(OffsetQueries):
                 self._begin_partitions(sorted(step.after), {})
             yield group.end_step()
 
-    def _check_open(self) -> None:
-        if self._is_closed:
+    def _check_open(self, is_closing: bool = False) -> None:
+        if self._is_closed or is_closing:
             raise ClientClosed("this consumer is closed", advice="Make a new one")
 
     def take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
