@@ -178,10 +178,10 @@ class AsyncConsumer(OffsetQueries):
 
     def _unsubscribing(self, timeout: float | None) -> Plan[None]:
         group = self.group
-        timeout_ms = self.settings.request_timeout_ms if timeout is None else timeout * 1000
+        deadline_ms = now_ms() + (self.settings.request_timeout_ms if timeout is None else timeout * 1000)
         try:
             if self.buffer.partitions:
-                yield from self.progress.commit_last(self._offsets)
+                yield from self.progress.commit_last(self._offsets, deadline_ms - now_ms())
                 callback = None if group is None else group.subscription.callback("revoke")
                 owned = sorted(self.buffer.partitions)
                 if callback is not None:
@@ -191,7 +191,7 @@ class AsyncConsumer(OffsetQueries):
             self.progress.stop()
             self.progress.iteration = None
             if group is not None:
-                yield group.leave(timeout_ms)
+                yield group.leave(max(deadline_ms - now_ms(), 0))
                 self.group = None
 
     def subscription(self) -> frozenset[str]:
@@ -387,7 +387,7 @@ class AsyncConsumer(OffsetQueries):
         if step is None:
             return
         if step.kind == "revoke":
-            yield from self.progress.commit_last(self._offsets)
+            yield from self.progress.commit_last(self._offsets, self.settings.request_timeout_ms)
         kept: Mapping[TopicPartition, int] = {}
         if step.kind == "assign" and step.partitions and self.settings.offset_store is not None:
             kept = yield self.progress.load(step.partitions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -18,8 +19,9 @@ from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
 from ottla.client.consumer.plans import Callback, Plan, StoreCall
 from ottla.client.consumer.settings import Consuming
-from ottla.client.errors import KafkaError
+from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
+from ottla.model.errors import ErrorCode
 
 log = logging.getLogger("ottla.consumer")
 
@@ -132,12 +134,12 @@ class Progress:
             elif wanted and offsets is not None:
                 yield self._commit_soon(offsets, wanted, self._tell_auto)
 
-    def commit_last(self, offsets: GroupOffsets | None) -> Plan[None]:
+    def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float) -> Plan[None]:
         """The automatic commit before partitions go; a failure is told in the log, because they go all the same."""
         if not self.is_automatic:
             return
         try:
-            yield from self.commit(self._unkept(), offsets)
+            yield from self.commit(self._unkept(), offsets, timeout_ms)
         except KafkaError as error:
             log.warning("group %s: the last commit failed: %s", self._group_id, error)
 
@@ -147,7 +149,9 @@ class Progress:
 
     # Commits by hand
 
-    def commit(self, given: Given | None, offsets: GroupOffsets | None) -> Plan[None]:
+    def commit(
+        self, given: Given | None, offsets: GroupOffsets | None, timeout_ms: float | None = None
+    ) -> Plan[None]:
         """Keep these offsets, or how far the caller is."""
         wanted = self.wanted(given)
         if not wanted:
@@ -156,7 +160,7 @@ class Progress:
             yield self._save(wanted)
             self._note(wanted)
         elif offsets is not None:
-            yield self._commit_in_turn(offsets, wanted)
+            yield self._commit_in_turn(offsets, wanted, timeout_ms)
 
     def commit_async(
         self, given: Given | None, offsets: GroupOffsets | None, on_commit: OnCommit | None
@@ -200,9 +204,23 @@ class Progress:
         assert self._store is not None
         return StoreCall(partial(self._store.load, self._group_id, list(partitions)))
 
-    async def _commit_in_turn(self, offsets: GroupOffsets, wanted: Committed) -> None:
-        async with self._lock:
-            await offsets.commit(wanted, self._settings.default_api_timeout_ms)
+    async def _commit_in_turn(
+        self, offsets: GroupOffsets, wanted: Committed, timeout_ms: float | None = None
+    ) -> None:
+        limit_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = time.monotonic() + limit_ms / 1000
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await self._lock.acquire()
+        except TimeoutError:
+            raise refused(
+                ErrorCode.REQUEST_TIMED_OUT, f"committing for group {self._group_id!r}",
+                message=f"the commit before it is not answered within {limit_ms:g} ms",
+            ) from None  # fmt: skip
+        try:
+            await offsets.commit(wanted, max(0.0, deadline - time.monotonic()) * 1000)
+        finally:
+            self._lock.release()
         self._note(wanted)
 
     async def _commit_soon(self, offsets: GroupOffsets, wanted: Committed, tell: OnCommit) -> None:
