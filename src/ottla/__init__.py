@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.client.admin.blocking import Admin
+    from ottla.client.consumer.assignors.assignor import Assignor
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.consumer.columns import Columns
     from ottla.client.consumer.poison import ConsumerRecord, PoisonRecord
-    from ottla.client.errors import KafkaError
-    from ottla.client.metadata import TopicPartition
+    from ottla.client.errors import CommitFailed, KafkaError, WakeupError
+    from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
     from ottla.client.producer.blocking import Producer
     from ottla.client.sasl.oauthbearer import OAuthToken
     from ottla.server.embedded import Broker
@@ -28,29 +29,39 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "Assignor",
     "Broker",
     "Columns",
+    "CommitFailed",
     "Consumer",
     "ConsumerRecord",
+    "GroupMetadata",
     "KafkaError",
     "OAuthToken",
+    "OffsetAndMetadata",
     "PoisonRecord",
     "Producer",
     "TopicPartition",
+    "WakeupError",
     "__version__",
 ]
 
 _HOMES = {
     "Admin": "ottla.client.admin.blocking",
+    "Assignor": "ottla.client.consumer.assignors.assignor",
     "Broker": "ottla.server.embedded",
     "Columns": "ottla.client.consumer.columns",
+    "CommitFailed": "ottla.client.errors",
     "Consumer": "ottla.client.consumer.blocking",
     "ConsumerRecord": "ottla.client.consumer.poison",
+    "GroupMetadata": "ottla.client.metadata",
     "KafkaError": "ottla.client.errors",
     "OAuthToken": "ottla.client.sasl.oauthbearer",
+    "OffsetAndMetadata": "ottla.client.metadata",
     "PoisonRecord": "ottla.client.consumer.poison",
     "Producer": "ottla.client.producer.blocking",
     "TopicPartition": "ottla.client.metadata",
+    "WakeupError": "ottla.client.errors",
 }
 
 
