@@ -34,6 +34,8 @@ INIT_PRODUCER_ID = 22
 PRODUCE_BY_NAME = 12
 #: The last version that wants partitions to be announced to the coordinator (KIP-890).
 PRODUCE_ANNOUNCED = 11
+#: The end of the transaction before is written within moments: try again soon.
+CONCURRENT_BACKOFF_MS = 20
 TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
 
 logger = logging.getLogger(__name__)
@@ -391,7 +393,10 @@ class Sender:
     def _failed(self, batches: list[Batch], error: KafkaError) -> None:
         now = now_ms()
         for batch in batches:
-            self._accumulator.fail(batch, error, now, backoff_ms(self._settings, batch.attempts + 1))
+            wait_ms = backoff_ms(self._settings, batch.attempts + 1)
+            if error.code == ErrorCode.CONCURRENT_TRANSACTIONS:
+                wait_ms = min(wait_ms, CONCURRENT_BACKOFF_MS)
+            self._accumulator.fail(batch, error, now, wait_ms)
         if error.retriable:
             self._cluster.refresh_soon()
         if self._transactions is not None:
