@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 import ssl
 from typing import Any, Final
 
@@ -31,6 +30,7 @@ from ottla.client.security import tls_failure
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
 from ottla.wire import decode, encode, schema
+from ottla.wire.fetched import FETCH, read_fetch_response
 from ottla.wire.frames import ClientConnection
 
 API_VERSIONS = 18
@@ -41,6 +41,9 @@ UNSUPPORTED_VERSION_BYTES = b"\x00\x23"
 TLS_ALERT: Final = b"\x15\x03"
 #: How long a peer may take to say good-bye in TLS.
 TLS_GOODBYE_S: Final = 1.0
+
+#: Answers that have a reader of their own, because the general one would copy much.
+READERS = {FETCH: read_fetch_response}
 
 Body = dict[str, Any]
 
@@ -225,6 +228,11 @@ class BrokerConnection(asyncio.Protocol):
     def pending(self) -> int:
         return len(self._pending)
 
+    @property
+    def requests(self) -> int:
+        """A number that changes with every request."""
+        return self._frames.next_correlation_id
+
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
 
@@ -326,16 +334,6 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._size_buffers(transport.get_extra_info("socket"))
-
-    def _size_buffers(self, connected: Any) -> None:
-        for name, option in (
-            ("send_buffer_bytes", socket.SO_SNDBUF),
-            ("receive_buffer_bytes", socket.SO_RCVBUF),
-        ):
-            size_bytes = getattr(self.settings, name, 0)
-            if size_bytes and connected is not None:
-                connected.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def data_received(self, data: bytes) -> None:
         if self._stage == "first request":
@@ -347,7 +345,7 @@ class BrokerConnection(asyncio.Protocol):
                     timer.cancel()
                 if api_key == API_VERSIONS and version and bytes(body[:2]) == UNSUPPORTED_VERSION_BYTES:
                     version = 0
-                response = decode.decode_response(api_key, version, body, 0)
+                response = READERS.get(api_key, decode.decode_response)(api_key, version, body, 0)
                 if not future.done():
                     future.set_result(response)
         except Exception as error:
