@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.consumer.columns import Columns
     from ottla.client.consumer.poison import ConsumerRecord, PoisonRecord
-    from ottla.client.errors import KafkaError
-    from ottla.client.metadata import TopicPartition
+    from ottla.client.errors import KafkaError, ProducerFenced, TransactionAbortable
+    from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
+    from ottla.client.producer.batches import RecordMetadata
     from ottla.client.producer.blocking import Producer
+    from ottla.client.producer.interceptors import ProducerRecord
     from ottla.client.sasl.oauthbearer import OAuthToken
     from ottla.server.embedded import Broker
 
@@ -32,11 +34,17 @@ __all__ = [
     "Columns",
     "Consumer",
     "ConsumerRecord",
+    "GroupMetadata",
     "KafkaError",
     "OAuthToken",
+    "OffsetAndMetadata",
     "PoisonRecord",
     "Producer",
+    "ProducerFenced",
+    "ProducerRecord",
+    "RecordMetadata",
     "TopicPartition",
+    "TransactionAbortable",
     "__version__",
 ]
 
@@ -46,11 +54,17 @@ _HOMES = {
     "Columns": "ottla.client.consumer.columns",
     "Consumer": "ottla.client.consumer.blocking",
     "ConsumerRecord": "ottla.client.consumer.poison",
+    "GroupMetadata": "ottla.client.metadata",
     "KafkaError": "ottla.client.errors",
     "OAuthToken": "ottla.client.sasl.oauthbearer",
+    "OffsetAndMetadata": "ottla.client.metadata",
     "PoisonRecord": "ottla.client.consumer.poison",
     "Producer": "ottla.client.producer.blocking",
+    "ProducerFenced": "ottla.client.errors",
+    "ProducerRecord": "ottla.client.producer.interceptors",
+    "RecordMetadata": "ottla.client.producer.batches",
     "TopicPartition": "ottla.client.metadata",
+    "TransactionAbortable": "ottla.client.errors",
 }
 
 

@@ -233,6 +233,11 @@ class BrokerConnection(asyncio.Protocol):
         """A number that changes with every request."""
         return self._frames.next_correlation_id
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What was written and has not left this machine: requests without answers (acks=0) are held back by it alone."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
 

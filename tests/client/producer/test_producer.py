@@ -1,7 +1,6 @@
 """The producer and ottla's broker, which is killed and started again here; what both servers have in common is in `behaviours.py`."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 import ottla
 from ottla.client.errors import BufferFull, ClientClosed, DeliveryTimedOut, KafkaError, TopicNotFound
+from ottla.client.producer.batches import RecordMetadata
 from ottla.client.producer.core import AsyncProducer
 from tests.client.producer.behaviours import *  # noqa: F403
 from tests.client.producer.behaviours import read_all
@@ -189,25 +189,45 @@ def test_without_retries_the_first_failure_is_the_last(start_broker: Callable[..
             broker.process.send_signal(signal.SIGCONT)
 
 
-def test_a_child_of_a_fork_is_told_to_make_its_own(ottla_address: str, topic: str) -> None:
-    with ottla.Producer(ottla_address) as producer:
-        producer.send(topic, b"parent", partition=0).result(30)
-        read, write = os.pipe()
-        child = os.fork()
-        if not child:
-            said = "nothing"
-            try:
-                producer.send(topic, b"child", partition=0)
-            except ClientClosed as error:
-                said = str(error)
-            producer.close()
-            os.write(write, said.encode())
-            os._exit(0)
-        os.close(write)
-        assert os.waitpid(child, 0)[1] == 0
-        with os.fdopen(read) as words:
-            assert "before a fork" in words.read()
-        assert producer.send(topic, b"parent", partition=0).result(30).offset == 1
+def test_a_callback_that_waits_for_its_own_producer_is_told_so(ottla_address: str, topic: str) -> None:
+    said: list[KafkaError] = []
+    with ottla.Producer(ottla_address, buffer_memory=1000, max_block_ms=600_000) as producer:
+
+        def wait(_metadata: RecordMetadata, _error: KafkaError | None) -> None:
+            for call in (
+                producer.flush,
+                lambda: [producer.send(topic, b"x" * 500, partition=1) for _ in range(3)],
+            ):
+                try:
+                    call()
+                except KafkaError as error:
+                    said.append(error)
+
+        producer.send(topic, b"v", partition=0, on_delivery=wait).result(30)
+    assert "own thread" in str(said[0])
+    assert isinstance(said[1], BufferFull)
+
+
+def test_without_acknowledgements_a_slow_broker_fills_the_buffer_and_not_the_memory(
+    start_broker: Callable[..., Any],
+) -> None:
+    broker = start_broker()
+    with ottla.Producer(
+        broker.address, acks=0, buffer_memory=2_000_000, max_block_ms=300, max_request_size=100_000
+    ) as producer:
+        producer.send("t", b"1").result(30)
+        broker.process.send_signal(signal.SIGSTOP)
+
+        def fill() -> None:
+            for _ in range(2000):
+                producer.send("t", b"x" * 50_000)
+
+        try:
+            with pytest.raises(BufferFull):
+                fill()
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+        producer.flush(30)
 
 
 def test_a_program_that_forgets_to_close_ends(ottla_address: str, topic: str) -> None:

@@ -126,7 +126,9 @@ CALLS: dict[str, Callable[[TransactionStates], object]] = {
     "begin": TransactionStates.begin,
     "commit": TransactionStates.commit,
     "abort": TransactionStates.abort,
-    "ended": lambda states: states.ended((7, 1)) if states.state in (State.COMMITTING, State.ABORTING) else None,
+    "ended": lambda states: (
+        states.ended((7, 1)) if states.state in (State.COMMITTING, State.ABORTING) else None
+    ),
     "admitted": lambda states: states.admitted(A),
     "batch failed": lambda states: states.batch_failed(BAD_RECORD, numbered=True),
     "batch fenced": lambda states: states.batch_failed(FENCED, numbered=True),

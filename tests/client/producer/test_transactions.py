@@ -7,6 +7,7 @@ import pytest
 
 import ottla
 from ottla.client.errors import KafkaError
+from ottla.client.producer import transactions
 from tests.client.producer.behaviours import read_all
 from tests.client.producer.transactional import *  # noqa: F403
 from tests.client.producer.transactional import committed
@@ -18,7 +19,7 @@ def address(ottla_address: str) -> str:
 
 
 def test_a_broker_killed_and_started_again_in_the_middle_keeps_all_or_nothing(
-    start_broker: Callable[..., Any], protocol: str
+    start_broker: Callable[..., Any],
 ) -> None:
     broker = start_broker()
     port, address = broker.port, broker.address
@@ -41,8 +42,9 @@ def test_a_broker_killed_and_started_again_in_the_middle_keeps_all_or_nothing(
 
 
 def test_a_coordinator_that_stays_away_is_given_up_after_max_block_ms(
-    start_broker: Callable[..., Any],
+    start_broker: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transactions, "IMPLICIT_LEVEL", 99)
     broker = start_broker()
     port = broker.port
     producer = ottla.Producer(broker.address, transactional_id="id", max_block_ms=500, retry_backoff_ms=20)

@@ -36,6 +36,7 @@ PRODUCE_BY_NAME = 12
 PRODUCE_ANNOUNCED = 11
 #: The end of the transaction before is written within moments: try again soon.
 CONCURRENT_BACKOFF_MS = 20
+UNSENT_WAIT_MS = 5
 TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
 
 logger = logging.getLogger(__name__)
@@ -231,11 +232,16 @@ class Sender:
 
     def _free(self, now: float, node_id: int) -> bool:
         link = self._link(node_id)
-        return (
-            link.in_flight < self._settings.max_in_flight_requests_per_connection
-            and link.not_before_ms <= now
-            and self._connection(node_id) is not None
-        )
+        if link.in_flight >= self._settings.max_in_flight_requests_per_connection or link.not_before_ms > now:
+            return False
+        connection = self._connection(node_id)
+        if connection is None:
+            return False
+        if connection.unsent_bytes > self._settings.max_request_size:
+            # Without acknowledgements nothing else bounds what a slow broker has coming.
+            link.not_before_ms = now + UNSENT_WAIT_MS
+            return False
+        return True
 
     def _admitted(self, tp: TopicPartition) -> bool:
         return self._transactions is None or self._transactions.states.admitted(tp)
