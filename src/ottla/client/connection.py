@@ -371,6 +371,8 @@ class BrokerConnection(asyncio.Protocol):
         )
 
     def connection_lost(self, error: Exception | None) -> None:
+        # It is closed already: aborting it as well would make asyncio tell of the loss twice.
+        self._transport = None
         reason = f": {error}" if error else ""
         advice = "The broker may have been stopped or restarted"
         if self._stage == "first request" and self._pending:

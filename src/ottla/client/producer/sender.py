@@ -119,7 +119,13 @@ class Sender:
         self._closing = True
         self._woken.set()
         if self._task is not None:
+            deadline_s = time.monotonic() + (
+                self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+            )
             await asyncio.wait([self._task], timeout=timeout_s)
+            # Records that nobody acknowledges are done when they are written; those that are not out yet would be lost.
+            while self._unsent_bytes() and time.monotonic() < deadline_s:
+                await asyncio.sleep(UNSENT_WAIT_MS / 1000)
             tasks = [self._task, self._asking, *(link.opening for link in self._links.values())]
             running = [task for task in tasks if task is not None]
             for task in running:
@@ -229,6 +235,10 @@ class Sender:
     def _connection(self, node_id: int) -> BrokerConnection | None:
         node = self._cluster.metadata.nodes.get(node_id)
         return None if node is None else self._cluster.connected(node)
+
+    def _unsent_bytes(self) -> int:
+        connections = map(self._connection, self._links)
+        return sum(connection.unsent_bytes for connection in connections if connection is not None)
 
     def _free(self, now: float, node_id: int) -> bool:
         link = self._link(node_id)
