@@ -17,7 +17,7 @@ from ottla.cli.progress import ProgressLine, percentile
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
-    from ottla.client.producer.accumulator import SendFuture
+    from ottla.client.producer.batches import SendFuture
     from ottla.client.producer.settings import Acks, Compression
 
 TOPIC = "ottla-bench"

@@ -15,7 +15,7 @@ from ottla.cli.outcome import CommandError, Stop, pairs, print_json, say, usage_
 from ottla.cli.text import Format, time_ms, typed
 
 if TYPE_CHECKING:
-    from ottla.client.producer.accumulator import SendFuture
+    from ottla.client.producer.batches import SendFuture
     from ottla.client.producer.settings import Acks, Compression
 
 #: How many unacknowledged messages are remembered before their outcome is looked at.

@@ -41,6 +41,8 @@ class BrokerConnection(asyncio.Protocol):
     def __init__(self, address: str, settings: Client) -> None:
         self.address = address
         self.versions: dict[int, tuple[int, int]] = {}
+        #: The features that the cluster has switched on (KIP-584), at which level.
+        self.features: dict[str, int] = {}
         self.settings = settings
         self._frames = ClientConnection(settings.client_id, RESPONSE_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
@@ -92,6 +94,8 @@ class BrokerConnection(asyncio.Protocol):
         self.versions = {
             int(row.api_key): (int(row.min_version), int(row.max_version)) for row in answer.api_keys
         }
+        features = getattr(answer, "finalized_features", ())
+        self.features = {str(row.name): int(row.max_version_level) for row in features}
 
     async def _request_versions(self, version: int, body: Body) -> Any:
         return await self._write(
@@ -191,6 +195,16 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._size_buffers(transport.get_extra_info("socket"))
+
+    def _size_buffers(self, connected: Any) -> None:
+        for name, option in (
+            ("send_buffer_bytes", socket.SO_SNDBUF),
+            ("receive_buffer_bytes", socket.SO_RCVBUF),
+        ):
+            size_bytes = getattr(self.settings, name, 0)
+            if size_bytes and connected is not None:
+                connected.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -122,6 +122,22 @@ class BufferFull(KafkaError):
     """`buffer_memory` stayed full for `max_block_ms`: records are made faster than they are acknowledged."""
 
 
+class SerializationError(KafkaError):
+    """A serializer could not make bytes of a key or a value, or a deserializer nothing of bytes; `__cause__` says why."""
+
+
+class ProducerFenced(KafkaError):
+    """Another producer has come under the transactional id, or the transaction took too long: this one is of no use any more."""
+
+
+class TransactionAbortable(KafkaError):
+    """The transaction can only be aborted; the producer goes on after that. What went wrong is `__cause__`."""
+
+
+class TransactionMisused(KafkaError):
+    """Called at the wrong moment: a `send` outside a transaction, a `begin` inside one."""
+
+
 class ClientClosed(KafkaError):
     """The client was used after `close()`."""
 
@@ -151,6 +167,9 @@ CLASSES: dict[ErrorCode, type[KafkaError]] = {
     ErrorCode.MESSAGE_TOO_LARGE: MessageTooLarge,
     ErrorCode.RECORD_LIST_TOO_LARGE: MessageTooLarge,
     ErrorCode.OFFSET_OUT_OF_RANGE: OffsetOutOfRange,
+    ErrorCode.PRODUCER_FENCED: ProducerFenced,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ProducerFenced,
+    ErrorCode.TRANSACTION_ABORTABLE: TransactionAbortable,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: NotAuthorized,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: NotAuthorized,
@@ -174,6 +193,11 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing of it is on its way: look with `ottla partition reassign --status`",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Look with `ottla txn list`",
     ErrorCode.INVALID_REGULAR_EXPRESSION: "It is an expression of RE2, and must match the whole of an id: orders-.*",
+    ErrorCode.PRODUCER_FENCED: "Another producer has come under its transactional id, or a transaction took longer than transaction_timeout_ms: make a new producer",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "Another producer has come under its transactional id, or a transaction took longer than transaction_timeout_ms: make a new producer",
+    ErrorCode.TRANSACTION_ABORTABLE: "abort() the transaction and try again",
+    ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Ask for no more than the broker's transaction.max.timeout.ms",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "The broker has lost records of this producer: look at its log",
     ErrorCode.NOT_CONTROLLER: "The cluster has no controller now: try again in a moment",
     ErrorCode.TOPIC_DELETION_DISABLED: "Set delete.topic.enable=true on the brokers",
     ErrorCode.UNSUPPORTED_VERSION: "Upgrade the older of client and broker",

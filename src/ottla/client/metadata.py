@@ -23,6 +23,23 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class OffsetAndMetadata(NamedTuple):
+    """The next offset that a group reads, with words of its own to it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """Who commits: a group, and the member of it, so that one that the group has gone on without is refused."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     id: int

@@ -1,341 +1,392 @@
-"""Records waiting to be sent: one queue of batches a partition, and the handle that `send` gives back.
+"""Records waiting to be sent, and batches on their way: what the producer holds in `buffer_memory`.
 
 It decides and does no I/O: callers hand it the time and ask which batches may leave. Any thread may append while the
 sender drains, under one lock; its condition also wakes whoever waits for an acknowledgement or for room, so that
-neither a batch nor a record needs a lock or an event of its own.
+neither a batch nor a record needs a lock or an event of its own. The order within a partition is `PartitionQueue`'s.
 
-Rules: a partition has at most one batch on its way, so that a retry never overtakes a later batch; a batch that was
-taken is never added to again; a batch that must be sent again goes back to the front of its queue.
+Rules: a batch that was taken is never added to again; every batch that was appended ends in `finish`, which gives its
+memory back; partitions take turns where a request has no room for all.
 """
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
-from ottla.client.errors import BufferFull, ClientClosed, DeliveryTimedOut, KafkaError
+from ottla.client.errors import BufferFull, ClientClosed, KafkaError
 from ottla.client.metadata import TopicPartition
+from ottla.client.producer.batches import (
+    Batch,
+    OnDelivery,
+    ProducerId,
+    SendFuture,
+    timed_out,
+)
+from ottla.client.producer.metrics import Counts
+from ottla.client.producer.partition_queue import PartitionQueue, Verdict
+from ottla.model.errors import ErrorCode
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.record import Record
 
-#: Lengths, deltas and attributes of a record, at most, beside its key, value and headers.
-RECORD_OVERHEAD_BYTES = 36
 
+class Limits(NamedTuple):
+    """The settings that the accumulator goes by. `bumps`: after a gap in a partition's sequence numbers the producer may go on
+    under the next epoch by itself (it has no transactional id)."""
 
-class RecordMetadata(NamedTuple):
-    """Where a record landed. `offset` is -1 when nobody told (acks=0, or a duplicate of a forgotten batch)."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp_ms: int
-
-
-class Batch:
-    """Records of one partition that travel together. The sender alone touches what is below `attempts`."""
-
-    __slots__ = (
-        "accumulator",
-        "append_time_ms",
-        "attempts",
-        "base_offset",
-        "callbacks",
-        "created_ms",
-        "done",
-        "encoded",
-        "error",
-        "last_error",
-        "not_before_ms",
-        "producer",
-        "records",
-        "sequence",
-        "size_bytes",
-        "tp",
-    )
-
-    def __init__(self, accumulator: Accumulator, tp: TopicPartition, created_ms: float) -> None:
-        self.accumulator = accumulator
-        self.tp = tp
-        self.records: list[Record] = []
-        self.size_bytes = HEADER_BYTES
-        self.created_ms = created_ms
-        self.done = False
-        self.base_offset = -1
-        self.append_time_ms = -1
-        self.error: KafkaError | None = None
-        self.callbacks: list[Callable[[], object]] = []
-        self.attempts = 0
-        self.not_before_ms = 0.0
-        self.encoded: bytes | None = None
-        self.last_error: KafkaError | None = None
-        self.producer: tuple[int, int] | None = None
-        self.sequence = -1
-
-
-class SendFuture:
-    """The outcome of one `send`: a handle on its batch, cheap enough to make for every record."""
-
-    __slots__ = ("_batch", "_index")
-
-    def __init__(self, batch: Batch, index: int) -> None:
-        self._batch = batch
-        self._index = index
-
-    def done(self) -> bool:
-        return self._batch.done
-
-    def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait (seconds) for the acknowledgement; raise what went wrong. Not for use on the event loop: await instead."""
-        error = self.exception(timeout)
-        if error is not None:
-            raise error
-        return self._metadata()
-
-    def exception(self, timeout: float | None = None) -> KafkaError | None:
-        batch = self._batch
-        if not batch.done:
-            condition = batch.accumulator.condition
-            with batch.accumulator.lock:
-                if not condition.wait_for(lambda: batch.done, timeout):
-                    raise TimeoutError(f"the record for {batch.tp} is not acknowledged after {timeout:g} s")
-        return batch.error
-
-    def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
-        """Call back when done, on the client's own thread (or at once, here, when it is done already)."""
-        self._batch.accumulator.when_done(self._batch, lambda: callback(self))
-
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        batch = self._batch
-        if not batch.done:
-            loop = asyncio.get_running_loop()
-            waiting: asyncio.Future[None] = loop.create_future()
-            self.add_done_callback(lambda _: loop.call_soon_threadsafe(_settle, waiting))
-            yield from waiting
-        if batch.error is not None:
-            raise batch.error
-        return self._metadata()
-
-    def _metadata(self) -> RecordMetadata:
-        batch = self._batch
-        offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
-        stamp = batch.append_time_ms if batch.append_time_ms >= 0 else batch.records[self._index].timestamp_ms
-        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, stamp)
-
-
-def _settle(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+    batch_bytes: int
+    buffer_bytes: int
+    request_bytes: int
+    linger_ms: float = 0
+    delivery_timeout_ms: float = 120_000
+    in_flight_max: int = 5
+    retries: int = (1 << 31) - 1
+    bumps: bool = True
 
 
 class Drained(NamedTuple):
-    """What a drain found: batches to send by leader, partitions without one, and when to look again."""
+    """What a drain found: batches to send by leader, partitions without one, partitions that are not admitted yet, brokers that
+    had something coming and were not free, and when to look again."""
 
     ready: dict[int, list[Batch]]
     leaderless: list[Batch]
+    outside: list[TopicPartition]
+    wanted: set[int]
     wait_ms: float | None
 
 
 class Accumulator:
-    def __init__(
-        self, *, batch_bytes: int, linger_ms: float, buffer_bytes: int, delivery_timeout_ms: float
-    ) -> None:
+    def __init__(self, limits: Limits, counts: Counts | None = None) -> None:
+        self.limits = limits
+        self.counts = Counts() if counts is None else counts
+        self.buffered_bytes = 0
+        #: A partition's producer id has no epochs left: the next one must be asked for.
+        self.exhausted = False
+        self._partitions: dict[TopicPartition, PartitionQueue] = {}
+        #: Those that have batches, the one that was served last at the end.
+        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        #: Told of each batch that fails for good, on the sender's thread.
+        self.on_failed: Callable[[Batch, KafkaError], None] | None = None
+        self._made = 0
+        self._flushing = 0
+        self._refusal: Callable[[], KafkaError] | None = None
+        self._closed = False
+        self._renew_lock()
+
+    def _renew_lock(self) -> None:
         # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
         # would leave the lock taken for ever.
         self.lock = threading.Lock()
         self.condition = threading.Condition(self.lock)
-        self.buffered_bytes = 0
-        self._batch_bytes = batch_bytes
-        self._linger_ms = linger_ms
-        self._buffer_bytes = buffer_bytes
-        self._delivery_timeout_ms = delivery_timeout_ms
-        self._queues: dict[TopicPartition, deque[Batch]] = {}
-        self._on_way: dict[TopicPartition, Batch] = {}
-        self._flushing = 0
-        self._closed = False
+        self._room: deque[tuple[int, Callable[[], object]]] = deque()
 
     # Any thread
 
     def append(
-        self, tp: TopicPartition, record: Record, size_bytes: int, now_ms: float
+        self,
+        tp: TopicPartition,
+        record: Record,
+        size_bytes: int,
+        now_ms: float,
+        callback: OnDelivery | None = None,
     ) -> tuple[SendFuture, bool] | None:
         """Add a record; also whether the sender should look now. None when there is no room."""
         with self.lock:
-            if self._closed:
-                raise ClientClosed("this producer is closed", advice="Make a new one")
-            if self.buffered_bytes + size_bytes > self._buffer_bytes and self.buffered_bytes:
+            if self._refusal is not None:
+                raise self._refusal()
+            if self.buffered_bytes + size_bytes > self.limits.buffer_bytes and self.buffered_bytes:
                 return None
             self.buffered_bytes += size_bytes
-            queue = self._queues.get(tp)
-            if queue is None:
-                queue = self._queues[tp] = deque()
-            batch = queue[-1] if queue else None
-            # A batch that was sent before is encoded and closed.
-            if (
-                batch is None
-                or batch.encoded is not None
-                or batch.size_bytes + size_bytes > self._batch_bytes
-            ):
-                batch = Batch(self, tp, now_ms)
-                queue.append(batch)
+            partition = self._busy.get(tp)
+            if partition is None:
+                partition = self._enter(tp)
+            batch_bytes = self.limits.batch_bytes
+            waiting = partition.waiting
+            batch = waiting[-1] if waiting else None
+            if batch is None or batch.closed or batch.size_bytes + size_bytes > batch_bytes:
+                self._made += 1
+                batch = Batch(self, tp, now_ms, self._made)
+                waiting.append(batch)
             batch.size_bytes += size_bytes
             records = batch.records
+            index = len(records)
             records.append(record)
-            index = len(records) - 1
-            return SendFuture(batch, index), index == 0 or batch.size_bytes >= self._batch_bytes
+            if callback is not None:
+                batch.callbacks.append((index, callback))
+            return SendFuture(batch, index), index == 0 or batch.size_bytes >= batch_bytes
+
+    def _enter(self, tp: TopicPartition) -> PartitionQueue:
+        partition = self._partitions.get(tp)
+        if partition is None:
+            partition = self._partitions[tp] = PartitionQueue(tp)
+        self._busy[tp] = partition
+        return partition
 
     def has_open_batch(self, tp: TopicPartition) -> bool:
         """Whether the next record for the partition would join a batch that has room."""
         with self.lock:
-            queue = self._queues.get(tp)
-            if not queue:
+            partition = self._busy.get(tp)
+            if partition is None or not partition.waiting:
                 return False
-            batch = queue[-1]
-            return batch.encoded is None and batch.size_bytes < self._batch_bytes
+            batch = partition.waiting[-1]
+            return not batch.closed and batch.size_bytes < self.limits.batch_bytes
 
-    def wait_for_room(self, size_bytes: int, timeout_s: float) -> None:
-        with self.lock:
-            if not self.condition.wait_for(
-                lambda: (
-                    self._closed
-                    or self.buffered_bytes + size_bytes <= self._buffer_bytes
-                    or not self.buffered_bytes
-                ),
-                timeout_s,
-            ):
-                raise buffer_full(timeout_s)
+    def _fits(self, size_bytes: int) -> bool:
+        return self.buffered_bytes + size_bytes <= self.limits.buffer_bytes or not self.buffered_bytes
 
-    def when_done(self, batch: Batch, callback: Callable[[], object]) -> None:
+    def wait_for_room(self, size_bytes: int, timeout_s: float) -> bool:
+        """Block until a record of that size fits, or will be refused; False if that did not come in time."""
         with self.lock:
-            if not batch.done:
-                batch.callbacks.append(callback)
+            return self.condition.wait_for(
+                lambda: self._refusal is not None or self._fits(size_bytes), timeout_s
+            )
+
+    def when_room(self, size_bytes: int, callback: Callable[[], object]) -> None:
+        """Call back, once, when a record of that size fits or will be refused; who came first hears first."""
+        with self.lock:
+            if self._refusal is None and not self._fits(size_bytes):
+                self._room.append((size_bytes, callback))
                 return
         callback()
 
-    def outstanding(self) -> list[Batch]:
-        """Every batch that is not acknowledged yet."""
+    def stop_waiting(self, callback: Callable[[], object]) -> None:
+        """Whoever gave this to `when_room` has given up."""
         with self.lock:
-            return [batch for queue in self._queues.values() for batch in queue] + list(self._on_way.values())
+            self._room = deque(each for each in self._room if each[1] is not callback)
+            told = self._made_room()
+        for each in told:
+            each()
 
-    def begin_flush(self) -> None:
+    def _made_room(self) -> list[Callable[[], object]]:
+        told = []
+        while self._room and (self._refusal is not None or self._fits(self._room[0][0])):
+            told.append(self._room.popleft()[1])
+        return told
+
+    def when_done(self, batch: Batch, index: int, callback: OnDelivery) -> None:
+        with self.lock:
+            if not batch.done:
+                batch.callbacks.append((index, callback))
+                return
+        batch.tell([(index, callback)])
+
+    def outstanding(self) -> list[Batch]:
+        """Every batch that is not resolved yet."""
+        with self.lock:
+            return [
+                batch
+                for partition in self._busy.values()
+                for batches in (partition.on_way, partition.waiting)
+                for batch in batches
+            ]
+
+    def begin_flush(self) -> list[Batch]:
+        """Let all leave without lingering, until `end_flush`; the batches to wait for."""
         with self.lock:
             self._flushing += 1
+        return list(
+            {id(whole): whole for whole in (each.parent or each for each in self.outstanding())}.values()
+        )
 
     def end_flush(self) -> None:
         with self.lock:
             self._flushing -= 1
 
+    def refuse(self, refusal: Callable[[], KafkaError] | None) -> None:
+        """From now on `append` raises what this makes; None lets records in again."""
+        with self.lock:
+            if not self._closed:
+                self._refusal = refusal
+            self.condition.notify_all()
+            told = self._made_room()
+        for callback in told:
+            callback()
+
     def close(self) -> None:
         """Refuse new records; what is queued leaves without lingering."""
+        self.refuse(lambda: ClientClosed("this producer is closed", advice="Make a new one"))
         with self.lock:
             self._closed = True
             self._flushing += 1
-            self.condition.notify_all()
 
-    # The sender
-
-    def drain(self, now_ms: float, leaders: Callable[[TopicPartition], int | None]) -> Drained:
-        """Take the batches that may leave now, one a partition. They count as on their way until `finish` or `retry`."""
-        ready: dict[int, list[Batch]] = {}
-        leaderless: list[Batch] = []
-        wait_ms: float | None = None
-        with self.lock:
-            for tp, queue in list(self._queues.items()):
-                if tp in self._on_way:
-                    continue
-                if not queue:
-                    del self._queues[tp]
-                    continue
-                batch = queue[0]
-                due_ms = self._due_ms(batch, len(queue) > 1) - now_ms
-                if due_ms > 0:
-                    wait_ms = due_ms if wait_ms is None else min(wait_ms, due_ms)
-                    continue
-                leader = leaders(tp)
-                if leader is None:
-                    leaderless.append(batch)
-                    continue
-                queue.popleft()
-                self._on_way[tp] = batch
-                ready.setdefault(leader, []).append(batch)
-        return Drained(ready, leaderless, wait_ms)
-
-    def _due_ms(self, batch: Batch, followed: bool) -> float:
-        if batch.attempts:
-            return batch.not_before_ms
-        if followed or self._flushing or batch.size_bytes >= self._batch_bytes:
-            return batch.not_before_ms
-        return max(batch.not_before_ms, batch.created_ms + self._linger_ms)
-
-    def expired(self, now_ms: float) -> list[Batch]:
-        """Take the queued batches that are past their delivery time; the caller fails them with `finish`."""
-        found: list[Batch] = []
-        with self.lock:
-            for queue in self._queues.values():
-                while queue and queue[0].created_ms + self._delivery_timeout_ms <= now_ms:
-                    found.append(queue.popleft())
-        return found
-
-    def next_expiry_ms(self) -> float | None:
-        with self.lock:
-            oldest = min((queue[0].created_ms for queue in self._queues.values() if queue), default=None)
-        return None if oldest is None else oldest + self._delivery_timeout_ms
-
-    def retry(self, batch: Batch, error: KafkaError, now_ms: float, backoff_ms: float) -> None:
-        """Put a batch back to the front of its partition; it leaves again after the back-off."""
-        with self.lock:
-            self._on_way.pop(batch.tp, None)
-            batch.attempts += 1
-            batch.last_error = error
-            batch.not_before_ms = now_ms + backoff_ms
-            self._queues.setdefault(batch.tp, deque()).appendleft(batch)
-
-    def fail_queued(self, batch: Batch, error: KafkaError) -> None:
-        """Fail a batch that is still in its queue."""
-        with self.lock:
-            queue = self._queues.get(batch.tp)
-            if queue is None or batch not in queue:
-                return
-            queue.remove(batch)
-        self.finish(batch, error)
-
-    def finish(
-        self, batch: Batch, error: KafkaError | None, base_offset: int = -1, append_time_ms: int = -1
-    ) -> None:
-        """The batch is acknowledged, or has failed for good."""
-        with self.lock:
-            if self._on_way.get(batch.tp) is batch:
-                del self._on_way[batch.tp]
-            self.buffered_bytes -= batch.size_bytes - HEADER_BYTES
-            batch.error = error
-            batch.base_offset = base_offset
-            batch.append_time_ms = append_time_ms
-            batch.encoded = None
-            batch.done = True
-            callbacks, batch.callbacks = batch.callbacks, []
-            self.condition.notify_all()
-        for callback in callbacks:
-            callback()
+    def forked(self) -> None:
+        """In the child of a fork: the sender is in the parent, and whoever held the lock with it."""
+        self._renew_lock()
+        self._closed = True
+        self._refusal = lambda: ClientClosed(
+            "this producer was made before a fork and belongs to the parent process",
+            advice="Make a new one in the child",
+        )
 
     @property
     def empty(self) -> bool:
         with self.lock:
-            return not self._on_way and not any(self._queues.values())
+            return not any(each.on_way or each.waiting for each in self._busy.values())
 
+    # The sender
 
-def timed_out(batch: Batch, delivery_timeout_ms: float) -> DeliveryTimedOut:
-    error = DeliveryTimedOut(
-        f"{len(batch.records)} record(s) for {batch.tp} were not acknowledged within "
-        f"{delivery_timeout_ms / 1000:g} s, after {batch.attempts} attempt(s)"
-        + (f"; the last said: {batch.last_error}" if batch.last_error else ""),
-        topic=batch.tp.topic,
-        partition=batch.tp.partition,
-        advice="Whether the broker has them is unknown" if batch.attempts else "They never left this client",
-    )
-    error.__cause__ = batch.last_error
-    return error
+    def drain(
+        self,
+        now_ms: float,
+        leaders: Callable[[TopicPartition], int | None],
+        *,
+        free: Callable[[int], bool] = lambda _node: True,
+        admitted: Callable[[TopicPartition], bool] = lambda _tp: True,
+        producer: ProducerId | None = None,
+    ) -> Drained:
+        """Take the batches that may leave now, one a partition. They are on their way until `finish` or `fail`."""
+        limits = self.limits
+        sizes: dict[int, int] = {}
+        found = Drained({}, [], [], set(), None)
+        wait_ms: float | None = None
+        with self.lock:
+            for tp, partition in list(self._busy.items()):
+                if not partition.waiting:
+                    if not partition.on_way:
+                        del self._busy[tp]
+                    continue
+                due_ms = partition.due_ms(
+                    linger_ms=limits.linger_ms,
+                    batch_bytes=limits.batch_bytes,
+                    hurry=self._flushing > 0,
+                    in_flight_max=limits.in_flight_max,
+                    producer=producer,
+                )
+                if due_ms is None:
+                    continue
+                if due_ms > now_ms:
+                    wait_ms = due_ms - now_ms if wait_ms is None else min(wait_ms, due_ms - now_ms)
+                    continue
+                batch = partition.waiting[0]
+                leader = leaders(tp)
+                if leader is None:
+                    found.leaderless.append(batch)
+                elif partition.on_way and partition.node != leader:
+                    continue
+                elif not free(leader):
+                    found.wanted.add(leader)
+                elif not admitted(tp):
+                    found.outside.append(tp)
+                elif leader in sizes and sizes[leader] + batch.size_bytes > limits.request_bytes:
+                    # It goes with the next request; until then the others that went have had their turn.
+                    wait_ms = 0
+                else:
+                    sizes[leader] = sizes.get(leader, 0) + batch.size_bytes
+                    found.ready.setdefault(leader, []).append(partition.take(leader, producer, now_ms))
+                    self._busy[tp] = self._busy.pop(tp)
+        return found._replace(wait_ms=wait_ms)
+
+    def expired(self, now_ms: float) -> list[Batch]:
+        """Fail the queued batches that are past their delivery time; those on their way end with their request."""
+        found: list[Batch] = []
+        with self.lock:
+            for partition in self._busy.values():
+                while partition.waiting and self._is_late(partition.waiting[0], now_ms):
+                    found.append(partition.waiting.popleft())
+        for batch in found:
+            self.finish(batch, timed_out(batch, self.limits.delivery_timeout_ms))
+        return found
+
+    def next_expiry_ms(self) -> float | None:
+        with self.lock:
+            oldest = min(
+                (each.waiting[0].created_ms for each in self._busy.values() if each.waiting), default=None
+            )
+        return None if oldest is None else oldest + self.limits.delivery_timeout_ms
+
+    def _is_late(self, batch: Batch, now_ms: float) -> bool:
+        return batch.created_ms + self.limits.delivery_timeout_ms <= now_ms
+
+    def unreachable(self, tps: Collection[TopicPartition], error: KafkaError) -> None:
+        """Their broker could not be reached: whoever expires for it shall say so."""
+        with self.lock:
+            for tp in tps:
+                partition = self._busy.get(tp)
+                if partition is not None and partition.waiting:
+                    partition.waiting[0].last_error = error
+
+    def fail(self, batch: Batch, error: KafkaError, now_ms: float, backoff_ms: float) -> bool:
+        """A batch on its way was not taken: it leaves again after the back-off (True), or has failed for good."""
+        with self.lock:
+            if batch.done:
+                return False
+            partition = self._partitions[batch.tp]
+            partition.resolved(batch)
+            verdict = partition.verdict(batch, error, bumps=self.limits.bumps)
+            late = self._is_late(batch, now_ms)
+            if error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1 and not late:
+                partition.put_back(batch.cut(), error, now_ms)
+                self.counts.splits += 1
+                return True
+            if verdict is not Verdict.FAILED and not late and batch.attempts < self.limits.retries:
+                if verdict is Verdict.AGAIN_WITH_A_NEW_NUMBER:
+                    if batch.producer == partition.identity:
+                        self._lost(partition, batch)
+                    partition.renumber(batch)
+                partition.put_back([batch], error, now_ms + backoff_ms)
+                return True
+        if verdict is not Verdict.FAILED and late:
+            batch.last_error = error
+            batch.attempts += 1
+            error = timed_out(batch, self.limits.delivery_timeout_ms)
+        self.finish(batch, error)
+        return False
+
+    def _lost(self, partition: PartitionQueue, batch: Batch) -> None:
+        if self.limits.bumps and not partition.lost(batch):
+            self.exhausted = True
+
+    def fail_waiting(self, error: KafkaError, tps: Collection[TopicPartition] | None = None) -> None:
+        """Fail the batches (of these partitions, or all) that are not on their way."""
+        found: list[Batch] = []
+        with self.lock:
+            for tp, partition in self._busy.items():
+                if tps is None or tp in tps:
+                    found += partition.waiting
+                    partition.waiting.clear()
+        for batch in found:
+            self.finish(batch, error)
+
+    def finish(
+        self,
+        batch: Batch,
+        error: KafkaError | None,
+        base_offset: int = -1,
+        append_time_ms: int = -1,
+        record_errors: dict[int, KafkaError] | None = None,
+    ) -> None:
+        """The batch is acknowledged, or has failed for good."""
+        callbacks: list[tuple[int, OnDelivery]] = []
+        whole = batch.parent or batch
+        with self.lock:
+            if batch.done:
+                return
+            partition = self._partitions[batch.tp]
+            partition.resolved(batch)
+            if error is None:
+                partition.acknowledged(batch)
+            else:
+                self._lost(partition, batch)
+            self.buffered_bytes -= batch.size_bytes - HEADER_BYTES
+            batch.error = error
+            batch.record_errors = record_errors or {}
+            batch.base_offset = base_offset
+            batch.append_time_ms = append_time_ms
+            batch.encoded = None
+            batch.done = True
+            if whole.parts is not None and all(part.done for part in whole.parts):
+                whole.done = True
+            if whole.done:
+                callbacks, whole.callbacks = whole.callbacks, []
+            self.condition.notify_all()
+            told = self._made_room()
+        self.counts.finished(batch, error)
+        if error is not None and self.on_failed is not None:
+            self.on_failed(batch, error)
+        for callback in told:
+            callback()
+        whole.tell(callbacks)
 
 
 def buffer_full(timeout_s: float) -> BufferFull:
@@ -343,25 +394,3 @@ def buffer_full(timeout_s: float) -> BufferFull:
         f"buffer_memory stayed full for {timeout_s:g} s",
         advice="Produce more slowly, raise buffer_memory, or find out why the brokers acknowledge so slowly",
     )
-
-
-def record_of(
-    value: bytes | None,
-    key: bytes | None,
-    headers: Mapping[str, bytes | None] | Any,
-    timestamp_ms: int,
-) -> tuple[Record, int]:
-    """A record and the most bytes that it takes in a batch."""
-    size_bytes = RECORD_OVERHEAD_BYTES
-    if value is not None:
-        size_bytes += len(value)
-    if key is not None:
-        size_bytes += len(key)
-    if not headers:
-        return Record(0, timestamp_ms, key, value), size_bytes
-    pairs = tuple(
-        headers.items() if isinstance(headers, Mapping) else ((name, content) for name, content in headers)
-    )
-    for name, content in pairs:
-        size_bytes += 4 * len(name) + (len(content) if content is not None else 0) + 10
-    return Record(0, timestamp_ms, key, value, pairs), size_bytes

@@ -6,13 +6,18 @@ threads may share one.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
+from ottla.client.errors import KafkaError
 from ottla.client.loop_thread import Blocking
-from ottla.client.producer.accumulator import RecordMetadata, SendFuture, buffer_full
-from ottla.client.producer.core import AsyncProducer, Headers
+from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
+from ottla.client.producer.accumulator import buffer_full
+from ottla.client.producer.batches import Headers, OnDelivery, RecordMetadata, SendFuture
+from ottla.client.producer.core import AsyncProducer, Blocked
+from ottla.client.producer.metrics import ProducerMetrics
 from ottla.client.producer.settings import ProducerSettings
 
 __all__ = ["Producer", "RecordMetadata"]
@@ -21,7 +26,9 @@ __all__ = ["Producer", "RecordMetadata"]
 class Producer(Blocking):
     """Sends records. Settings are Kafka's, with underscores: `Producer("127.0.0.1:9092", linger_ms=5)`.
 
-    The first broker must be reachable; brokers that go away later are retried until `delivery_timeout_ms`.
+    The first broker must be reachable; brokers that go away later are retried until `delivery_timeout_ms`. With a `transactional_id`
+    older producers of the same name are fenced from now on. Any number of threads may share one producer; a child of a fork
+    may not use its parent's.
     """
 
     _core: AsyncProducer
@@ -32,49 +39,96 @@ class Producer(Blocking):
     def send(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
+        value: Any,
+        key: Any = None,
         partition: int | None = None,
         headers: Headers = (),
         timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
     ) -> SendFuture:
         """Queue a record and return at once; `.result()` of what comes back tells its offset.
 
-        Waits up to `max_block_ms` for a topic that is not known yet and for room in the buffer.
+        Keys and values are bytes, unless `key_serializer` and `value_serializer` make bytes of them. A record goes to its
+        `partition`, else to the one of its key, else to the next in turn. `on_delivery(metadata, error)` is called when the record is
+        acknowledged or has failed, on the producer's own thread: it must not block. Waits up to `max_block_ms`
+        for a topic that is not known yet and for room in the buffer.
         """
-        for name, content in (("value", value), ("key", key)):
-            if content is not None and not isinstance(content, bytes):
-                raise TypeError(
-                    f"the {name} must be bytes or None, not {type(content).__name__}: encode it first"
-                )
-        core = self._core
-        if topic not in core.cluster.metadata.topics:
-            self._thread.run(core.cluster.topic(topic, core.settings.max_block_ms))
-        future = core.try_send(topic, value, key, partition, headers, timestamp_ms)
-        if future is None:
-            future = self._send_when_there_is_room(topic, value, key, partition, headers, timestamp_ms)
-        return future
+        sent = self._core.try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+        return sent if type(sent) is SendFuture else self._send_later(sent)
 
-    def _send_when_there_is_room(self, *record: Any) -> SendFuture:
-        block_s = self._core.settings.max_block_ms / 1000
-        deadline = time.monotonic() + block_s
-        while True:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise buffer_full(block_s)
-            self._core.wait_for_room(left_s)
-            future = self._core.try_send(*record)
-            if future is not None:
-                return future
+    def _send_later(self, blocked: SendFuture | Blocked) -> SendFuture:
+        core, thread = self._core, self._thread
+        block_s = core.settings.max_block_ms / 1000
+        deadline_s = time.monotonic() + block_s
+        while not isinstance(blocked, SendFuture):
+            try:
+                left_s = max(deadline_s - time.monotonic(), 0)
+                if not blocked.size_bytes:
+                    thread.run(core.find_topic(blocked.topic, left_s))
+                elif not core.accumulator.wait_for_room(blocked.size_bytes, left_s):
+                    raise buffer_full(block_s)
+                blocked = blocked.again()
+            except Exception as error:
+                assert not isinstance(blocked, SendFuture)
+                core.not_queued(blocked, error)
+                raise
+        return blocked
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait (seconds) until everything sent before is acknowledged or has failed."""
-        self._thread.run(self._core.flush(), timeout)
+        """Wait (seconds) until everything sent before is acknowledged or has failed; `TimeoutError` if it takes longer."""
+        self._thread.run(self._core.flush(timeout))
 
     def partitions_for(self, topic: str) -> list[int]:
-        known = self._thread.run(self._core.cluster.topic(topic, self._core.settings.max_block_ms))
-        return list(known.partitions)
+        """The numbers of the topic's partitions."""
+        return self._thread.run(self._core.partitions_for(topic))
+
+    def metrics(self) -> ProducerMetrics:
+        """What this producer has done so far; printed, it is a table."""
+        return self._core.metrics()
+
+    def begin(self) -> None:
+        """Begin a transaction. What is sent from now on counts when it is committed, all of it or nothing."""
+        self._thread.run(self._core.begin())
+
+    def commit(self) -> None:
+        """Wait for everything that was sent, then commit. When it returns, nothing undoes it.
+
+        Raises `TransactionAbortable` if a part failed: `abort()` and try again. After a time-out call it again, to learn what became of it.
+        """
+        self._thread.run(self._core.commit())
+
+    def abort(self) -> None:
+        """End the transaction so that none of it counts. What is not sent yet fails."""
+        self._thread.run(self._core.abort())
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: str | GroupMetadata
+    ) -> None:
+        """Make the offsets that a group has read up to (the next to read) a part of the transaction.
+
+        Give `consumer.group_metadata()` as the group: then a member that the group has gone on without is refused.
+        """
+        self._thread.run(self._core.send_offsets(offsets, group))
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """`with producer.transaction():` begins one, commits it at the end and aborts it on an exception."""
+        self.begin()
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(KafkaError):
+                self.abort()
+            raise
+        self._thread.run(self._core.commit_or_abort())
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is queued, for at most `timeout` seconds; records left over fail with `ClientClosed`."""
-        self._shut(self._core.close(None if timeout is None else timeout * 1000))
+        """Send what is queued, for at most `timeout` seconds; records left over fail with `ClientClosed`.
+
+        A transaction that is open is aborted.
+        """
+        if self._core.forked:
+            # The thread, the sockets and the records are the parent's.
+            self._closed = True
+            return
+        self._shut(self._core.close(timeout))

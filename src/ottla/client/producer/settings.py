@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from ottla.client.errors import SettingError
+from ottla.client.serialization import Name, Serializer, serializer_of
 from ottla.client.settings import Client, ClientSettings
+
+if TYPE_CHECKING:
+    from ottla.client.producer.interceptors import Interceptor
+    from ottla.client.producer.partitioning import Partitioner
 
 Acks = Literal["all", -1, 0, 1, "0", "1", "-1"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+PartitionerName = Literal["sticky", "round_robin"]
 
 COMPRESSIONS: tuple[Compression, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+PARTITIONERS: tuple[PartitionerName, ...] = ("sticky", "round_robin")
+RETRIES_MAX = (1 << 31) - 1
+#: A broker remembers so many batches of a producer, to know one that comes again (KIP-98).
+IN_FLIGHT_IDEMPOTENT_MAX = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,9 +35,20 @@ class Producing(Client):
     compression_type: Compression = "none"
     delivery_timeout_ms: int = 120_000
     enable_idempotence: bool | None = None
+    interceptors: Sequence[Interceptor] = ()
+    key_serializer: Name | Serializer | None = None
     linger_ms: int = 0
     max_block_ms: int = 60_000
+    max_in_flight_requests_per_connection: int = 5
     max_request_size: int = 1_048_576
+    partitioner: PartitionerName | Partitioner = "sticky"
+    # 0 leaves the size to the system, which finds a better one by itself than Kafka's fixed defaults.
+    receive_buffer_bytes: int = 0
+    retries: int = RETRIES_MAX
+    send_buffer_bytes: int = 0
+    transaction_timeout_ms: int = 60_000
+    transactional_id: str | None = None
+    value_serializer: Name | Serializer | None = None
 
     def __post_init__(self) -> None:
         Client.__post_init__(self)
@@ -38,6 +60,35 @@ class Producing(Client):
             )
         if self.enable_idempotence and self.acks_number != -1:
             raise SettingError("enable_idempotence needs acks='all'")
+        for name, lowest in (("retries", 0), ("max_in_flight_requests_per_connection", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise SettingError(f"{name} must be a whole number of {lowest} or more, not {value!r}")
+        if self.idempotent and self.max_in_flight_requests_per_connection > IN_FLIGHT_IDEMPOTENT_MAX:
+            raise SettingError(
+                f"max_in_flight_requests_per_connection must be 1 to {IN_FLIGHT_IDEMPOTENT_MAX} with enable_idempotence"
+            )
+        if self.partitioner not in PARTITIONERS and not callable(self.partitioner):
+            raise SettingError(
+                f"partitioner must be one of {', '.join(PARTITIONERS)} or a callable "
+                f"(topic, key, key_bytes, value, partitions), not {self.partitioner!r}"
+            )
+        serializer_of(self.key_serializer, "key_serializer")
+        serializer_of(self.value_serializer, "value_serializer")
+        if not isinstance(self.interceptors, (list, tuple)):
+            raise SettingError(f"interceptors must be a list of objects, not {self.interceptors!r}")
+        self._check_transactions()
+
+    def _check_transactions(self) -> None:
+        name: object = self.transactional_id
+        if name is None:
+            return
+        if not isinstance(name, str) or not name:
+            raise SettingError(f"transactional_id must be a name, not {name!r}")
+        if not self.idempotent:
+            raise SettingError("transactional_id needs acks='all' and enable_idempotence")
+        if not self.transaction_timeout_ms:
+            raise SettingError("transaction_timeout_ms must be more than 0")
 
     @property
     def acks_number(self) -> int:
@@ -55,6 +106,16 @@ class ProducerSettings(ClientSettings, total=False):
     compression_type: Compression
     delivery_timeout_ms: int
     enable_idempotence: bool | None
+    interceptors: Sequence[Interceptor]
+    key_serializer: Name | Serializer | None
     linger_ms: int
     max_block_ms: int
+    max_in_flight_requests_per_connection: int
     max_request_size: int
+    partitioner: PartitionerName | Partitioner
+    receive_buffer_bytes: int
+    retries: int
+    send_buffer_bytes: int
+    transaction_timeout_ms: int
+    transactional_id: str | None
+    value_serializer: Name | Serializer | None

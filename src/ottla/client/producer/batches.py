@@ -1,0 +1,259 @@
+"""Batches of records on their way to a partition, and the handle on one record that `send` gives back.
+
+A batch is filled under the accumulator's lock, sent and settled by the sender. Its outcome is kept once for all of its
+records: a `SendFuture` is a batch and an index, cheap enough to make for every record. A batch that is too large for
+the broker is cut into parts (`cut`); it is done when its parts are, and answers for a record with the part that has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ottla.client.errors import DeliveryTimedOut, KafkaError
+from ottla.client.metadata import TopicPartition
+from ottla.records.batch import HEADER_BYTES
+from ottla.records.record import Record
+
+if TYPE_CHECKING:
+    from ottla.client.producer.accumulator import Accumulator
+
+#: Lengths, deltas and attributes of a record, at most, beside its key, value and headers.
+RECORD_OVERHEAD_BYTES = 36
+
+logger = logging.getLogger(__name__)
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record landed. `offset` is -1 when nobody told (acks=0, a failure, or a duplicate of a forgotten batch)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+Headers: TypeAlias = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+#: Called with where a record landed and what went wrong; one of the two tells.
+OnDelivery: TypeAlias = Callable[[RecordMetadata, KafkaError | None], object]
+ProducerId: TypeAlias = tuple[int, int]
+
+
+class Batch:
+    """Records of one partition that travel together. `order` is its place among the batches of its partition."""
+
+    __slots__ = (
+        "accumulator",
+        "append_time_ms",
+        "attempts",
+        "base_offset",
+        "callbacks",
+        "closed",
+        "created_ms",
+        "done",
+        "encoded",
+        "error",
+        "last_error",
+        "not_before_ms",
+        "order",
+        "parent",
+        "parts",
+        "producer",
+        "record_errors",
+        "records",
+        "sequence",
+        "size_bytes",
+        "start",
+        "taken_ms",
+        "tp",
+    )
+
+    def __init__(self, accumulator: Accumulator, tp: TopicPartition, created_ms: float, order: int) -> None:
+        self.accumulator = accumulator
+        self.tp = tp
+        self.records: list[Record] = []
+        self.size_bytes = HEADER_BYTES
+        self.created_ms = created_ms
+        self.order = (order, 0)
+        # Whoever fills it asks this: nothing is added to a batch that was taken once.
+        self.closed = False
+        self.callbacks: list[tuple[int, OnDelivery]] = []
+        # The outcome.
+        self.done = False
+        self.base_offset = -1
+        self.append_time_ms = -1
+        self.error: KafkaError | None = None
+        self.record_errors: dict[int, KafkaError] = {}
+        # The sender's.
+        self.attempts = 0
+        self.taken_ms = 0.0
+        self.not_before_ms = 0.0
+        self.encoded: bytes | None = None
+        self.last_error: KafkaError | None = None
+        self.producer: ProducerId | None = None
+        self.sequence = -1
+        # Of one that was cut: the batch it is a part of, and where in it the part begins.
+        self.parts: list[Batch] | None = None
+        self.parent: Batch | None = None
+        self.start = 0
+
+    def cut(self) -> list[Batch]:
+        """The two halves, which take the place, the sequence numbers and the time of the whole."""
+        assert len(self.records) > 1
+        middle = len(self.records) // 2
+        root, parts = self.parent or self, []
+        for start, records in ((0, self.records[:middle]), (middle, self.records[middle:])):
+            part = Batch(self.accumulator, self.tp, self.created_ms, 0)
+            part.records = records
+            part.size_bytes += sum(size_of(record) for record in records)
+            part.start = self.start + start
+            part.order = (self.order[0], part.start)
+            part.closed = True
+            part.parent = root
+            part.attempts, part.last_error = self.attempts, self.last_error
+            part.producer = self.producer
+            part.sequence = self.sequence if self.sequence < 0 else (self.sequence + start) & 0x7FFFFFFF
+            parts.append(part)
+        if root.parts is None:
+            root.parts = parts
+        else:
+            at = root.parts.index(self)
+            root.parts[at : at + 1] = parts
+        return parts
+
+    def error_of(self, index: int) -> KafkaError | None:
+        if self.parts is not None:
+            part = self._part(index)
+            return part.error_of(index - part.start)
+        return self.record_errors.get(index, self.error) if self.record_errors else self.error
+
+    def metadata_of(self, index: int) -> RecordMetadata:
+        if self.parts is not None:
+            part = self._part(index)
+            return part.metadata_of(index - part.start)
+        offset = self.base_offset + index if self.base_offset >= 0 else -1
+        stamp = self.append_time_ms if self.append_time_ms >= 0 else self.records[index].timestamp_ms
+        return RecordMetadata(self.tp.topic, self.tp.partition, offset, stamp)
+
+    def _part(self, index: int) -> Batch:
+        assert self.parts is not None
+        return self.parts[bisect_right(self.parts, index, key=lambda part: part.start) - 1]
+
+    def tell(self, callbacks: Iterable[tuple[int, OnDelivery]]) -> None:
+        """Call back, outside the lock. One that raises is logged: it must not keep others from hearing."""
+        for index, callback in callbacks:
+            try:
+                callback(self.metadata_of(index), self.error_of(index))
+            except Exception:
+                logger.exception("a callback of a record for %s raised", self.tp)
+
+
+class SendFuture:
+    """The outcome of one `send`: wait for it with `result()` in a thread, or await it."""
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def done(self) -> bool:
+        return self._batch.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait (seconds) for the acknowledgement; raise what went wrong. Not for use on the event loop: await instead."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error.with_traceback(None)
+        return self._batch.metadata_of(self._index)
+
+    def exception(self, timeout: float | None = None) -> KafkaError | None:
+        """Wait (seconds) for the outcome; what went wrong, or None. `TimeoutError` if it is open still."""
+        batch = self._batch
+        if not batch.done:
+            condition = batch.accumulator.condition
+            with batch.accumulator.lock:
+                if not condition.wait_for(lambda: batch.done, timeout):
+                    raise TimeoutError(f"the record for {batch.tp} is not acknowledged after {timeout:g} s")
+        return batch.error_of(self._index)
+
+    def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
+        """Call back when done, on the client's own thread (or at once, here, when it is done already)."""
+        self._batch.accumulator.when_done(self._batch, self._index, lambda _metadata, _error: callback(self))
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        batch = self._batch
+        if not batch.done:
+            loop = asyncio.get_running_loop()
+            waiting: asyncio.Future[None] = loop.create_future()
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(settle, waiting))
+            yield from waiting
+        error = batch.error_of(self._index)
+        if error is not None:
+            raise error.with_traceback(None)
+        return batch.metadata_of(self._index)
+
+
+def settle(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+def timed_out(batch: Batch, delivery_timeout_ms: float) -> DeliveryTimedOut:
+    error = DeliveryTimedOut(
+        f"{len(batch.records)} record(s) for {batch.tp} were not acknowledged within "
+        f"{delivery_timeout_ms / 1000:g} s, after {batch.attempts} attempt(s)"
+        + (f"; the last said: {batch.last_error}" if batch.last_error else ""),
+        topic=batch.tp.topic,
+        partition=batch.tp.partition,
+        advice="Whether the broker has them is unknown" if batch.attempts else "They never left this client",
+    )
+    error.__cause__ = batch.last_error
+    return error
+
+
+def size_of(record: Record) -> int:
+    """The most bytes that a record takes in a batch."""
+    size_bytes = RECORD_OVERHEAD_BYTES
+    if record.value is not None:
+        size_bytes += len(record.value)
+    if record.key is not None:
+        size_bytes += len(record.key)
+    for name, content in record.headers:
+        size_bytes += 4 * len(name) + (len(content) if content is not None else 0) + 10
+    return size_bytes
+
+
+def record_of(
+    value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int
+) -> tuple[Record, int]:
+    """A record and the most bytes that it takes in a batch."""
+    if not headers:
+        size_bytes = RECORD_OVERHEAD_BYTES
+        if value is not None:
+            size_bytes += len(value)
+        if key is not None:
+            size_bytes += len(key)
+        return Record(0, timestamp_ms, key, value), size_bytes
+    pairs = []
+    for name, content in headers.items() if isinstance(headers, Mapping) else headers:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header must be a str, not {type(name).__name__}")
+        pairs.append((name, as_bytes(content, f"header {name!r}")))
+    record = Record(0, timestamp_ms, key, value, tuple(pairs))
+    return record, size_of(record)
+
+
+def as_bytes(content: Any, what: str) -> bytes | None:
+    """Bytes as they are. A buffer that may change later is copied now; anything else is no business of ours."""
+    if content is None or type(content) is bytes:
+        return content
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        return bytes(content)
+    advice = "" if what.startswith("header") else f" or set {what}_serializer"
+    raise TypeError(
+        f"the {what} must be bytes or None, not {type(content).__name__}: encode it first{advice}"
+    )

@@ -1,0 +1,83 @@
+"""Interceptors: objects that see every record before it is serialized and hear what became of it.
+
+Each may have any of `on_send(record) -> record`, `on_acknowledgement(metadata, error)` and `close()`. They form a chain: what one makes
+of a record the next one gets. One that raises is logged and passed over, as in Kafka: watching must not break sending.
+`on_acknowledgement` comes for each record once, those that failed before they were queued included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from ottla.client.errors import KafkaError
+from ottla.client.producer.batches import Headers, OnDelivery, RecordMetadata
+
+logger = logging.getLogger(__name__)
+
+#: An object with any of the methods above; a protocol cannot say that each of them may be missing.
+Interceptor: TypeAlias = Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """A record as it was given to `send`. Change one with `dataclasses.replace`."""
+
+    topic: str
+    value: Any
+    key: Any = None
+    partition: int | None = None
+    headers: Headers = ()
+    timestamp_ms: int | None = None
+
+
+class Interceptors:
+    def __init__(self, chain: Sequence[Interceptor]) -> None:
+        self._chain = tuple(chain)
+
+    def __bool__(self) -> bool:
+        return bool(self._chain)
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        for each in self._chain:
+            made = self._call(each, "on_send", record)
+            if isinstance(made, ProducerRecord):
+                record = made
+            elif made is not None:
+                logger.error("interceptor %r made %s of a record, which is none", each, type(made).__name__)
+        return record
+
+    def telling(self, on_delivery: OnDelivery | None) -> OnDelivery:
+        """A callback that tells the chain, and then whoever sent the record."""
+
+        def tell(metadata: RecordMetadata, error: KafkaError | None) -> None:
+            self._acknowledged(metadata, error)
+            if on_delivery is not None:
+                on_delivery(metadata, error)
+
+        return tell
+
+    def failed(self, record: ProducerRecord, error: Exception) -> None:
+        """A record was not queued."""
+        partition = -1 if record.partition is None else record.partition
+        self._acknowledged(RecordMetadata(record.topic, partition, -1, -1), error)
+
+    def _acknowledged(self, metadata: RecordMetadata, error: Exception | None) -> None:
+        for each in self._chain:
+            self._call(each, "on_acknowledgement", metadata, error)
+
+    def close(self) -> None:
+        for each in self._chain:
+            self._call(each, "close")
+
+    def _call(self, interceptor: Interceptor, name: str, *arguments: Any) -> Any:
+        method = getattr(interceptor, name, None)
+        if method is None:
+            return None
+        try:
+            return method(*arguments)
+        except Exception:
+            logger.exception("%s of interceptor %r raised", name, interceptor)
+            return None
