@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.process import BrokerFailed, Process, free_port
@@ -106,8 +106,9 @@ class Distribution:
         port: int,
         settings: Mapping[str, str] | None = None,
         cluster_id: str | None = None,
+        scram: Sequence[str] = (),
     ) -> Process:
-        """Starts a node whose data is in `directory`; formats it when it is new."""
+        """Starts a node whose data is in `directory`; formats it when it is new, with these SCRAM credentials."""
         data = directory / "data"
         data.mkdir(parents=True, exist_ok=True)
         controller_port = free_port()
@@ -122,7 +123,7 @@ class Distribution:
         properties_file = directory / "server.properties"
         properties_file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         if not (data / "meta.properties").exists():
-            self._format(properties_file, cluster_id or _new_cluster_id())
+            self._format(properties_file, cluster_id or _new_cluster_id(), scram)
         command = [*self._java_command(), *JVM_OPTIONS, "kafka.Kafka", str(properties_file)]
         return Process(f"Kafka {self.version}", command, port=port, log=directory / "kafka.log")
 
@@ -154,7 +155,7 @@ class Distribution:
     def _java_command(self) -> list[str]:
         return [self._java, "-cp", str(self._libraries / "*")]
 
-    def _format(self, properties_file: Path, cluster_id: str) -> None:
+    def _format(self, properties_file: Path, cluster_id: str, scram: Sequence[str]) -> None:
         # With "=", since an id may begin with a dash, which the tool would take for an option.
         tool = [
             "kafka.tools.StorageTool",
@@ -162,6 +163,7 @@ class Distribution:
             f"--cluster-id={cluster_id}",
             "--config",
             str(properties_file),
+            *(word for credential in scram for word in ("--add-scram", credential)),
         ]
         done = subprocess.run(
             [*self._java_command(), *tool], capture_output=True, text=True, check=False, timeout=120

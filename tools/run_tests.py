@@ -96,8 +96,8 @@ GROUPS = (
     Group(name="zookeeper", folders=("zookeeper",), workers=3),
     # Three brokers and a ZooKeeper as processes, some of which are killed, paused and started again.
     Group(name="cluster", folders=("cluster",), workers=2),
-    # Third-party clients, unmodified, against a running broker.
-    Group(name="clients", folders=("clients",), workers=4),
+    # Third-party clients, unmodified, and the SDK, against running brokers.
+    Group(name="clients", folders=("clients", "sdk"), workers=4),
     # One test a claim of the mission.
     Group(name="seeds", folders=("seeds",), workers=3),
     # Processes killed at random points.

@@ -6,6 +6,7 @@ import contextlib
 import struct
 import tracemalloc
 from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,6 @@ from ottla.records.compression import GZIP, NONE, ZSTD
 from ottla.records.record import (
     CorruptRecords,
     Record,
-    decode_batch,
     decode_batches,
     encode_batch,
     find_timestamp,
@@ -37,6 +37,9 @@ from ottla.records.varint import VARINTS
 
 MIB = 1 << 20
 NOW_MS = 1_700_000_000_000
+
+#: Either twin of the decoder: the fixture of conftest.py.
+Decode: TypeAlias = Callable[..., list[Record]]
 
 maybe_bytes = st.none() | st.binary(max_size=300)
 headers = st.lists(st.tuples(st.text(max_size=10), maybe_bytes), max_size=4).map(tuple)
@@ -85,7 +88,9 @@ def hand_made(*records: bytes, count: int | None = None, last: int | None = None
 
 
 @given(bodies, codecs, st.integers(0, 1 << 50))
-def test_round_trip(rows: list[tuple[int, bytes, bytes, tuple]], codec: int, base_offset: int) -> None:  # type: ignore[type-arg]
+def test_round_trip(
+    decode_batch: Decode, rows: list[tuple[int, bytes, bytes, tuple]], codec: int, base_offset: int
+) -> None:  # type: ignore[type-arg]
     records = [Record(base_offset + i, *row) for i, row in enumerate(rows)]
     batch = encode_batch(records, codec=codec, base_offset=base_offset)
     assert decode_batch(batch, size_max=MIB) == records
@@ -104,7 +109,7 @@ def test_round_trip(rows: list[tuple[int, bytes, bytes, tuple]], codec: int, bas
 @given(
     st.lists(st.integers(0, (1 << 31) - 1), min_size=1, max_size=20, unique=True), codecs, st.integers(0, 9)
 )
-def test_gaps_of_compaction_survive(deltas: list[int], codec: int, more: int) -> None:
+def test_gaps_of_compaction_survive(decode_batch: Decode, deltas: list[int], codec: int, more: int) -> None:
     records = [Record(1000 + delta, NOW_MS, b"k", None, ()) for delta in sorted(deltas)]
     last = min(max(deltas) + more, (1 << 31) - 1)
     batch = encode_batch(records, codec=codec, base_offset=1000, keep_offsets=True, last_offset_delta=last)
@@ -115,13 +120,13 @@ def test_gaps_of_compaction_survive(deltas: list[int], codec: int, more: int) ->
             validate_records(batch, MIB)
 
 
-def test_large_values_and_many_records() -> None:
+def test_large_values_and_many_records(decode_batch: Decode) -> None:
     records = [Record(i, NOW_MS + i * 50, b"k" * (i % 300), b"v" * (i * 7 % 9000), ()) for i in range(9000)]
     records.append(Record(9000, NOW_MS - (1 << 40), None, bytes(3 * MIB), (("h" * 100, b"x" * 9000),)))
     assert decode_batch(encode_batch(records, codec=ZSTD)) == records
 
 
-def test_extreme_timestamps() -> None:
+def test_extreme_timestamps(decode_batch: Decode) -> None:
     for base, other in ((0, (1 << 63) - 1), (0, -(1 << 63)), (-1, (1 << 63) - 2), ((1 << 63) - 1, 5)):
         records = [Record(0, base, b"", b"", ()), Record(1, other, b"", b"", ())]
         assert decode_batch(encode_batch(records)) == records
@@ -129,7 +134,7 @@ def test_extreme_timestamps() -> None:
         encode_batch([Record(0, -5, b"", b"", ()), Record(1, (1 << 63) - 1, b"", b"", ())])
 
 
-def test_timestamps_beyond_64_bits_are_refused() -> None:
+def test_timestamps_beyond_64_bits_are_refused(decode_batch: Decode) -> None:
     batch = encode_batch([Record(0, (1 << 63) - 10, b"", b"", ()), Record(1, (1 << 63) - 1, b"", b"", ())])
     assert decode_batch(batch)[1].timestamp_ms == (1 << 63) - 1
     with pytest.raises(CorruptRecords, match="timestamp"):
@@ -157,7 +162,7 @@ def test_attributes_and_producer_fields() -> None:
     assert fields[9:] == (1 << 40, 7, 99, 5)
 
 
-def test_log_append_time_rules_every_record() -> None:
+def test_log_append_time_rules_every_record(decode_batch: Decode) -> None:
     for batch in (
         encode_batch(some_records(), append_time_ms=NOW_MS + 999),
         bytes(with_append_time(encode_batch(some_records()), NOW_MS + 999)),
@@ -168,7 +173,7 @@ def test_log_append_time_rules_every_record() -> None:
         assert find_timestamp(batch, NOW_MS + 1000) is None
 
 
-def test_delete_horizon_is_a_base_that_changes_no_timestamp() -> None:
+def test_delete_horizon_is_a_base_that_changes_no_timestamp(decode_batch: Decode) -> None:
     batch = encode_batch(some_records(), delete_horizon_ms=NOW_MS + 5000)
     fields = HEADER.unpack_from(batch)
     assert fields[5] & DELETE_HORIZON_BIT
@@ -176,7 +181,7 @@ def test_delete_horizon_is_a_base_that_changes_no_timestamp() -> None:
     assert decode_batch(batch) == some_records()
 
 
-def test_empty_batches_hold_their_place() -> None:
+def test_empty_batches_hold_their_place(decode_batch: Decode) -> None:
     for codec in (NONE, ZSTD):
         batch = encode_batch([], codec=codec, base_offset=10, last_offset_delta=4)
         assert len(batch) == HEADER_BYTES
@@ -197,7 +202,7 @@ def test_encode_refuses_what_does_not_fit() -> None:
         encode_batch(some_records(), producer_epoch=1 << 15)
 
 
-def test_header_keys_that_are_no_utf8_survive() -> None:
+def test_header_keys_that_are_no_utf8_survive(decode_batch: Decode) -> None:
     body = record_bytes(tail=VARINTS[1] + VARINTS[3] + b"a\xff\xfe" + VARINTS[1] + b"v")
     batch = hand_made(body)
     assert encode_batch(decode_batch(batch))[HEADER_BYTES:] == batch[HEADER_BYTES:]
@@ -231,7 +236,7 @@ def test_fetched_bytes_end_anywhere() -> None:
         assert len(list(decode_batches(memoryview(data)[:size]))) == expected
 
 
-def test_control_batches_are_skipped_between_others() -> None:
+def test_control_batches_are_skipped_between_others(decode_batch: Decode) -> None:
     marker = encode_batch([Record(3, NOW_MS, b"\0\0\0\1", b"\0\0\0\0\0\0", ())], base_offset=3, control=True)
     data = encode_batch(some_records(3)) + marker + encode_batch(some_records(2, 4), base_offset=4)
     assert [record.offset for record in decode_batches(data)] == [0, 1, 2, 4, 5]
@@ -283,10 +288,9 @@ BROKEN: dict[str, bytes] = {
     "header value too long": hand_made(record_bytes(tail=VARINTS[1] + VARINTS[1] + b"a" + VARINTS[5] + b"b")),
     "bytes after the headers": hand_made(record_bytes(tail=b"\0\0")),
 }
-READERS: list[Callable[[bytes], object]] = [decode_batch, validate_records]
 
 
-def test_hand_made_batches_are_good_unless_meant_otherwise() -> None:
+def test_hand_made_batches_are_good_unless_meant_otherwise(decode_batch: Decode) -> None:
     assert len(decode_batch(hand_made(record_bytes(0), record_bytes(1)))) == 2
     assert decode_batch(hand_made(record_bytes(tail=VARINTS[1] + VARINTS[1] + b"a" + VARINTS[-1])))[
         0
@@ -294,8 +298,8 @@ def test_hand_made_batches_are_good_unless_meant_otherwise() -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_batches_are_refused(name: str) -> None:
-    for read in READERS:
+def test_broken_batches_are_refused(decode_batch: Decode, name: str) -> None:
+    for read in (decode_batch, validate_records):
         with pytest.raises(CorruptRecords):
             read(BROKEN[name])
     # The first record of these may be whole and have its key: only then does looking not reach the fault.
@@ -328,7 +332,7 @@ def test_fetched_bytes_that_are_no_batches(data: bytes) -> None:
     st.booleans(),
 )
 def test_mutated_batches_give_records_or_corrupt_records(
-    codec: int, changes: list[tuple[int, int]], only_records: bool
+    decode_batch: Decode, codec: int, changes: list[tuple[int, int]], only_records: bool
 ) -> None:
     records = [r._replace(headers=(("h", b"v"), ("n", None))) for r in some_records(20)]
     batch = bytearray(encode_batch(records, codec=codec))
@@ -342,13 +346,13 @@ def test_mutated_batches_give_records_or_corrupt_records(
 
 
 @given(st.binary(max_size=200), st.integers(0, 8))
-def test_noise_gives_records_or_corrupt_records(noise: bytes, count: int) -> None:
+def test_noise_gives_records_or_corrupt_records(decode_batch: Decode, noise: bytes, count: int) -> None:
     with contextlib.suppress(CorruptRecords):
         assert len(decode_batch(hand_made(noise, count=count))) == count
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_decompression_is_capped(codec: int) -> None:
+def test_decompression_is_capped(decode_batch: Decode, codec: int) -> None:
     batch = encode_batch([Record(0, 0, b"k", bytes(8 * MIB), ())], codec=codec)
     for look in (
         lambda: decode_batch(batch, size_max=MIB),

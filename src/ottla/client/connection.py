@@ -1,20 +1,24 @@
-"""One TCP connection to one broker: bytes of `wire.frames.ClientConnection` on an asyncio transport.
+"""One connection to one broker: bytes of `wire.frames.ClientConnection` on an asyncio transport, with TLS and SASL where they are asked for.
 
-A connection negotiates API versions once, then carries any number of requests; answers come in the order of the
-requests. `send` writes at once and gives a future, so that callers need no task a request. A request that is not
-answered in time closes the connection: later answers could no longer be trusted to come. All of it runs on one event
-loop; only `Cluster` opens connections.
+A connection is set up in stages (TCP, TLS, API versions, SASL) that share `socket_connection_setup_timeout_ms`, then carries any number
+of requests; answers come in the order of the requests. `send` writes at once and gives a future, so that callers need no task a request. A
+request that is not answered in time closes the connection: later answers could no longer be trusted to come. When the broker lets a
+session last for a time only, the first request after nine tenths of it waits until the client has proved anew who it is (KIP-368). All of it runs on one
+event loop; only `Cluster` opens connections.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
-from typing import Any
+import random
+import ssl
+from typing import Any, Final
 
 import ottla
+from ottla.client.authentication import SASL_HANDSHAKE, authenticate
+from ottla.client.dialing import dial, unreachable
 from ottla.client.errors import (
+    AuthenticationFailed,
     BrokerUnreachable,
     ConnectionLost,
     KafkaError,
@@ -22,15 +26,24 @@ from ottla.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
+from ottla.client.security import tls_failure
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
 from ottla.wire import decode, encode, schema
+from ottla.wire.fetched import FETCH, read_fetch_response
 from ottla.wire.frames import ClientConnection
 
 API_VERSIONS = 18
 RESPONSE_BYTES_MAX = 1 << 30
 #: How an answer in version 0 begins when the broker does not know the version it was asked in (KIP-511).
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"
+#: How what is no Kafka listener begins its answer.
+TLS_ALERT: Final = b"\x15\x03"
+#: How long a peer may take to say good-bye in TLS.
+TLS_GOODBYE_S: Final = 1.0
+
+#: Answers that have a reader of their own, because the general one would copy much.
+READERS = {FETCH: read_fetch_response}
 
 Body = dict[str, Any]
 
@@ -50,30 +63,88 @@ class BrokerConnection(asyncio.Protocol):
         self._lost: KafkaError | None = None
         self._loop = asyncio.get_running_loop()
         self._chosen: dict[int, int] = {}
+        #: How far setting up has come.
+        self._stage = ""
+        #: When the session is to be renewed; None when it has no end.
+        self._authenticate_at_s: float | None = None
+        #: What waits while it is being renewed; None while it is not.
+        self._held: list[tuple[asyncio.Future[Any] | None, int, int, bytes, int | None]] | None = None
+        self._renewal: asyncio.Task[None] | None = None
+        self._gone = self._loop.create_future()
 
     @classmethod
-    async def open(cls, host: str, port: int, settings: Client) -> BrokerConnection:
-        """Connect and negotiate versions, or raise `BrokerUnreachable` saying why."""
-        address = address_text(host, port)
-        connection = cls(address, settings)
+    async def open(
+        cls, host: str, port: int, settings: Client, tls: ssl.SSLContext | None = None
+    ) -> BrokerConnection:
+        """Connect, negotiate and authenticate, or raise a `KafkaError` that says how far that came and why no further."""
+        connection = cls(address_text(host, port), settings)
         timeout_s = settings.socket_connection_setup_timeout_ms / 1000
         try:
             async with asyncio.timeout(timeout_s):
-                await connection._loop.create_connection(lambda: connection, host, port)
-        except (OSError, TimeoutError) as error:
-            raise unreachable(address, error, timeout_s) from error
-        try:
-            await connection._negotiate()
-        except ConnectionLost as error:
-            raise BrokerUnreachable(
-                f"{address} took the connection and closed it during the first request",
-                broker=address,
-                advice="The listener may expect TLS or SASL, or belong to another program",
-            ) from error
-        except BaseException:
-            connection.close()
-            raise
+                await connection._set_up(host, port, tls, timeout_s)
+        except BaseException as error:
+            connection.abort()
+            explained = connection._explain(error, timeout_s)
+            if explained is None:
+                raise
+            raise explained from error
         return connection
+
+    async def _set_up(self, host: str, port: int, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+        self._stage = "TCP"
+        sock = await dial(host, port, self.settings, timeout_s)
+        if tls is None:
+            await self._loop.create_connection(lambda: self, sock=sock)
+        else:
+            self._stage = "TLS"
+            await self._loop.create_connection(
+                lambda: self, sock=sock, ssl=tls, server_hostname=host, ssl_shutdown_timeout=TLS_GOODBYE_S
+            )
+        self._stage = "ApiVersions"
+        await self._negotiate()
+        if self.settings.security_protocol.startswith("SASL"):
+            self._stage = "SASL"
+            if not self.serves(SASL_HANDSHAKE):
+                raise AuthenticationFailed(
+                    f"{self.address} does not know SASL", broker=self.address,
+                    advice="Use security_protocol PLAINTEXT or SSL with it",
+                )  # fmt: skip
+            await self._authenticate()
+        self._stage = "first request"
+
+    def _explain(self, error: BaseException, timeout_s: float) -> KafkaError | None:
+        """Why setting up failed at its stage; None for what explains itself."""
+        if isinstance(error, ConnectionLost):
+            if isinstance(error.__cause__, ssl.SSLError):
+                # In TLS 1.3 the client is done before the server has looked at its certificate.
+                return self._tls_failure(error.__cause__)
+            if self._stage == "SASL":
+                return BrokerUnreachable(
+                    f"{self.address} closed the connection during authentication", broker=self.address,
+                    advice="The listener may expect another mechanism, or no SASL at all; its log tells more",
+                )  # fmt: skip
+            return BrokerUnreachable(
+                f"{self.address} took the connection and closed it during the first request", broker=self.address,
+                advice="The listener may expect a client's certificate (ssl_certfile), or belong to another program"
+                if self.settings.security_protocol.endswith("SSL")
+                else "The listener may expect TLS or SASL (security_protocol), or belong to another program",
+            )  # fmt: skip
+        if not isinstance(error, OSError):
+            return None
+        if self._stage == "TCP":
+            return unreachable(self.address, error, timeout_s)
+        if isinstance(error, TimeoutError):
+            return RequestTimedOut(
+                f"{self.address} took the connection and did not get through {self._stage} within {timeout_s:g} s",
+                broker=self.address,
+                advice="The broker may be overloaded or paused, or another program listens there",
+            )
+        return self._tls_failure(error)
+
+    def _tls_failure(self, error: OSError) -> KafkaError:
+        settings = self.settings
+        has_certificate = settings.ssl_certfile is not None or settings.ssl_context is not None
+        return tls_failure(self.address, error, has_certificate=has_certificate)
 
     async def _negotiate(self) -> None:
         ours = schema.version_range(API_VERSIONS)
@@ -102,6 +173,51 @@ class BrokerConnection(asyncio.Protocol):
             API_VERSIONS, version, encode.request_encoder(API_VERSIONS, version)(body), None
         )
 
+    # Authentication
+
+    async def _authenticate(self) -> None:
+        def ask(api_key: int, body: Body) -> asyncio.Future[Any]:
+            version = self.version_for(api_key)
+            return self._write(api_key, version, encode.request_encoder(api_key, version)(body), None)
+
+        session_s = await authenticate(ask, self.address, self.settings)
+        self._authenticate_at_s = None
+        if session_s is not None:
+            # Not all connections of all clients in the same moment.
+            self._authenticate_at_s = self._loop.time() + session_s * random.uniform(0.85, 0.95)
+
+    def _must_hold(self) -> bool:
+        """Whether the session is over, or soon: then authentication begins, and requests wait for its end."""
+        if self._held is None:
+            assert self._authenticate_at_s is not None
+            if self._loop.time() < self._authenticate_at_s:
+                return False
+            self._held = []
+            self._renewal = self._loop.create_task(self._authenticate_again())
+        return True
+
+    async def _authenticate_again(self) -> None:
+        timeout_s = self.settings.socket_connection_setup_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._authenticate()
+        except KafkaError as error:
+            self._fail(error)
+        except TimeoutError:
+            self._fail(
+                RequestTimedOut(
+                    f"{self.address} did not get through SASL again within {timeout_s:g} s", broker=self.address,
+                    advice="The broker may be overloaded, paused or cut off",
+                )
+            )  # fmt: skip
+        else:
+            held, self._held = self._held or [], None
+            for future, api_key, version, body, timeout_ms in held:
+                if future is not None:
+                    self._write_for(future, api_key, version, body, timeout_ms)
+                elif self._lost is None:
+                    self._write_unanswered(api_key, version, body)
+
     # Requests
 
     @property
@@ -111,6 +227,11 @@ class BrokerConnection(asyncio.Protocol):
     @property
     def pending(self) -> int:
         return len(self._pending)
+
+    @property
+    def requests(self) -> int:
+        """A number that changes with every request."""
+        return self._frames.next_correlation_id
 
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
@@ -149,16 +270,25 @@ class BrokerConnection(asyncio.Protocol):
     ) -> asyncio.Future[Any]:
         """Write a request now; the future gives the decoded response or a `KafkaError`."""
         version = self.version_for(api_key, version_max)
-        return self._write(api_key, version, encode.request_encoder(api_key, version)(body), timeout_ms)
+        encoded = encode.request_encoder(api_key, version)(body)
+        if self._authenticate_at_s is not None and self._lost is None and self._must_hold():
+            future: asyncio.Future[Any] = self._loop.create_future()
+            assert self._held is not None
+            self._held.append((future, api_key, version, encoded, timeout_ms))
+            return future
+        return self._write(api_key, version, encoded, timeout_ms)
 
     def post(self, api_key: int, body: Body, *, version_max: int | None = None) -> None:
         """Write a request that gets no response (Produce with acks=0)."""
         version = self.version_for(api_key, version_max)
         if self._lost is not None:
             raise self._lost
-        assert self._transport is not None
         encoded = encode.request_encoder(api_key, version)(body)
-        self._transport.write(self._frames.request(api_key, version, encoded, is_answered=False)[1])
+        if self._authenticate_at_s is not None and self._must_hold():
+            assert self._held is not None
+            self._held.append((None, api_key, version, encoded, None))
+            return
+        self._write_unanswered(api_key, version, encoded)
 
     async def request(
         self, api_key: int, body: Body, *, version_max: int | None = None, timeout_ms: int | None = None
@@ -167,16 +297,25 @@ class BrokerConnection(asyncio.Protocol):
 
     def _write(self, api_key: int, version: int, body: bytes, timeout_ms: int | None) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
+        self._write_for(future, api_key, version, body, timeout_ms)
+        return future
+
+    def _write_for(
+        self, future: asyncio.Future[Any], api_key: int, version: int, body: bytes, timeout_ms: int | None
+    ) -> None:
         if self._lost is not None:
             future.set_exception(self._lost)
-            return future
+            return
         assert self._transport is not None
         correlation_id, frame = self._frames.request(api_key, version, body)
         seconds = (timeout_ms or self.settings.request_timeout_ms) / 1000
         timer = self._loop.call_later(seconds, self._timed_out, correlation_id, seconds)
         self._pending[correlation_id] = (future, api_key, version, timer)
         self._transport.write(frame)
-        return future
+
+    def _write_unanswered(self, api_key: int, version: int, body: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(self._frames.request(api_key, version, body, is_answered=False)[1])
 
     def _timed_out(self, correlation_id: int, seconds: float) -> None:
         waiting = self._pending.get(correlation_id)
@@ -195,18 +334,10 @@ class BrokerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._size_buffers(transport.get_extra_info("socket"))
-
-    def _size_buffers(self, connected: Any) -> None:
-        for name, option in (
-            ("send_buffer_bytes", socket.SO_SNDBUF),
-            ("receive_buffer_bytes", socket.SO_RCVBUF),
-        ):
-            size_bytes = getattr(self.settings, name, 0)
-            if size_bytes and connected is not None:
-                connected.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
     def data_received(self, data: bytes) -> None:
+        if self._stage == "first request":
+            self._stage = ""
         try:
             for correlation_id, body in self._frames.feed(data):
                 future, api_key, version, timer = self._pending.pop(correlation_id)
@@ -214,31 +345,57 @@ class BrokerConnection(asyncio.Protocol):
                     timer.cancel()
                 if api_key == API_VERSIONS and version and bytes(body[:2]) == UNSUPPORTED_VERSION_BYTES:
                     version = 0
-                response = decode.decode_response(api_key, version, body, 0)
+                response = READERS.get(api_key, decode.decode_response)(api_key, version, body, 0)
                 if not future.done():
                     future.set_result(response)
         except Exception as error:
-            failure = NotKafka(
-                f"{self.address} answered with bytes that are not the Kafka protocol ({error})",
-                broker=self.address,
-                advice="Check that the port is a Kafka listener without TLS",
-            )
+            failure = self._not_kafka(data, error)
             failure.__cause__ = error
             self._fail(failure)
 
+    def _not_kafka(self, data: bytes, error: Exception) -> NotKafka:
+        reason, advice = f"({error})", "Check that the port is a Kafka listener"
+        if self._stage == "ApiVersions" and data.startswith(TLS_ALERT):
+            reason, advice = "but TLS", "It is a TLS listener: use security_protocol='SSL' or 'SASL_SSL'"
+        elif self._stage == "ApiVersions" and data.startswith(b"HTTP/"):
+            reason, advice = "but HTTP", "A web server listens there: check the port"
+        return NotKafka(
+            f"{self.address} answered with bytes that are not the Kafka protocol {reason}",
+            broker=self.address,
+            advice=advice,
+        )
+
     def connection_lost(self, error: Exception | None) -> None:
         reason = f": {error}" if error else ""
-        self._fail(ConnectionLost(f"the connection to {self.address} broke{reason}", broker=self.address))
+        advice = "The broker may have been stopped or restarted"
+        if self._stage == "first request" and self._pending:
+            # What a listener with SASL does to a client without.
+            advice += ", or the listener expects another security_protocol"
+        lost = ConnectionLost(
+            f"the connection to {self.address} broke{reason}", broker=self.address, advice=advice
+        )
+        lost.__cause__ = error
+        self._fail(lost)
+        if not self._gone.done():
+            self._gone.set_result(None)
 
     def _fail(self, error: KafkaError) -> None:
         if self._lost is None:
             self._lost = error
         pending, self._pending = self._pending, {}
+        held, self._held = self._held or [], None
         for future, _, _, timer in pending.values():
             if timer is not None:
                 timer.cancel()
             if not future.done():
                 future.set_exception(error)
+        for waiting, *_ in held:
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+        self.abort()
+
+    def abort(self) -> None:
+        """Drop the connection without waiting for anything."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -248,28 +405,16 @@ class BrokerConnection(asyncio.Protocol):
             self._lost = ConnectionLost(
                 f"the connection to {self.address} was closed by this client", broker=self.address
             )
+        if self._renewal is not None:
+            self._renewal.cancel()
         if self._transport is not None:
             self._transport.close()
 
-
-def unreachable(address: str, error: OSError | TimeoutError, timeout_s: float) -> BrokerUnreachable:
-    """Say in words why a connection could not be made, and what to try."""
-    if isinstance(error, socket.gaierror):
-        reason, advice = (
-            "the host name does not resolve",
-            "Check the spelling, or use an address such as 127.0.0.1",
-        )
-    elif isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error):
-        # A name with several addresses fails with one OSError that quotes each failure.
-        reason = "connection refused"
-        advice = (
-            "Nothing listens there: start a broker with `ottla up`, or give another address with --bootstrap"
-        )
-    elif isinstance(error, TimeoutError):
-        reason, advice = (
-            f"no answer within {timeout_s:g} s",
-            "A firewall may drop the packets, or the host is down",
-        )
-    else:
-        reason, advice = error.strerror or str(error), "Check the address and the network"
-    return BrokerUnreachable(f"cannot reach broker {address}: {reason}", broker=address, advice=advice)
+    async def wait_closed(self, timeout_s: float) -> None:
+        """Until the socket is closed; a peer that does not take what is left within the time loses it."""
+        if self._transport is None:
+            return
+        await asyncio.wait([self._gone], timeout=timeout_s)
+        if not self._gone.done():
+            self.abort()
+            await asyncio.wait([self._gone], timeout=timeout_s)

@@ -1,12 +1,15 @@
 """What the blocking faces share: an event loop in a thread of its own, and being opened and closed once.
 
-`ottla.Producer`, `ottla.Consumer` and `ottla.Admin` own one each, on which their asyncio core does all I/O.
+`ottla.Producer`, `ottla.Consumer` and `ottla.Admin` own one each, on which their asyncio core does all I/O. A fork copies no thread: in the
+child every client of the parent is replaced by one that says so, since it would wait for ever, on sockets that are the parent's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -53,6 +56,31 @@ class LoopThread:
             self._thread.join(5)
 
 
+class Forked:
+    """Stands for the core of a client in a process that was forked from that of its making: there is nothing to use or to close."""
+
+    def __init__(self, core: object) -> None:
+        # Kept, or its tasks would complain of being destroyed while they are pending.
+        self._core = core
+
+    def __getattr__(self, name: str) -> Any:
+        raise ClientClosed(
+            "this client was made in another process, from which this one was forked",
+            advice="Make a new one after the fork",
+        )
+
+
+_open_clients: weakref.WeakSet[Blocking] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_open_clients):
+        client._core = Forked(client._core)
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Blocking:
     """What the three have in common: the thread, and being closed once."""
 
@@ -72,23 +100,29 @@ class Blocking:
             return core
 
         try:
-            return self._thread.run(build())
+            core = self._thread.run(build())
         except BaseException:
             self._thread.stop()
             raise
+        _open_clients.add(self)
+        return core
+
+    def _closes(self) -> bool:
+        """Whether there is something to close: not the second time, nor in a forked child, where thread and sockets are the parent's."""
+        first = not self._closed and not isinstance(self._core, Forked)
+        self._closed = True
+        return first
 
     def _shut(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
-            work.close()
-            return
-        self._closed = True
         try:
             self._thread.run(work)
         finally:
             self._thread.stop()
 
     def close(self) -> None:
-        self._shut(self._core.close())
+        """Disconnect. A second call does nothing."""
+        if self._closes():
+            self._shut(self._core.close())
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ LIST_OFFSETS = 2
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 METADATA_TIMEOUT_MS = 30_000
 
 
@@ -29,9 +30,16 @@ class OffsetAndTime(NamedTuple):
 
 
 async def list_offsets(
-    cluster: Cluster, times: Mapping[TopicPartition, int], *, attempts_max: int = 8
+    cluster: Cluster,
+    times: Mapping[TopicPartition, int],
+    *,
+    attempts_max: int = 8,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTime]:
-    """For each partition the offset for a time in ms, or for `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
+    """For each partition the offset for a time in ms, or for `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
+
+    With `isolation_level` 1 (read_committed) the latest is the last stable offset.
+    """
     found: dict[TopicPartition, OffsetAndTime] = {}
     left = dict(times)
     for topic in {tp.topic for tp in left}:
@@ -61,7 +69,10 @@ async def list_offsets(
             else:
                 by_leader.setdefault(leader, []).append(tp)
         answers = await asyncio.gather(
-            *(_ask(cluster, node, {tp: left[tp] for tp in tps}) for node, tps in by_leader.items()),
+            *(
+                _ask(cluster, node, {tp: left[tp] for tp in tps}, isolation_level)
+                for node, tps in by_leader.items()
+            ),
             return_exceptions=True,
         )
         for answer in answers:
@@ -85,7 +96,7 @@ async def list_offsets(
 
 
 async def _ask(
-    cluster: Cluster, node: Node, times: Mapping[TopicPartition, int]
+    cluster: Cluster, node: Node, times: Mapping[TopicPartition, int], isolation_level: int
 ) -> tuple[dict[TopicPartition, OffsetAndTime], list[KafkaError]]:
     connection = await cluster.connection(node)
     topics: dict[str, list[dict[str, Any]]] = {}
@@ -99,7 +110,7 @@ async def _ask(
         topics.setdefault(tp.topic, []).append(row)
     body = {
         "replica_id": -1,
-        "isolation_level": 0,
+        "isolation_level": isolation_level,
         "topics": [{"name": topic, "partitions": rows} for topic, rows in topics.items()],
         "timeout": cluster.settings.request_timeout_ms,
     }

@@ -2,16 +2,27 @@
 
 `Client` holds what every client needs; `producer/settings.py` and `consumer/settings.py` add their own. A client is built from keyword arguments
 (`ottla.Producer(address, linger_ms=5)`); the typed dictionaries below give those arguments to type checkers and a test
-keeps them equal to the dataclasses.
+keeps them equal to the dataclasses. Secrets are left out of the dataclasses' repr, and no error quotes one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 from ottla.client.errors import SettingError
+from ottla.client.security import Mechanism, SecurityProtocol, check_security
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ottla.client.sasl.oauthbearer import TokenProvider
+
+#: Where -1 leaves the choice to the system, or means never.
+_MINUS_ONE_ALLOWED: Final = frozenset(
+    ("connections_max_idle_ms", "receive_buffer_bytes", "send_buffer_bytes")
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -22,13 +33,34 @@ class Client:
     metadata_max_age_ms: int = 300_000
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    connections_max_idle_ms: int = 540_000
+    # Kafka's fixed 64 and 128 KiB would switch off the kernel's own tuning, which does better on any network.
+    send_buffer_bytes: int = -1
+    receive_buffer_bytes: int = -1
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    ssl_cafile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    ssl_password: str | None = dataclasses.field(default=None, repr=False)
+    ssl_check_hostname: bool = True
+    ssl_context: ssl.SSLContext | None = dataclasses.field(default=None, repr=False)
+    sasl_mechanism: Mechanism | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = dataclasses.field(default=None, repr=False)
+    sasl_oauth_token_provider: TokenProvider | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name.endswith(("_ms", "_bytes", "_size", "_memory", "_records")):
-                if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                    raise SettingError(f"{field.name} must be a whole number of 0 or more, not {value!r}")
+                least = -1 if field.name in _MINUS_ONE_ALLOWED else 0
+                if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                    raise SettingError(
+                        f"{field.name} must be a whole number of {least} or more, not {value!r}"
+                    )
+        check_security(self)
 
 
 class ClientSettings(TypedDict, total=False):
@@ -38,6 +70,22 @@ class ClientSettings(TypedDict, total=False):
     metadata_max_age_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    connections_max_idle_ms: int
+    send_buffer_bytes: int
+    receive_buffer_bytes: int
+    security_protocol: SecurityProtocol
+    ssl_cafile: str | None
+    ssl_certfile: str | None
+    ssl_keyfile: str | None
+    ssl_password: str | None
+    ssl_check_hostname: bool
+    ssl_context: ssl.SSLContext | None
+    sasl_mechanism: Mechanism | None
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_oauth_token_provider: TokenProvider | None
 
 
 Kind = TypeVar("Kind", bound=Client)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -229,10 +229,14 @@ def _encode_headers(headers: Headers) -> bytes:
 
 
 def decode_batch(
-    batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX
+    batch: Buffer,
+    *,
+    size_max: int = DECODED_BYTES_MAX,
+    count_max: int = _COUNT_MAX,
+    check_crc: bool = True,
 ) -> list[Record]:
     """The records of one whole batch, header included. Control records come as any other."""
-    return list(_records(batch, size_max, count_max))
+    return list(iter_batch(batch, size_max, count_max, check_crc=check_crc))
 
 
 def decode_batches(data: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> Iterator[Record]:
@@ -243,7 +247,7 @@ def decode_batches(data: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> Iterat
     for batch in whole_batches(data):
         # The low byte of the attributes; control batches are for the protocol, not for readers.
         if not batch[CRC_START + 1] & CONTROL_BIT:
-            yield from _records(batch, size_max)
+            yield from iter_batch(batch, size_max)
 
 
 def whole_batches(data: Buffer) -> Iterator[memoryview]:
@@ -267,7 +271,7 @@ def find_timestamp(
     batch: Buffer, target_ms: int, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX
 ) -> tuple[int, int] | None:
     """Offset and timestamp of the batch's first record at or after `target_ms` (ListOffsets by time)."""
-    for record in _records(batch, size_max, count_max):
+    for record in iter_batch(batch, size_max, count_max):
         if record.timestamp_ms >= target_ms:
             return record.offset, record.timestamp_ms
     return None
@@ -275,38 +279,43 @@ def find_timestamp(
 
 def keyless(batch: Buffer, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX) -> bool:
     """Whether any record lacks a key: a compacted topic refuses such a batch. Corruption before it raises."""
-    return any(record.key is None for record in _records(batch, size_max, count_max))
+    return any(record.key is None for record in iter_batch(batch, size_max, count_max))
 
 
 def validate_records(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> None:
     """Decode everything and demand what a producer must send: offset deltas 0, 1, 2 … without a gap."""
-    for _ in _records(batch, size_max, gaps=False):
+    for _ in iter_batch(batch, size_max, gaps=False):
         pass
 
 
-def _header(batch: Buffer) -> tuple[int, ...]:
+def read_header(batch: Buffer, check_crc: bool = True) -> tuple[int, ...]:
     """The header's fields, checked against each other, the size and the CRC."""
     if len(batch) < HEADER_BYTES:
         raise CorruptRecords(f"{len(batch)} bytes are no batch")
     header: tuple[int, ...] = HEADER.unpack_from(batch)
-    _, length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, count = header
+    base_offset, length, _, magic, crc, attributes, last_offset_delta, _, _, _, _, _, count = header
     if magic != MAGIC:
         raise CorruptRecords(f"a batch with magic {magic}")
     if length + LENGTH_OVERHEAD != len(batch):
         raise CorruptRecords(f"a batch length of {length} in {len(batch)} bytes")
-    if crc_of(batch) != crc:
+    if check_crc and crc_of(batch) != crc:
         raise CorruptRecords("the batch's CRC does not match")
     if attributes & CODEC_MASK > ZSTD:
         raise CorruptRecords(f"no codec {attributes & CODEC_MASK}")
     if not 0 <= count <= last_offset_delta + 1:
         raise CorruptRecords(f"{count} records with a last offset delta of {last_offset_delta}")
+    if base_offset > _INT64_MAX - last_offset_delta:
+        raise CorruptRecords(f"{last_offset_delta + 1} offsets from {base_offset} on exceed 64 bits")
     return header
 
 
-def _payload(batch: Buffer, codec: int, count: int, size_max: int) -> tuple[bytes, int]:
-    """The decompressed records, and where they start in the returned bytes."""
+def read_payload(
+    batch: Buffer, codec: int, count: int, size_max: int, *, copied: bool = True
+) -> tuple[Any, int]:
+    """The decompressed records, and where they start in the returned bytes: a view of the batch if they need no copy."""
+    data: bytes | memoryview
     if codec == NONE:
-        data, position = bytes(batch), HEADER_BYTES
+        data, position = bytes(batch) if copied else memoryview(batch), HEADER_BYTES
     elif not count and len(batch) == HEADER_BYTES:
         data, position = b"", 0
     else:
@@ -316,18 +325,18 @@ def _payload(batch: Buffer, codec: int, count: int, size_max: int) -> tuple[byte
     return data, position
 
 
-def _records(
-    batch: Buffer, size_max: int, count_max: int = _COUNT_MAX, *, gaps: bool = True
+def iter_batch(
+    batch: Buffer, size_max: int, count_max: int = _COUNT_MAX, *, gaps: bool = True, check_crc: bool = True
 ) -> Iterator[Record]:
-    """Each record of the batch. Inlined where it is hot: almost every number takes one or two bytes."""
-    header = _header(batch)
+    """Each record of the batch, decoded as it is asked for. Inlined where it is hot: almost every number takes one or two bytes."""
+    header = read_header(batch, check_crc)
     base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
     if count > count_max:
         raise CorruptRecords(f"{count} records, at most {count_max} are looked at")
     # Deltas grow and none exceeds the last, so a full count leaves one way to number the records.
     if not gaps and count != delta_max + 1:
         raise CorruptRecords(f"{count} records with a last offset delta of {delta_max}")
-    data, position = _payload(batch, attributes & CODEC_MASK, count, size_max)
+    data, position = read_payload(batch, attributes & CODEC_MASK, count, size_max)
     size = len(data)
     append_time = bool(attributes & TIMESTAMP_TYPE_BIT)
     safe_max = _TIMESTAMP_SAFE if -_TIMESTAMP_SAFE < base_timestamp < _TIMESTAMP_SAFE else 0
@@ -414,7 +423,7 @@ def _records(
                 value = data[start:position]
 
             if data[position]:
-                headers, position = _decode_headers(data, position, end)
+                headers, position = decode_headers(data, position, end)
             else:
                 headers = ()
                 position += 1
@@ -428,7 +437,8 @@ def _records(
         raise CorruptRecords(f"{size - position} bytes after the last record")
 
 
-def _decode_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def decode_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    """The headers that stand at `position`, in a record that ends at `end`; and where they end."""
     raw, position = read_varint(data, position)
     count = zigzag(raw)
     # Each takes two lengths at least; the check comes before the loop that a false count would keep busy.

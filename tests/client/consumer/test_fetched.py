@@ -1,20 +1,24 @@
+from typing import Any
+
 import pytest
 
+from ottla.client.consumer.decoding import Decoding
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer, Partition
+from ottla.client.consumer.poison import PoisonRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError
 from ottla.client.metadata import TopicPartition
 from ottla.records.record import Record, encode_batch
 
-A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+A, B, C = (TopicPartition("t", index) for index in range(3))
 
 
-def batch(base_offset: int, count: int, **options: bool) -> bytes:
+def batch(base_offset: int, count: int, **options: Any) -> bytes:
     records = [Record(0, 1000 + n, b"k", b"v%d" % (base_offset + n)) for n in range(count)]
     return encode_batch(records, base_offset=base_offset, **options)
 
 
-def buffer(*tps: TopicPartition, offset: int = 0) -> FetchBuffer:
-    made = FetchBuffer(partition_bytes_max=1 << 20)
+def buffer(*tps: TopicPartition, offset: int = 0, **options: Any) -> FetchBuffer:
+    made = FetchBuffer(**{"partition_bytes_max": 1 << 20, **options})
     made.assign(tps, None)
     for tp in tps:
         made.place(tp, offset=offset)
@@ -75,9 +79,8 @@ def test_partitions_take_turns() -> None:
     held = buffer(A, B)
     put(held, A, batch(0, 10))
     put(held, B, batch(0, 10))
-    seen = [next(iter(held.take(2))) for _ in range(2)]
-    assert seen[0] == seen[1] == A  # it still had its turn
-    assert set(held.take(12)) == {A, B}
+    assert [next(iter(held.take(2))) for _ in range(4)] == [A, B, A, B]
+    assert {tp: len(records) for tp, records in held.take(9).items()} == {A: 6, B: 3}
 
 
 def test_a_paused_partition_keeps_its_records() -> None:
@@ -99,16 +102,48 @@ def test_a_corrupt_batch_is_told_once_with_its_place_after_what_came_before_it()
         held.take(10)
     assert held.position(A) == 2
     assert held.take(10) == {}
+    # It is asked for again: the damage may have happened on the way.
+    assert held.partitions[A].fetch_offset == 2
+    put(held, A, batch(2, 2))
+    assert offsets(held.take(10)) == [2, 3]
 
 
-def test_a_full_buffer_is_told() -> None:
-    held = FetchBuffer(partition_bytes_max=50)
-    held.assign([A], None)
-    held.place(A, offset=0)
-    partition = put(held, A, batch(0, 5))
-    assert held.full(partition)
-    held.take(10)
-    assert not held.full(partition)
+def test_a_full_partition_waits_until_it_was_taken_from() -> None:
+    held = buffer(A, B, partition_bytes_max=50)
+    put(held, A, batch(0, 5) + batch(5, 5))
+    able = held.fetchable(0)
+    assert [p.tp for p in able.fetch] == [B] and [p.tp for p in able.full] == [A]
+    held.take(6)
+    assert not held.has_room  # the first batch is gone, and what is left is still too much
+    held.take(4)
+    assert held.has_room
+    assert [p.tp for p in held.fetchable(0).fetch] == [A, B]
+
+
+def test_all_buffers_together_are_bounded_and_paused_ones_do_not_count() -> None:
+    held = buffer(A, B, C, bytes_max=100)
+    put(held, A, batch(0, 5))
+    put(held, B, batch(0, 5))
+    able = held.fetchable(0)
+    # One that has nothing is fetched all the same.
+    assert [p.tp for p in able.fetch] == [C] and [p.tp for p in able.full] == [A, B] and able.room_bytes == 1
+    held.pause([A, B], True)
+    able = held.fetchable(0)
+    assert [p.tp for p in able.fetch] == [C] and able.room_bytes == 100
+
+
+def test_records_that_were_being_made_during_a_seek_are_dropped() -> None:
+    held = buffer(A)
+
+    def seeking(_topic: str, value: bytes) -> bytes:
+        if held.partitions[A].generation < 3:
+            held.place(A, offset=4)
+        return value
+
+    held.maker = RecordMaker(None, seeking)
+    put(held, A, batch(0, 6))
+    assert held.take(10) == {}
+    assert held.position(A) == 4
 
 
 def test_a_new_assignment_keeps_the_places_of_partitions_that_stay() -> None:
@@ -123,3 +158,194 @@ def test_a_new_assignment_keeps_the_places_of_partitions_that_stay() -> None:
 def test_a_partition_that_is_not_assigned_is_named() -> None:
     with pytest.raises(KafkaError, match="t-1 is not assigned"):
         buffer(A).position(B)
+
+
+# Transactions
+
+
+def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
+    key = (0).to_bytes(2, "big") + int(commit).to_bytes(2, "big")
+    return encode_batch(
+        [Record(0, 1000, key, bytes(6))],
+        base_offset=offset,
+        producer_id=producer_id,
+        transactional=True,
+        control=True,
+    )
+
+
+def sent(offset: int, count: int, producer_id: int) -> bytes:
+    return batch(offset, count, producer_id=producer_id, transactional=True)
+
+
+#: Two producers interleaved: 7 aborts, then commits; 8 commits.
+LOG = (
+    sent(0, 2, 7)
+    + sent(2, 1, 8)
+    + batch(3, 1)
+    + sent(4, 1, 7)
+    + marker(5, 7, commit=False)
+    + sent(6, 1, 7)
+    + marker(7, 8, commit=True)
+    + marker(8, 7, commit=True)
+)
+
+
+def test_aborted_transactions_are_left_out_and_the_position_goes_past_them() -> None:
+    held = buffer(A, read_committed=True)
+    partition = held.partitions[A]
+    held.put(partition, partition.generation, LOG, [(0, 7)])
+    assert offsets(held.take(10)) == [2, 3, 6]
+    assert held.position(A) == 9
+
+
+def test_who_does_not_ask_for_committed_records_gets_all() -> None:
+    held = buffer(A)
+    partition = held.partitions[A]
+    held.put(partition, partition.generation, LOG, [(0, 7)])
+    assert offsets(held.take(10)) == [0, 1, 2, 3, 4, 6]
+    assert held.position(A) == 9
+
+
+def test_a_producer_may_abort_twice_in_one_fetch() -> None:
+    held = buffer(A, read_committed=True)
+    partition = held.partitions[A]
+    data = (
+        sent(0, 1, 7)
+        + marker(1, 7, commit=False)
+        + sent(2, 1, 7)
+        + marker(3, 7, commit=True)
+        + sent(4, 1, 7)
+        + marker(5, 7, commit=False)
+        + sent(6, 1, 7)
+    )
+    held.put(partition, partition.generation, data, [(4, 7), (0, 7)])
+    assert offsets(held.take(10)) == [2, 6]
+
+
+def test_a_fetch_of_nothing_but_an_aborted_transaction_moves_the_position() -> None:
+    held = buffer(A, read_committed=True)
+    partition = held.partitions[A]
+    held.put(partition, partition.generation, sent(0, 3, 7) + marker(3, 7, commit=False), [(0, 7)])
+    assert held.position(A) == 4 and not held.ready
+
+
+def test_a_damaged_batch_is_not_left_out_in_silence() -> None:
+    held = buffer(A, read_committed=True)
+    partition = held.partitions[A]
+    bad = bytearray(sent(0, 3, 7))
+    bad[-1] ^= 1
+    held.put(partition, partition.generation, bytes(bad) + marker(3, 7, commit=False), [(0, 7)])
+    assert held.take(10) == {}
+    with pytest.raises(CorruptBatch):
+        held.take(10)
+    assert held.position(A) == 0
+
+
+def test_crcs_are_not_looked_at_if_they_are_not_to_be() -> None:
+    held = buffer(A, check_crcs=False)
+    bad = bytearray(batch(0, 1))
+    bad[-2] ^= 1  # in the value
+    put(held, A, bytes(bad))
+    assert [record.value for record in held.take(10)[A]] == [b"v1"]
+
+
+# Poison
+
+
+def failing(_topic: str, value: bytes) -> int:
+    return int(value.removeprefix(b"v"))
+
+
+def poisoned() -> bytes:
+    values = (b"v0", b"v1", b"bad", b"v3", None)
+    return encode_batch([Record(0, 1000, b"k", value) for value in values])
+
+
+def test_a_poison_record_is_told_after_those_before_it_until_the_caller_seeks() -> None:
+    held = buffer(A, maker=RecordMaker(None, failing))
+    put(held, A, poisoned())
+    assert [record.value for record in held.take(10)[A]] == [0, 1]
+    for _ in range(3):
+        with pytest.raises(
+            PoisonRecord, match=r"the value of the record at offset 2 of t-0.*seek.* 3\)"
+        ) as told:
+            held.take(10)
+        assert held.position(A) == 2
+    assert (told.value.raw, told.value.side, told.value.offset) == (b"bad", "value", 2)
+    assert told.value.record.key == b"k" and isinstance(told.value.__cause__, ValueError)
+    held.place(A, offset=3)
+    put(held, A, poisoned())
+    assert [record.value for record in held.take(10)[A]] == [3, None]
+
+
+def test_the_key_may_be_what_is_wrong() -> None:
+    held = buffer(A, maker=RecordMaker(failing, None))
+    put(held, A, batch(0, 1))
+    with pytest.raises(PoisonRecord, match="the key of the record at offset 0"):
+        held.take(10)
+
+
+def test_poison_may_be_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    held = buffer(A, maker=RecordMaker(None, failing, "skip"))
+    put(held, A, poisoned())
+    assert offsets(held.take(10)) == [0, 1, 3, 4]
+    assert held.maker.poisoned == 1 and held.position(A) == 5
+    assert "offset 2 of t-0" in caplog.text
+
+
+def test_poison_may_be_replaced_or_left_out_by_the_callers_own_function() -> None:
+    seen: list[PoisonRecord] = []
+
+    def instead(poison: PoisonRecord) -> ConsumerRecord | None:
+        seen.append(poison)
+        return poison.record._replace(value=-1) if len(seen) == 1 else None
+
+    held = buffer(A, maker=RecordMaker(None, failing, instead))
+    put(held, A, poisoned())
+    assert [record.value for record in held.take(10)[A]] == [0, 1, -1, 3, None]
+    held.place(A, offset=0)
+    put(held, A, poisoned())
+    assert [record.value for record in held.take(10)[A]] == [0, 1, 3, None]
+    assert [poison.raw for poison in seen] == [b"bad", b"bad"]
+
+
+def test_what_the_callers_own_function_raises_comes_out_of_poll() -> None:
+    def give_up(_: PoisonRecord) -> None:
+        raise LookupError("no")
+
+    held = buffer(A, maker=RecordMaker(None, failing, give_up))
+    put(held, A, poisoned())
+    assert offsets(held.take(10)) == [0, 1]
+    with pytest.raises(LookupError):
+        held.take(10)
+    assert held.position(A) == 2
+
+
+# Columns, and both twins
+
+
+@pytest.mark.parametrize("twin", ["pure", "compiled"])
+def test_records_and_columns_may_be_taken_in_turn(twin: Any) -> None:
+    if twin == "compiled":
+        pytest.importorskip("numba")
+    held = buffer(A, decoding=Decoding(twin))
+    put(held, A, batch(0, 20) + batch(20, 1, control=True) + batch(21, 10))
+    assert offsets(held.take(3)) == [0, 1, 2]
+    columns = held.take_columns(9)[A]
+    assert list(columns.offsets) == list(range(3, 12))
+    assert held.position(A) == 12
+    assert offsets(held.take(2)) == [12, 13]
+    columns = held.take_columns(None)[A]
+    assert list(columns.offsets) == [*range(14, 20), *range(21, 31)]
+    assert columns.values == [b"v%d" % offset for offset in columns.offsets]
+    assert held.position(A) == 31 and held.take_columns(None) == {}
+
+
+@pytest.mark.parametrize("twin", ["pure", "compiled"])
+def test_a_seek_into_a_batch_holds_for_columns(twin: Any) -> None:
+    if twin == "compiled":
+        pytest.importorskip("numba")
+    held = buffer(A, offset=7, decoding=Decoding(twin))
+    put(held, A, batch(0, 10))
+    assert list(held.take_columns(None)[A].offsets) == [7, 8, 9]

@@ -232,6 +232,16 @@ def test_several_batches_of_a_partition_leave_when_they_are_full_or_have_waited(
     assert len(taken(partial_batches, 5)) == 1
 
 
+def test_a_drain_tells_when_the_next_batch_of_the_same_partition_may_follow() -> None:
+    """Or the sender would look again only when an answer comes, and one request would be on its way at a time."""
+    queue = accumulator(batch_bytes=61 + 37, in_flight_max=2)
+    for value in (b"1", b"2", b"3"):
+        add(queue, value=value)
+    assert queue.drain(0, leader).wait_ms == 0
+    # Two are on their way: the third waits for an answer, not for a time.
+    assert queue.drain(0, leader).wait_ms is None
+
+
 def test_without_numbers_a_retry_comes_after_what_was_sent_behind_it() -> None:
     """C6: that is what max_in_flight_requests_per_connection=1 or idempotence is for."""
 

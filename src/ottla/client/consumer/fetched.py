@@ -1,95 +1,81 @@
 """Fetched bytes on their way to the caller: positions, buffered batches, and records taken out of them.
 
-It decides and does no I/O. The fetcher (event loop) asks what to fetch and puts batches in; the caller, perhaps in
-another thread, takes records out, which is when batches are decoded. One lock guards it; its condition wakes callers
-that wait for records. A seek makes a new generation of its partition, so that bytes asked for before are dropped.
+It decides and does no I/O. The fetcher (event loop) asks what to fetch and puts batches in; the caller, perhaps in another thread,
+takes records out, which is when batches are decoded and deserializers run. One lock guards the queues, never held while records are
+made; its condition wakes callers that wait for records. A seek makes a new generation of its partition, so that bytes asked for
+before are dropped, and so are records that were being made.
 
-Each partition has two places: `position`, the next record for the caller, and `fetch_offset`, the next to ask for.
+Each partition has two places: `position`, the next record for the caller, and `fetch_offset`, the next to ask for. The batch at the
+head of its queue stays there until its last record is taken; `rows` is that batch, opened.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections import deque
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ottla.client.consumer.aborted import Unwanted
+from ottla.client.consumer.columns import Columns
+from ottla.client.consumer.decoding import Decoding
+from ottla.client.consumer.partition import Batch, Partition
+from ottla.client.consumer.poison import ConsumerRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError
 from ottla.client.metadata import TopicPartition
-from ottla.records.batch import CONTROL_BIT, CRC_START, HEADER, TIMESTAMP_TYPE_BIT
-from ottla.records.record import CorruptRecords, Headers, decode_batch, whole_batches
+from ottla.records.batch import HEADER, crc_of
+from ottla.records.pieces import Piece
+from ottla.records.record import CorruptRecords, whole_batches
+
+__all__ = ["ConsumerRecord", "FetchBuffer", "Fetchable", "Partition"]
+
+QUEUED_BYTES_MAX = 64 * 1024 * 1024
 
 
-class ConsumerRecord(NamedTuple):
-    """A record as the consumer hands it out. `timestamp` is in milliseconds since 1970, UTC."""
+class Fetchable(NamedTuple):
+    """What a fetcher may do now: partitions to fetch, those whose start is to be looked up, those whose buffers are full."""
 
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    timestamp_type: str
-
-
-class Partition:
-    """One assigned partition. `reset` is where to start when `position` is None: a ListOffsets timestamp."""
-
-    __slots__ = (
-        "batches",
-        "buffered_bytes",
-        "cursor",
-        "error",
-        "fetch_offset",
-        "generation",
-        "high_watermark",
-        "log_start_offset",
-        "not_before_ms",
-        "paused",
-        "position",
-        "records",
-        "reset",
-        "tp",
-    )
-
-    def __init__(self, tp: TopicPartition, reset: int | None) -> None:
-        self.tp = tp
-        self.reset = reset
-        self.position: int | None = None
-        self.fetch_offset = -1
-        self.generation = 0
-        self.paused = False
-        self.batches: deque[memoryview] = deque()
-        self.buffered_bytes = 0
-        self.records: list[ConsumerRecord] = []
-        self.cursor = 0
-        self.high_watermark = -1
-        self.log_start_offset = -1
-        self.not_before_ms = 0.0
-        self.error: KafkaError | None = None
-
-    def clear(self) -> None:
-        self.generation += 1
-        self.batches.clear()
-        self.buffered_bytes = 0
-        self.records = []
-        self.cursor = 0
-        self.error = None
-        self.not_before_ms = 0.0
+    fetch: list[Partition]
+    look_up: list[Partition]
+    full: list[Partition]
+    #: The soonest time at which a partition that waits may be tried again.
+    wake_ms: float | None
+    #: How many bytes there is room for.
+    room_bytes: int
 
 
 class FetchBuffer:
     """The assigned partitions and what was fetched for them."""
 
-    def __init__(self, *, partition_bytes_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        partition_bytes_max: int,
+        bytes_max: int = QUEUED_BYTES_MAX,
+        maker: RecordMaker | None = None,
+        decoding: Decoding | None = None,
+        check_crcs: bool = True,
+        read_committed: bool = False,
+    ) -> None:
         # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
         # would leave the lock taken for ever.
         self.lock = threading.Lock()
         self.condition = threading.Condition(self.lock)
         self.partitions: dict[TopicPartition, Partition] = {}
+        #: Whether a fetch became possible that was not when the fetcher last looked: it is to look again.
+        self.has_room = False
+        self.records_taken = 0
+        self.bytes_fetched = 0
+        self.maker = maker or RecordMaker()
+        self._decoding = decoding or Decoding()
+        self._check_crcs = check_crcs
+        self._read_committed = read_committed
         self._partition_bytes_max = partition_bytes_max
-        self._turn: deque[TopicPartition] = deque()
+        self._bytes_max = bytes_max
+        self._turn: OrderedDict[TopicPartition, None] = OrderedDict()
+        self._fetch_waits = False
 
     # The caller, any thread
 
@@ -97,8 +83,11 @@ class FetchBuffer:
         """Replace the assignment; partitions that stay keep their position and buffer."""
         with self.lock:
             before = self.partitions
+            for tp in before.keys() - set(wanted := list(wanted)):
+                # Nobody is handed records of it that are being made now.
+                before[tp].clear()
             self.partitions = {tp: before.get(tp) or Partition(tp, reset) for tp in wanted}
-            self._turn = deque(self.partitions)
+            self._turn = OrderedDict.fromkeys(self.partitions)
 
     def place(self, tp: TopicPartition, *, offset: int | None = None, reset: int | None = None) -> None:
         """Go on at an offset, or where `reset` (a timestamp of ListOffsets) leads."""
@@ -107,12 +96,18 @@ class FetchBuffer:
             partition.clear()
             partition.position = offset
             partition.fetch_offset = -1 if offset is None else offset
+            partition.last_epoch = -1
             partition.reset = reset
 
     def pause(self, tps: Iterable[TopicPartition], paused: bool) -> None:
         with self.lock:
             for tp in tps:
                 self._assigned(tp).paused = paused
+            self.condition.notify_all()
+
+    def paused(self) -> list[TopicPartition]:
+        with self.lock:
+            return [tp for tp, partition in self.partitions.items() if partition.paused]
 
     def position(self, tp: TopicPartition) -> int | None:
         with self.lock:
@@ -125,86 +120,201 @@ class FetchBuffer:
         return found
 
     def take(self, records_max: int) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Up to so many records, partition after partition, each once in turn first. Raises a partition's error once."""
+        """Up to so many records, partition after partition in turn. Raises a partition's error if there are none before it."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        with self.lock:
-            for _ in range(len(self._turn)):
-                tp = self._turn[0]
-                partition = self.partitions[tp]
-                if partition.error is not None and not taken:
-                    error, partition.error = partition.error, None
-                    raise error
-                if not partition.paused:
-                    records = self._take_from(partition, records_max)
-                    if records:
-                        taken[tp] = records
-                        records_max -= len(records)
-                if records_max <= 0:
-                    break
-                self._turn.rotate(-1)
+        for partition in self._in_turn():
+            self._raise_error_of(partition, unless=taken)
+            records, error = self._records_of(partition, records_max)
+            if records:
+                taken[partition.tp] = records
+                records_max -= len(records)
+                self.records_taken += len(records)
+            if error is not None and not taken:
+                raise error
+            if records_max <= 0:
+                break
         return taken
 
-    def _take_from(self, partition: Partition, records_max: int) -> list[ConsumerRecord]:
+    def take_columns(self, records_max: int | None) -> dict[TopicPartition, Columns]:
+        """As `take`, as columns; without a limit, all that is buffered."""
+        taken: dict[TopicPartition, Columns] = {}
+        for partition in self._in_turn():
+            self._raise_error_of(partition, unless=taken)
+            pieces = self._pieces_of(partition, records_max)
+            if pieces:
+                columns = taken[partition.tp] = Columns(*partition.tp, pieces)
+                self.records_taken += len(columns)
+                if records_max is not None:
+                    records_max -= len(columns)
+            if records_max is not None and records_max <= 0:
+                break
+        return taken
+
+    def _in_turn(self) -> Iterator[Partition]:
+        """The partitions that have something, the one that was served longest ago first."""
+        with self.lock:
+            ready = [partition for tp in self._turn if (partition := self.partitions[tp]).is_ready]
+        for partition in ready:
+            with self.lock:
+                if self.partitions.get(partition.tp) is not partition:
+                    continue
+                self._turn.move_to_end(partition.tp)
+            yield partition
+
+    def _raise_error_of(self, partition: Partition, unless: object) -> None:
+        with self.lock:
+            if partition.error is None or unless:
+                return
+            error, partition.error = partition.error, None
+            # It is fetched again, unless the caller moves it.
+            self.has_room = True
+        raise error
+
+    def _records_of(
+        self, partition: Partition, records_max: int
+    ) -> tuple[list[ConsumerRecord], Exception | None]:
         found: list[ConsumerRecord] = []
+        generation = partition.generation
+        twin = self._decoding.twin
         while len(found) < records_max:
-            if partition.cursor >= len(partition.records):
-                if not partition.batches:
+            with self.lock:
+                if partition.generation != generation or not partition.batches or partition.paused:
                     break
-                self._open_next(partition)
-                continue
-            end = partition.cursor + records_max - len(found)
-            found += partition.records[partition.cursor : end]
-            partition.cursor = min(end, len(partition.records))
-        if found:
-            partition.position = found[-1].offset + 1
-        if partition.cursor >= len(partition.records) and not partition.batches and partition.error is None:
-            # Control records and gaps of compaction at the end of what was fetched are behind the caller too.
-            partition.position = partition.fetch_offset if partition.fetch_offset >= 0 else partition.position
+                batch, rows, start = partition.batches[0], partition.rows, partition.position or 0
+            try:
+                if rows is None:
+                    rows = twin.open_rows(batch.data, check_crc=self._check_crcs)
+                    if start > batch.base_offset:
+                        rows.skip_to(start)
+                made, done, error = self.maker.make(
+                    partition.tp, batch.timestamp_type, rows.take(records_max - len(found))
+                )
+            except CorruptRecords as damage:
+                self._damaged(partition, generation, batch, damage)
+                break
+            with self.lock:
+                if partition.generation != generation:
+                    return [], None
+                found = found + made if found else made
+                if error is None and (done < 0 or done + 1 >= batch.end):
+                    self._drop_head(partition)
+                else:
+                    partition.rows = rows if error is None else None
+                    partition.position = max(done + 1, start)
+            if error is not None:
+                return found, error
+        self._decoding.read(len(found))
+        return found, None
+
+    def _pieces_of(self, partition: Partition, records_max: int | None) -> list[Piece]:
+        found: list[Piece] = []
+        generation = partition.generation
+        twin = self._decoding.twin
+        left = sys.maxsize if records_max is None else records_max
+        while left > 0:
+            with self.lock:
+                if partition.generation != generation or not partition.batches or partition.paused:
+                    break
+                batch, start = partition.batches[0], partition.position or 0
+            try:
+                piece = twin.piece(batch.data, check_crc=self._check_crcs)
+            except CorruptRecords as damage:
+                self._damaged(partition, generation, batch, damage)
+                break
+            if start > batch.base_offset:
+                piece = piece.since(bisect_left(piece.offsets, start))
+            is_whole = len(piece.offsets) <= left
+            if not is_whole:
+                piece = piece.until(left)
+            left -= len(piece.offsets)
+            with self.lock:
+                if partition.generation != generation:
+                    return []
+                if len(piece.offsets):
+                    found.append(piece)
+                if is_whole:
+                    self._drop_head(partition)
+                else:
+                    partition.rows = None
+                    partition.position = int(piece.offsets[-1]) + 1
+            self._decoding.read(len(piece.offsets))
         return found
 
-    def _open_next(self, partition: Partition) -> None:
-        batch = partition.batches.popleft()
-        partition.buffered_bytes -= len(batch)
+    def _drop_head(self, partition: Partition) -> None:
+        partition.drop_head()
+        if self._fetch_waits and not self._is_full(partition):
+            self._fetch_waits = False
+            self.has_room = True
+
+    def _damaged(self, partition: Partition, generation: int, batch: Batch, damage: CorruptRecords) -> None:
+        """Forget what is buffered after the position, to be fetched again: the damage may have happened on the way.
+
+        The caller is told when it has had what came before it.
+        """
         topic, index = partition.tp
-        start = partition.position or 0
-        partition.records, partition.cursor = [], 0
-        attributes = batch[CRC_START + 1]
-        if attributes & CONTROL_BIT:
-            return
-        kind = "LogAppendTime" if attributes & TIMESTAMP_TYPE_BIT else "CreateTime"
-        try:
-            partition.records = [
-                ConsumerRecord(topic, index, offset, timestamp, key, value, headers, kind)
-                for offset, timestamp, key, value, headers in decode_batch(batch)
-                if offset >= start
-            ]
-        except CorruptRecords as error:
-            base = HEADER.unpack_from(batch)[0]
-            partition.batches.clear()
-            partition.buffered_bytes = 0
-            partition.error = CorruptBatch(
-                f"the batch at offset {base} of {partition.tp} is corrupt: {error}",
-                topic=topic,
-                partition=index,
-                advice="Seek past it to go on, and look at the segment with `ottla log dump`",
-            )
-            partition.error.__cause__ = error
+        error = CorruptBatch(
+            f"the batch at offset {batch.base_offset} of {partition.tp} is corrupt: {damage}",
+            topic=topic,
+            partition=index,
+            advice="Seek past it to go on, and look at the segment with `ottla log dump`",
+        )
+        error.__cause__ = damage
+        with self.lock:
+            if partition.generation != generation:
+                return
+            partition.clear()
+            partition.fetch_offset = partition.position or 0
+            partition.last_epoch = -1
+            partition.error = error
 
     @property
     def ready(self) -> bool:
         """Whether `take` has something to give or to raise."""
-        return any(
-            (not p.paused and (p.batches or p.cursor < len(p.records))) or p.error is not None
-            for p in self.partitions.values()
-        )
+        return any(partition.is_ready for partition in self.partitions.values())
 
     # The fetcher
 
-    def full(self, partition: Partition) -> bool:
-        return partition.buffered_bytes >= self._partition_bytes_max
+    def fetchable(self, now_ms: float) -> Fetchable:
+        """What may be done now. A partition whose buffer is full waits for the caller, who then sets `has_room`."""
+        fetch: list[Partition] = []
+        look_up: list[Partition] = []
+        full: list[Partition] = []
+        wake_ms: float | None = None
+        with self.lock:
+            # What a paused partition holds is not counted, or it would keep the others from being read.
+            held = sum(p.buffered_bytes for p in self.partitions.values() if not p.paused)
+            room_bytes = self._bytes_max - held
+            for partition in self.partitions.values():
+                if partition.paused or partition.error is not None:
+                    continue
+                if partition.not_before_ms > now_ms:
+                    wake_ms = (
+                        partition.not_before_ms if wake_ms is None else min(wake_ms, partition.not_before_ms)
+                    )
+                elif partition.position is None:
+                    look_up.append(partition)
+                elif self._is_full(partition) or (room_bytes <= 0 and partition.batches):
+                    full.append(partition)
+                else:
+                    fetch.append(partition)
+            self._fetch_waits = bool(full)
+        return Fetchable(fetch, look_up, full, wake_ms, max(room_bytes, 1))
 
-    def put(self, partition: Partition, generation: int, data: bytes | None) -> bool:
-        """Keep the whole batches of a fetch; whether anything new came. Bytes of an older generation are dropped."""
+    def _is_full(self, partition: Partition) -> bool:
+        # Room for one more while one is read: the next fetch is out before the caller has finished.
+        return partition.buffered_bytes >= 2 * self._partition_bytes_max
+
+    def put(
+        self,
+        partition: Partition,
+        generation: int,
+        data: bytes | memoryview | None,
+        aborted: Sequence[tuple[int, int]] = (),
+    ) -> bool:
+        """Keep the whole batches of a fetch; whether anything new came. Bytes of an older generation are dropped.
+
+        `aborted` lists the aborted transactions among them: first offset and producer id.
+        """
         with self.lock:
             if (
                 partition.generation != generation
@@ -212,6 +322,7 @@ class FetchBuffer:
                 or not data
             ):
                 return False
+            self.bytes_fetched += len(data)
             try:
                 batches = list(whole_batches(data))
             except CorruptRecords as error:
@@ -223,16 +334,28 @@ class FetchBuffer:
                 )
                 self.condition.notify_all()
                 return True
+            unwanted = Unwanted(aborted if self._read_committed else ())
             for batch in batches:
-                base_offset, _, _, _, _, _, last_offset_delta, *_ = HEADER.unpack_from(batch)
-                end = base_offset + last_offset_delta + 1
-                if end <= partition.fetch_offset:
-                    continue
-                partition.batches.append(batch)
-                partition.buffered_bytes += len(batch)
-                partition.fetch_offset = end
+                self._keep(partition, batch, unwanted)
+            if not partition.batches:
+                partition.position = partition.fetch_offset
             self.condition.notify_all()
             return bool(batches)
+
+    def _keep(self, partition: Partition, batch: memoryview, unwanted: Unwanted) -> None:
+        base_offset, _, epoch, _, crc, attributes, last_delta, _, _, producer_id, *_ = HEADER.unpack_from(
+            batch
+        )
+        end = base_offset + last_delta + 1
+        is_unwanted = unwanted.has(batch, attributes, producer_id, end - 1)
+        if end <= partition.fetch_offset:
+            return
+        # What is left out is never opened, so this is where its damage shows: then it is kept, to be refused.
+        if not is_unwanted or (self._check_crcs and crc_of(batch) != crc):
+            partition.batches.append(Batch(batch, base_offset, end))
+            partition.buffered_bytes += len(batch)
+        partition.fetch_offset = end
+        partition.last_epoch = epoch
 
     def fail(self, partition: Partition, generation: int, error: KafkaError) -> None:
         with self.lock:

@@ -72,9 +72,6 @@ class Accumulator:
         self._flushing = 0
         self._refusal: Callable[[], KafkaError] | None = None
         self._closed = False
-        self._renew_lock()
-
-    def _renew_lock(self) -> None:
         # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
         # would leave the lock taken for ever.
         self.lock = threading.Lock()
@@ -210,15 +207,6 @@ class Accumulator:
             self._closed = True
             self._flushing += 1
 
-    def forked(self) -> None:
-        """In the child of a fork: the sender is in the parent, and whoever held the lock with it."""
-        self._renew_lock()
-        self._closed = True
-        self._refusal = lambda: ClientClosed(
-            "this producer was made before a fork and belongs to the parent process",
-            advice="Make a new one in the child",
-        )
-
     @property
     def empty(self) -> bool:
         with self.lock:
@@ -240,19 +228,23 @@ class Accumulator:
         sizes: dict[int, int] = {}
         found = Drained({}, [], [], set(), None)
         wait_ms: float | None = None
+
+        def due_ms_of(partition: PartitionQueue) -> float | None:
+            return partition.due_ms(
+                linger_ms=limits.linger_ms,
+                batch_bytes=limits.batch_bytes,
+                hurry=self._flushing > 0,
+                in_flight_max=limits.in_flight_max,
+                producer=producer,
+            )
+
         with self.lock:
             for tp, partition in list(self._busy.items()):
                 if not partition.waiting:
                     if not partition.on_way:
                         del self._busy[tp]
                     continue
-                due_ms = partition.due_ms(
-                    linger_ms=limits.linger_ms,
-                    batch_bytes=limits.batch_bytes,
-                    hurry=self._flushing > 0,
-                    in_flight_max=limits.in_flight_max,
-                    producer=producer,
-                )
+                due_ms = due_ms_of(partition)
                 if due_ms is None:
                     continue
                 if due_ms > now_ms:
@@ -275,6 +267,11 @@ class Accumulator:
                     sizes[leader] = sizes.get(leader, 0) + batch.size_bytes
                     found.ready.setdefault(leader, []).append(partition.take(leader, producer, now_ms))
                     self._busy[tp] = self._busy.pop(tp)
+                    # The next one follows with a request of its own, as long as the broker is free.
+                    next_ms = due_ms_of(partition) if partition.waiting else None
+                    if next_ms is not None:
+                        next_wait_ms = max(next_ms - now_ms, 0)
+                        wait_ms = next_wait_ms if wait_ms is None else min(wait_ms, next_wait_ms)
         return found._replace(wait_ms=wait_ms)
 
     def expired(self, now_ms: float) -> list[Batch]:
@@ -314,19 +311,22 @@ class Accumulator:
             partition = self._partitions[batch.tp]
             partition.resolved(batch)
             verdict = partition.verdict(batch, error, bumps=self.limits.bumps)
+            cuttable = error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1
+            again = cuttable or verdict is not Verdict.FAILED
             late = self._is_late(batch, now_ms)
-            if error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1 and not late:
-                partition.put_back(batch.cut(), error, now_ms)
-                self.counts.splits += 1
-                return True
-            if verdict is not Verdict.FAILED and not late and batch.attempts < self.limits.retries:
-                if verdict is Verdict.AGAIN_WITH_A_NEW_NUMBER:
+            if again and not late and batch.attempts < self.limits.retries:
+                parts = [batch]
+                if cuttable:
+                    # Nothing is to be waited for: the parts go at once.
+                    parts, backoff_ms = batch.cut(), 0
+                    self.counts.splits += 1
+                elif verdict is Verdict.AGAIN_WITH_A_NEW_NUMBER:
                     if batch.producer == partition.identity:
                         self._lost(partition, batch)
                     partition.renumber(batch)
-                partition.put_back([batch], error, now_ms + backoff_ms)
+                partition.put_back(parts, error, now_ms + backoff_ms)
                 return True
-        if verdict is not Verdict.FAILED and late:
+        if again and late:
             batch.last_error = error
             batch.attempts += 1
             error = timed_out(batch, self.limits.delivery_timeout_ms)

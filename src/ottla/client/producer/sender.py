@@ -422,10 +422,9 @@ class Sender:
             "producer_epoch": -1,
         }
         try:
-            connection = await self._cluster.any_connection()
-            response = await connection.request(INIT_PRODUCER_ID, body)
+            response = await self._cluster.ask_any(INIT_PRODUCER_ID, body)
             if response.error_code:
-                raise refused(int(response.error_code), "asking for a producer id", broker=connection.address)
+                raise refused(int(response.error_code), "asking for a producer id")
             self._producer = (int(response.producer_id), int(response.producer_epoch))
             self._attempts = 0
         except KafkaError as error:

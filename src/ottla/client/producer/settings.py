@@ -42,10 +42,7 @@ class Producing(Client):
     max_in_flight_requests_per_connection: int = 5
     max_request_size: int = 1_048_576
     partitioner: PartitionerName | Partitioner = "sticky"
-    # 0 leaves the size to the system, which finds a better one by itself than Kafka's fixed defaults.
-    receive_buffer_bytes: int = 0
     retries: int = RETRIES_MAX
-    send_buffer_bytes: int = 0
     transaction_timeout_ms: int = 60_000
     transactional_id: str | None = None
     value_serializer: Name | Serializer | None = None
@@ -113,9 +110,7 @@ class ProducerSettings(ClientSettings, total=False):
     max_in_flight_requests_per_connection: int
     max_request_size: int
     partitioner: PartitionerName | Partitioner
-    receive_buffer_bytes: int
     retries: int
-    send_buffer_bytes: int
     transaction_timeout_ms: int
     transactional_id: str | None
     value_serializer: Name | Serializer | None

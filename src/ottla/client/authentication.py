@@ -1,0 +1,130 @@
+"""Authentication on an open connection: SaslHandshake, then the mechanism's messages in SaslAuthenticate (KIP-152).
+
+`authenticate` serves the first time and again before the session ends (KIP-368). Password hashing and the user's token provider run
+in a thread, so that neither stops the event loop. Called by `BrokerConnection` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ottla.client.errors import AuthenticationFailed, BrokerUnreachable, refused
+from ottla.client.sasl.exchange import Exchange, ExchangeFailed
+from ottla.client.sasl.oauthbearer import OAuthBearer
+from ottla.client.sasl.plain import Plain
+from ottla.client.sasl.scram import Scram
+from ottla.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.client.settings import Client
+
+SASL_HANDSHAKE = 17
+SASL_AUTHENTICATE = 36
+#: No mechanism takes more; a server that goes on and on is not believed.
+ROUNDS_MAX = 8
+
+#: Sends a request now, even while others are held back, and gives its answer.
+Ask = Callable[[int, dict[str, Any]], "asyncio.Future[Any]"]
+
+
+async def authenticate(ask: Ask, address: str, settings: Client) -> float | None:
+    """Prove who we are, or raise `AuthenticationFailed`; gives for how many seconds that holds, None for always."""
+    mechanism = settings.sasl_mechanism
+    assert mechanism is not None
+    answer = await ask(SASL_HANDSHAKE, {"mechanism": mechanism})
+    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise AuthenticationFailed(
+            f"the listener {address} is one without SASL", code=ErrorCode.ILLEGAL_SASL_STATE, broker=address,
+            advice="Use the port of its SASL listener, or security_protocol PLAINTEXT or SSL",
+        )  # fmt: skip
+    if answer.error_code:
+        offered = ", ".join(map(str, answer.mechanisms))
+        message = f"{address} does not offer {mechanism}" + (f", but {offered}" if offered else "")
+        raise AuthenticationFailed(
+            message, code=ErrorCode(int(answer.error_code)), broker=address,
+            advice="Choose another sasl_mechanism, or enable it on the broker (sasl.enabled.mechanisms)",
+        )  # fmt: skip
+    try:
+        exchange = await _exchange(address, settings)
+        return await _converse(ask, exchange, address, settings)
+    except ExchangeFailed as error:
+        raise AuthenticationFailed(
+            f"{mechanism} with {address}{_as_whom(settings)}: {error}",
+            broker=address,
+            advice=_advice(settings),
+        ) from error
+
+
+async def _converse(ask: Ask, exchange: Exchange, address: str, settings: Client) -> float | None:
+    message: bytes | None = exchange.first()
+    for _ in range(ROUNDS_MAX):
+        answer = await ask(SASL_AUTHENTICATE, {"auth_bytes": message})
+        if answer.error_code:
+            _refuse(answer, exchange, address, settings)
+        message = await asyncio.to_thread(exchange.answer, bytes(answer.auth_bytes))
+        if message is None:
+            lifetime = getattr(answer, "session_lifetime", None)
+            seconds = 0.0 if lifetime is None else float(lifetime.total_seconds())
+            return seconds if seconds > 0 else None
+    raise ExchangeFailed("the server does not come to an end")
+
+
+def _refuse(answer: Any, exchange: Exchange, address: str, settings: Client) -> None:
+    told = answer.error_message
+    if isinstance(exchange, OAuthBearer) and exchange.refusal:
+        told = f"{told or 'refused'} ({exchange.refusal})"
+    error = refused(
+        int(answer.error_code),
+        f"{settings.sasl_mechanism} with {address}{_as_whom(settings)}",
+        message=told,
+        broker=address,
+    )
+    error.advice = _advice(settings)
+    raise error
+
+
+async def _exchange(address: str, settings: Client) -> Exchange:
+    mechanism = settings.sasl_mechanism
+    if mechanism == "OAUTHBEARER":
+        return OAuthBearer(await _token(address, settings))
+    username, password = settings.sasl_username, settings.sasl_password
+    assert username is not None and password is not None
+    if mechanism == "PLAIN":
+        return Plain(username, password)
+    digest = "sha512" if mechanism == "SCRAM-SHA-512" else "sha256"
+    return Scram(digest, username, password, secrets.token_urlsafe(24))
+
+
+async def _token(address: str, settings: Client) -> Any:
+    provider = settings.sasl_oauth_token_provider
+    assert provider is not None
+    try:
+        if inspect.iscoroutinefunction(provider):
+            return await provider()
+        given = await asyncio.to_thread(provider)
+        return await given if inspect.isawaitable(given) else given
+    except OSError as error:
+        # Whoever gives tokens is away as a broker may be away: trying again helps.
+        raise BrokerUnreachable(
+            f"no token for {address}: the token provider failed ({error})", broker=address,
+            advice="Check that the server that gives tokens can be reached",
+        ) from error  # fmt: skip
+    except Exception as error:
+        raise AuthenticationFailed(
+            f"no token for {address}: the token provider raised {type(error).__name__}", broker=address,
+            advice="Its exception is the cause of this one",
+        ) from error  # fmt: skip
+
+
+def _as_whom(settings: Client) -> str:
+    return f" as {settings.sasl_username!r}" if settings.sasl_username else ""
+
+
+def _advice(settings: Client) -> str:
+    if settings.sasl_mechanism == "OAUTHBEARER":
+        return "Check the token's issuer, audience, scope and expiry"
+    return "Check sasl_username and sasl_password, and that the user exists for this mechanism"

@@ -1,0 +1,200 @@
+"""Records as columns, for numeric work: what `poll_columns` gives.
+
+No Python object is made for a record before one is asked for. Offsets and timestamps are arrays of 64-bit integers: numpy's where
+numpy is installed (`ottla[fast]`), else `array.array`. Keys and values are `BytesColumn`s, which hold one buffer and where each stands
+in it, as Arrow's binary arrays do. Deserializers are not applied: `values_as` reads numbers of a fixed width without them.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from ottla.records.pieces import Integers, Piece, integers
+from ottla.records.record import Headers
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+#: The formats of `numbers`, as the `array` module calls them.
+_CODES: Final = {
+    "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q", "f4": "f", "f8": "d",
+}  # fmt: skip
+
+
+class BytesColumn(Sequence["bytes | None"]):
+    """Byte strings, some of them perhaps None. Each is cut out when it is asked for; `to_list` cuts all of them."""
+
+    def __init__(self, data: bytes | memoryview, starts: Integers, ends: Integers) -> None:
+        self.data = data
+        self.starts = starts
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, row: int) -> bytes | None: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> BytesColumn: ...
+
+    def __getitem__(self, row: int | slice) -> bytes | BytesColumn | None:
+        if isinstance(row, slice):
+            return BytesColumn(self.data, self.starts[row], self.ends[row])
+        start, end = self.starts[row], self.ends[row]
+        return None if end < start else bytes(self.data[start:end])
+
+    def __iter__(self) -> Iterator[bytes | None]:
+        return iter(self.to_list())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.to_list() == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} byte strings>"
+
+    def to_list(self) -> list[bytes | None]:
+        data = bytes(self.data)
+        return [
+            None if end < start else data[start:end]
+            for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        ]
+
+    def numbers(self, form: str) -> Any:
+        """Every item as one number, in an array of the machine's own byte order.
+
+        `form` is numpy's way to name it: `>i8` for what Kafka's LongSerializer (and ours, `int`) writes, `<f8` for a double of C.
+        A null, or an item of another width, raises ValueError naming its row.
+        """
+        kind = form.lstrip("<>=|")
+        if kind not in _CODES:
+            raise ValueError(
+                f"no number format {form!r}: write one of {', '.join(_CODES)}, with < or > in front"
+            )
+        width = int(kind[1:])
+        self._demand_width(width)
+        try:
+            import numpy as np
+        except ImportError:
+            found = array(_CODES[kind], b"".join(self.to_list()))  # type: ignore[arg-type]
+            if form[0] in "<>" and (form[0] == "<") != (sys.byteorder == "little"):
+                found.byteswap()
+            return found
+        places = np.asarray(self.starts)[:, None] + np.arange(width)
+        raw = np.frombuffer(self.data, np.uint8)[places]
+        return raw.reshape(-1).view(form).astype(np.dtype(form).newbyteorder("="), copy=False)
+
+    def _demand_width(self, width: int) -> None:
+        try:
+            import numpy as np
+        except ImportError:
+            lengths = [end - start for start, end in zip(self.starts, self.ends, strict=True)]
+            wrong = next((row for row, length in enumerate(lengths) if length != width), -1)
+        else:
+            others = np.flatnonzero(np.asarray(self.ends) - np.asarray(self.starts) != width)
+            wrong = int(others[0]) if len(others) else -1
+        if wrong >= 0:
+            there = self[wrong]
+            what = "null" if there is None else f"{len(there)} bytes wide"
+            raise ValueError(f"row {wrong} is {what}, not {width} bytes")
+
+
+class Columns:
+    """Records of one partition, column by column. `len()` tells how many; `headers` has one tuple for each."""
+
+    offsets: npt.NDArray[np.int64]
+    timestamps: npt.NDArray[np.int64]
+
+    def __init__(self, topic: str, partition: int, pieces: Sequence[Piece]) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offsets = _joined([piece.offsets for piece in pieces])
+        self.timestamps = _joined([piece.timestamps for piece in pieces])
+        self._pieces = pieces
+        self._keys: BytesColumn | None = None
+        self._values: BytesColumn | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __repr__(self) -> str:
+        where = f"{self.topic}-{self.partition}"
+        if not len(self):
+            return f"<no records of {where}>"
+        return f"<{len(self)} records of {where}, offsets {self.offsets[0]} to {self.offsets[-1]}>"
+
+    @property
+    def keys(self) -> BytesColumn:
+        if self._keys is None:
+            self._keys = _column(
+                [(piece.key_data, piece.key_starts, piece.key_ends) for piece in self._pieces]
+            )
+        return self._keys
+
+    @property
+    def values(self) -> BytesColumn:
+        if self._values is None:
+            self._values = _column(
+                [(piece.value_data, piece.value_starts, piece.value_ends) for piece in self._pieces]
+            )
+        return self._values
+
+    @property
+    def headers(self) -> list[Headers]:
+        found: list[Headers] = []
+        for piece in self._pieces:
+            found += [()] * len(piece.offsets) if piece.headers is None else piece.headers
+        return found
+
+    def keys_as(self, form: str) -> Any:
+        """The keys as numbers: see `values_as`."""
+        return self.keys.numbers(form)
+
+    def values_as(self, form: str) -> Any:
+        """The values as an array of numbers, where each is one number of that form: `>i8` is what Kafka's LongSerializer writes."""
+        return self.values.numbers(form)
+
+    def to_arrow(self) -> Any:
+        """A pyarrow RecordBatch: offset, timestamp (in ms, UTC), key and value. It needs pyarrow."""
+        import pyarrow as pa
+
+        return pa.record_batch(
+            {
+                "offset": pa.array(self.offsets, pa.int64()),
+                "timestamp": pa.array(self.timestamps, pa.int64()).cast(pa.timestamp("ms", "UTC")),
+                "key": pa.array(self.keys.to_list(), pa.binary()),
+                "value": pa.array(self.values.to_list(), pa.binary()),
+            }
+        )
+
+
+def _joined(parts: Sequence[Integers]) -> Integers:
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], array):
+        return array("q", b"".join(part.tobytes() for part in parts))
+    import numpy as np
+
+    return np.concatenate(parts)
+
+
+def _column(parts: Sequence[tuple[bytes | memoryview, Integers, Integers]]) -> BytesColumn:
+    """One column out of those of each batch: their buffers behind each other, and the places moved."""
+    if len(parts) == 1:
+        return BytesColumn(*parts[0])
+    starts, ends, base = [], [], 0
+    for data, part_starts, part_ends in parts:
+        starts.append(_moved(part_starts, base))
+        ends.append(_moved(part_ends, base))
+        base += len(data)
+    return BytesColumn(b"".join(data for data, _, _ in parts), _joined(starts), _joined(ends))
+
+
+def _moved(places: Integers, by: int) -> Integers:
+    return integers([place + by for place in places]) if isinstance(places, array) else places + by

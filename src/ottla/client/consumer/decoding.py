@@ -1,0 +1,103 @@
+"""Which twin opens batches: the pure one at once, the compiled one when there is enough to read.
+
+numba takes half a second to load (once on a machine a second more, to compile), which a consumer of a few thousand records would
+never earn back. So the pure twin opens the first `AUTO_RECORDS` of each consumer; then a thread loads the compiled one, and batches
+go on being opened meanwhile. What was loaded serves every consumer of the process. Without numba, or where it fails, everything
+works with the pure twin: a failure is logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from importlib.util import find_spec
+from typing import Final, Literal, Protocol
+
+from ottla.client.errors import SettingError
+from ottla.records import pieces
+from ottla.records.compression import Buffer
+from ottla.records.pieces import Piece, Rows
+
+RecordDecoder = Literal["auto", "pure", "compiled"]
+RECORD_DECODERS: Final[tuple[RecordDecoder, ...]] = ("auto", "pure", "compiled")
+
+AUTO_RECORDS: Final = 100_000
+
+_log = logging.getLogger("ottla.client")
+
+
+class Twin(Protocol):
+    """What `records/pieces.py` and `records/compiled.py` both are."""
+
+    def open_rows(self, batch: Buffer, *, check_crc: bool = True) -> Rows: ...
+
+    def piece(self, batch: Buffer, *, check_crc: bool = True) -> Piece: ...
+
+
+class _Loader:
+    """The compiled twin of this process, loaded at most once."""
+
+    def __init__(self) -> None:
+        self.twin: Twin | None = None
+        self._lock = threading.Lock()
+        self._tried = False
+        self._thread: threading.Thread | None = None
+
+    def load(self) -> Twin | None:
+        """The compiled twin, or None where it cannot be had."""
+        with self._lock:
+            if not self._tried:
+                self._tried = True
+                try:
+                    from ottla.records import compiled
+                except ImportError:
+                    _log.debug("numba is not installed: records are decoded in pure Python")
+                except Exception as error:
+                    _log.warning("numba fails (%s): records are decoded in pure Python", error)
+                else:
+                    self.twin = compiled
+            return self.twin
+
+    def load_soon(self) -> None:
+        """Load it in a thread. The interpreter waits for it at its end: a compiler that is cut off there may crash."""
+        if self._tried or self._thread is not None or find_spec("numba") is None:
+            return
+        self._thread = threading.Thread(target=self.load, name="ottla-compile")
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter is ending, or there are no more threads to be had
+            self._thread = None
+
+
+_loader = _Loader()
+
+
+class Decoding:
+    """One consumer's choice of a twin. `twin` may be read for every batch: it changes when the compiled one is there."""
+
+    def __init__(self, wanted: RecordDecoder = "auto") -> None:
+        self.twin: Twin = pieces
+        self._until_load = AUTO_RECORDS
+        self._settled = wanted == "pure"
+        if wanted == "compiled":
+            compiled = _loader.load()
+            if compiled is None:
+                raise SettingError(
+                    "record_decoder='compiled' needs numba: install ottla[fast], or leave it at 'auto'"
+                )
+            self._adopt(compiled)
+
+    def read(self, records: int) -> None:
+        """So many more records were read: perhaps enough to load the compiled twin, or it has come."""
+        if self._settled:
+            return
+        self._until_load -= records
+        if self._until_load <= 0:
+            if _loader.twin is not None:
+                self._adopt(_loader.twin)
+            else:
+                _loader.load_soon()
+
+    def _adopt(self, twin: Twin) -> None:
+        self.twin = twin
+        self._settled = True

@@ -1,0 +1,1 @@
+"""SASL mechanisms without I/O: each an `Exchange` of messages, driven by `client/authentication.py`."""

@@ -1,0 +1,261 @@
+"""The compiled twin of `pieces.py`: numba's machine code walks a batch once and notes where everything stands.
+
+It checks exactly what `record.py` checks, and reads no byte outside the batch. What it refuses, or cannot say in 64 bits, is
+given to the pure twin, which raises the CorruptRecords that tells what is wrong: so both refuse the same bytes in the same words.
+Importing this module compiles it, or loads what an earlier process has compiled; without numba the import fails. `client/` decides
+when to pay for that. Row by row, `index_records` writes into `out`:
+
+    0 offset   1 timestamp   2 3 start and end of the key   4 5 of the value   6 start of the headers, -1 for none   7 end of the record
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+
+from ottla.records import pieces
+from ottla.records.batch import CODEC_MASK, COUNT_START, HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ottla.records.compression import Buffer
+from ottla.records.pieces import Piece, Row, Rows
+from ottla.records.record import DECODED_BYTES_MAX, Headers, decode_headers, read_header, read_payload
+
+#: Below this many records a batch is opened sooner without the arrays.
+ROWS_MIN: Final = 8
+
+_COLUMNS: Final = 8
+_VARINT_BYTES: Final = 5
+_VARLONG_BYTES: Final = 10
+#: What `index_records` has seen, as bits of its answer.
+_KEYS: Final = 1
+_NULL_KEYS: Final = 2
+_VALUES: Final = 4
+_NULL_VALUES: Final = 8
+_HEADERS: Final = 16
+_REFUSED: Final = -1
+
+_BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
+_POSITION: Final = types.int64
+
+
+def _varint(data: Any, position: int, size: int, bytes_max: int) -> tuple[Any, int]:
+    """The raw value at `position` and the position after it, which is -1 when it does not end or is too large."""
+    raw = np.uint64(0)
+    shift = np.uint64(0)
+    for _ in range(bytes_max):
+        if position >= size:
+            return raw, -1
+        byte = data[position]
+        position += 1
+        # The tenth byte of a varlong has one bit left to give.
+        if shift == np.uint64(63) and (byte & np.uint8(0x7F)) > 1:
+            return raw, -1
+        raw |= np.uint64(byte & np.uint8(0x7F)) << shift
+        if byte < 0x80:
+            if bytes_max == _VARINT_BYTES and raw >> np.uint64(32):
+                return raw, -1
+            return raw, position
+        shift += np.uint64(7)
+    return raw, -1
+
+
+def _headers_end(data: Any, position: Any, end: int, size: int) -> Any:
+    """The position after the headers that stand at `position`, or -1."""
+    raw, position = varint(data, position, size, _VARINT_BYTES)
+    if position < 0 or raw & np.uint64(1):
+        return -1
+    count = np.int64(raw >> np.uint64(1))
+    if count > (end - position) >> 1:
+        return -1
+    for number in range(2 * count):
+        raw, position = varint(data, position, size, _VARINT_BYTES)
+        if position < 0:
+            return -1
+        # Every second one is a value, which may be null.
+        if raw == np.uint64(1) and number & 1:
+            continue
+        if raw & np.uint64(1):
+            return -1
+        position += np.int64(raw >> np.uint64(1))
+        if position > end:
+            return -1
+    return position
+
+
+def _index_records(
+    data: Any,
+    position: Any,
+    count: int,
+    delta_max: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_timestamp: int,
+    is_append_time: int,
+    out: Any,
+) -> int:
+    """Fill `out` for `count` records; bits that say what there is among them, or -1 for what is to be refused."""
+    size = len(data)
+    seen = 0
+    previous: Any = -1
+    for row in range(count):
+        raw, position = varint(data, position, size, _VARINT_BYTES)
+        if position < 0 or raw & np.uint64(1):
+            return _REFUSED
+        end = position + np.int64(raw >> np.uint64(1))
+        if end > size:
+            return _REFUSED
+        raw, position = varint(data, position + 1, size, _VARLONG_BYTES)
+        if position < 0:
+            return _REFUSED
+        if is_append_time:
+            out[1, row] = append_timestamp
+        else:
+            delta = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+            timestamp = base_timestamp + delta
+            # Both of one sign, and the sum of another: it has left 64 bits.
+            if (base_timestamp ^ timestamp) & (delta ^ timestamp) < 0:
+                return _REFUSED
+            out[1, row] = timestamp
+        raw, position = varint(data, position, size, _VARINT_BYTES)
+        if position < 0 or raw & np.uint64(1):
+            return _REFUSED
+        delta = np.int64(raw >> np.uint64(1))
+        if delta <= previous or delta > delta_max:
+            return _REFUSED
+        previous = delta
+        out[0, row] = base_offset + delta
+        for field in range(2):
+            raw, position = varint(data, position, size, _VARINT_BYTES)
+            if position < 0:
+                return _REFUSED
+            out[2 + 2 * field, row] = position
+            if raw & np.uint64(1):
+                if raw != np.uint64(1):
+                    return _REFUSED
+                out[3 + 2 * field, row] = position - 1
+                seen |= _NULL_VALUES if field else _NULL_KEYS
+            else:
+                position += np.int64(raw >> np.uint64(1))
+                out[3 + 2 * field, row] = position
+                seen |= _VALUES if field else _KEYS
+            if position >= size:
+                return _REFUSED
+        out[6, row] = -1
+        out[7, row] = end
+        if data[position]:
+            seen |= _HEADERS
+            out[6, row] = position
+            position = headers_end(data, position, end, size)
+        else:
+            position += 1
+        if position != end:
+            return _REFUSED
+    return seen if position == size else _REFUSED
+
+
+def compile_with(**options: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """The three functions, compiled now: a caller can see whether that works."""
+    walk = njit([types.Tuple((types.uint64, _POSITION))(_BYTES, _POSITION, _POSITION, _POSITION)], **options)
+    ends = njit([_POSITION(_BYTES, _POSITION, _POSITION, _POSITION)], **options)
+    index = njit([_POSITION(_BYTES, *[_POSITION] * 7, types.int64[:, ::1])], **options)
+    global varint, headers_end
+    varint = walk(_varint)
+    headers_end = ends(_headers_end)
+    return varint, headers_end, index(_index_records)
+
+
+varint: Callable[..., Any]
+headers_end: Callable[..., Any]
+try:
+    varint, headers_end, index_records = compile_with(cache=True, nogil=True)
+except RuntimeError:
+    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor NUMBA_CACHE_DIR.
+    varint, headers_end, index_records = compile_with(nogil=True)
+
+
+def _index(
+    batch: Buffer, size_max: int, check_crc: bool, *, copied: bool
+) -> tuple[int, bytes | memoryview, Any]:
+    header = read_header(batch, check_crc)
+    base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
+    data: bytes | memoryview
+    data, position = read_payload(batch, attributes & CODEC_MASK, count, size_max, copied=copied)
+    out = np.empty((_COLUMNS, count), np.int64)
+    seen = index_records(
+        np.frombuffer(data, np.uint8),
+        position,
+        count,
+        delta_max,
+        base_offset,
+        base_timestamp,
+        timestamp_max,
+        attributes & TIMESTAMP_TYPE_BIT,
+        out,
+    )
+    return seen, data, out
+
+
+class IndexedRows:
+    """The records of an indexed batch, made as they are taken: what is not yet taken is a row of numbers."""
+
+    __slots__ = ("_cursor", "_data", "_out", "_seen")
+
+    def __init__(self, seen: int, data: bytes, out: Any) -> None:
+        self._seen = seen
+        self._data = data
+        self._out = out
+        self._cursor = 0
+
+    def skip_to(self, offset: int) -> None:
+        self._cursor = max(self._cursor, int(np.searchsorted(self._out[0], offset)))
+
+    def take(self, count: int) -> Iterable[Row]:
+        start = self._cursor
+        out = self._out[:, start : start + count]
+        self._cursor = start + out.shape[1]
+        seen, data = self._seen, self._data
+        return zip(
+            out[0].tolist(),
+            out[1].tolist(),
+            _slices(data, out[2], out[3], seen & _KEYS, seen & _NULL_KEYS),
+            _slices(data, out[4], out[5], seen & _VALUES, seen & _NULL_VALUES),
+            _headers(data, out) if seen & _HEADERS else [()] * out.shape[1],
+            strict=True,
+        )
+
+
+def open_rows(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Rows:
+    """As `pieces.open_rows`."""
+    if len(batch) < HEADER_BYTES or int.from_bytes(batch[COUNT_START:HEADER_BYTES], "big") < ROWS_MIN:
+        return pieces.open_rows(batch, size_max=size_max, check_crc=check_crc)
+    seen, data, out = _index(batch, size_max, check_crc, copied=True)
+    if seen < 0:
+        return pieces.open_rows(batch, size_max=size_max, check_crc=False)
+    assert isinstance(data, bytes)
+    return IndexedRows(seen, data, out)
+
+
+def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Piece:
+    """The same as columns."""
+    # Nothing is cut out of the bytes here, so a view of them will do.
+    seen, data, out = _index(batch, size_max, check_crc, copied=False)
+    if seen < 0:
+        return pieces.piece(batch, size_max=size_max, check_crc=False)
+    headers = _headers(bytes(data), out) if seen & _HEADERS else None
+    return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers)
+
+
+def _slices(data: bytes, starts: Any, ends: Any, some: int, nulls: int) -> list[bytes | None]:
+    if not some:
+        return [None] * len(starts)
+    both = zip(starts.tolist(), ends.tolist(), strict=True)
+    if nulls:
+        return [data[start:end] if start <= end else None for start, end in both]
+    return [data[start:end] for start, end in both]
+
+
+def _headers(data: bytes, out: Any) -> list[Headers]:
+    places = zip(out[6].tolist(), out[7].tolist(), strict=True)
+    return [() if start < 0 else decode_headers(data, start, end)[0] for start, end in places]

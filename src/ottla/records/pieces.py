@@ -1,0 +1,113 @@
+"""The records of a batch as columns: one piece a batch, from which consumers join what they hand out.
+
+A piece is one buffer and, for each record, where its key and value stand in it; an end below its start stands for null, so that
+moving both keeps it null. The arrays are numpy's where numpy is installed, else the `array` module's. This is the pure twin;
+`compiled.py` makes the same pieces and rows out of machine code. Only the client asks for either: no broker imports numpy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, dropwhile, islice
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ottla.records.compression import Buffer
+from ottla.records.record import DECODED_BYTES_MAX, Headers, decode_batch, iter_batch
+
+#: One record: offset, timestamp, key, value, headers.
+Row: TypeAlias = tuple[int, int, bytes | None, bytes | None, Headers]
+
+#: int64, numpy's or `array('q')`: the type checker cannot know which.
+Integers: TypeAlias = Any
+
+
+class Piece(NamedTuple):
+    """The records of one batch. `headers` is None where no record has any."""
+
+    offsets: Integers
+    timestamps: Integers
+    key_data: bytes | memoryview
+    key_starts: Integers
+    key_ends: Integers
+    value_data: bytes | memoryview
+    value_starts: Integers
+    value_ends: Integers
+    headers: list[Headers] | None
+
+    def since(self, row: int) -> Piece:
+        """Without the rows before this one; the buffers stay whole."""
+        return self._cut(slice(row, None))
+
+    def until(self, row: int) -> Piece:
+        return self._cut(slice(row))
+
+    def _cut(self, rows: slice) -> Piece:
+        return Piece(
+            self.offsets[rows],
+            self.timestamps[rows],
+            self.key_data,
+            self.key_starts[rows],
+            self.key_ends[rows],
+            self.value_data,
+            self.value_starts[rows],
+            self.value_ends[rows],
+            None if self.headers is None else self.headers[rows],
+        )
+
+
+def integers(numbers: Sequence[int]) -> Integers:
+    """The numbers as an array of 64 bits each."""
+    try:
+        import numpy as np
+    except ImportError:
+        return array("q", numbers)
+    return np.array(numbers, dtype=np.int64)
+
+
+class Rows(Protocol):
+    """The records of a batch that are not yet taken."""
+
+    def skip_to(self, offset: int) -> None:
+        """Leave out the records before this offset. Called before the first `take`."""
+
+    def take(self, count: int) -> Iterable[Row]:
+        """The next records, so many unless the batch ends. Raises CorruptRecords where a record is damaged."""
+
+
+class DecodedRows:
+    """Records decoded as they are taken."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Iterator[Row]) -> None:
+        self._rows = rows
+
+    def skip_to(self, offset: int) -> None:
+        self._rows = dropwhile(lambda row: row[0] < offset, self._rows)
+
+    def take(self, count: int) -> Iterable[Row]:
+        return islice(self._rows, count)
+
+
+def open_rows(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Rows:
+    """The records of one whole batch. What is wrong with the batch as a whole may be raised here, or when the first is taken."""
+    return DecodedRows(iter_batch(batch, size_max, check_crc=check_crc))
+
+
+def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Piece:
+    """The same as columns."""
+    records = decode_batch(batch, size_max=size_max, check_crc=check_crc)
+    return Piece(
+        integers([record.offset for record in records]),
+        integers([record.timestamp_ms for record in records]),
+        *_joined([record.key for record in records]),
+        *_joined([record.value for record in records]),
+        [record.headers for record in records] if any(record.headers for record in records) else None,
+    )
+
+
+def _joined(things: list[bytes | None]) -> tuple[bytes, Integers, Integers]:
+    ends = list(accumulate(0 if thing is None else len(thing) for thing in things))
+    starts = [end + 1 if thing is None else end - len(thing) for end, thing in zip(ends, things, strict=True)]
+    return b"".join(thing for thing in things if thing), integers(starts), integers(ends)
