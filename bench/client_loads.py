@@ -19,7 +19,7 @@ from itertools import cycle, repeat
 from typing import Any
 
 from bench import measure
-from bench.client_faces import READERS, WRITERS, Failed, Pairs, Writer
+from bench.client_faces import COLUMNS_READERS, READERS, WRITERS, Failed, Pairs, Writer
 
 Figures = dict[str, float]
 
@@ -43,6 +43,7 @@ class Job:
     warm: int = 0
     message_bytes: int = 200
     keyed: bool = False
+    as_columns: bool = False
     rate_s: int = 0
     seconds: float = 0.0
 
@@ -102,7 +103,8 @@ async def produce(job: Job) -> Figures:
 
 
 async def consume(job: Job) -> Figures:
-    reader = READERS[job.client](job.address, job.topic, job.partitions)
+    readers = COLUMNS_READERS if job.as_columns else READERS
+    reader = readers[job.client](job.address, job.topic, job.partitions)
     await reader.open()
     await reader.read(job.warm)
     with Measured(job) as measured:

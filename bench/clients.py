@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -121,6 +121,7 @@ ROWS = [
     *_rows("produce", "produce", (Goal(least=250_000), Goal(times=5, than=KAFKA_PYTHON))),
     *_rows("keyed", "produce with keys"),
     *_rows("consume", "consume", (Goal(least=550_000), Goal(than=CONFLUENT), Goal(than=AIOKAFKA))),
+    *_rows("columns", "consume as columns", (Goal(least=2_000_000),)),
     Row("p50_ms", "end to end at 10,000 messages/s, p50, ms", 2),
     Row("p99_ms", "the same, p99, ms", 2, (Goal(bound=5),)),
     Row("p999_ms", "the same, p99.9, ms", 2),
@@ -202,6 +203,8 @@ class Clients:
         consumed = self._sizes.consumed
         job = self._job(client, "consume", self._filled, consumed)
         found |= _named("consume", work(job))
+        if client == OTTLA:
+            found |= _named("columns", work(replace(job, as_columns=True)))
         if client in LATENCY_CLIENTS:
             found |= self._latency(client)
         self._add(label, client, found)

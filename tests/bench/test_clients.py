@@ -75,6 +75,12 @@ def test_every_client_writes_what_it_reads(broker: Process, client: str) -> None
     assert all(value > 0 for value in (*written.values(), *read.values()))
 
 
+def test_columns_hold_what_records_do(broker: Process) -> None:
+    asyncio.run(client_loads.produce(job(broker, OTTLA, "produce", "columns", keyed=True)))
+    read = asyncio.run(client_loads.consume(job(broker, OTTLA, "consume", "columns", as_columns=True)))
+    assert all(value > 0 for value in read.values())
+
+
 def test_a_paced_message_arrives_after_it_was_sent(broker: Process) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic("paced", 1, 1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,6 @@ from ottla.client.producer.accumulator import Accumulator, Drained
 from ottla.client.producer.batches import Batch, ProducerId, SendFuture
 from ottla.client.producer.settings import COMPRESSIONS, Producing
 from ottla.model.errors import ErrorCode
-from ottla.records.record import encode_batch
 
 if TYPE_CHECKING:
     from ottla.client.producer.transactions import Transactions
@@ -35,6 +35,9 @@ PRODUCE_BY_NAME = 12
 #: The last version that wants partitions to be announced to the coordinator (KIP-890).
 PRODUCE_ANNOUNCED = 11
 TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
+
+#: How long a thread lets the sender have its turn, at most: as long as the interpreter lets a thread run.
+LOOK_S_MAX = 0.005
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +81,7 @@ class Sender:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._waking = False
+        self._looked = threading.Event()
         self._closing = False
 
     def start(self) -> None:
@@ -94,6 +98,16 @@ class Sender:
             self._loop.call_soon_threadsafe(self._woken.set)
         except RuntimeError:  # the loop ended with the client
             self._waking = False
+
+    def let_look(self) -> None:
+        """Wake the sender and wait, in another thread, until it has looked; not for what it sends.
+
+        A thread that sends without pause holds the interpreter for as long as it may, and the sender gets it for moments only: records
+        would pile up until `buffer_memory` is full. To wait for it costs nothing, as its work has to be done anyway.
+        """
+        self._looked.clear()
+        self.wake()
+        self._looked.wait(LOOK_S_MAX)
 
     @property
     def in_flight(self) -> int:
@@ -154,6 +168,7 @@ class Sender:
             now = now_ms()
             self._accumulator.expired(now)
             wait_ms = self._step(now)
+            self._looked.set()
             if self._closing and self._accumulator.empty:
                 return
             if wait_ms is None:
@@ -314,10 +329,9 @@ class Sender:
     def _encode(self, batch: Batch) -> bytes:
         if batch.encoded is None:
             if batch.producer is None:
-                batch.encoded = encode_batch(batch.records, codec=self._codec)
+                batch.encoded = batch.records.encode(codec=self._codec)
             else:
-                batch.encoded = encode_batch(
-                    batch.records,
+                batch.encoded = batch.records.encode(
                     codec=self._codec,
                     producer_id=batch.producer[0],
                     producer_epoch=batch.producer[1],
