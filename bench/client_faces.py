@@ -19,6 +19,7 @@ import kafka
 
 import ottla
 from ottla import aio
+from ottla.client.consumer.decoding import RecordDecoder
 
 BATCH_BYTES = 262_144
 POLL_RECORDS = 10_000
@@ -31,6 +32,8 @@ UNDER_WAY_MAX = 20_000
 LIMIT_S = 60.0
 
 OTTLA, OTTLA_AIO = "ottla", "ottla.aio"
+#: Other ways to read with ottla's.
+OTTLA_PURE, OTTLA_COLUMNS = "ottla, pure", "ottla, columns"
 CONFLUENT, AIOKAFKA, KAFKA_PYTHON = "confluent-kafka", "aiokafka", "kafka-python"
 
 Pairs = Iterable[tuple[bytes | None, bytes]]
@@ -65,12 +68,13 @@ class Writer(ABC):
 
 
 class Reader(ABC):
-    """Reads all partitions of one topic from their beginnings, without a group."""
+    """Reads all partitions of one topic from their beginnings: assigned to it, or as the one member of a group."""
 
-    def __init__(self, address: str, topic: str, partitions: int) -> None:
+    def __init__(self, address: str, topic: str, partitions: int, group: str | None = None) -> None:
         self.address = address
         self.topic = topic
         self.partitions = partitions
+        self.group = group
         #: Records since the beginning.
         self.seen = 0
 
@@ -157,10 +161,20 @@ class OttlaAioWriter(Writer):
 
 
 class OttlaReader(Reader):
+    # By itself it would go over to compiled code after 100,000 records, somewhere in what is measured.
+    decoder: RecordDecoder = "compiled"
+
     async def open(self) -> None:
         self.consumer = ottla.Consumer(
-            self.address, max_poll_records=POLL_RECORDS, auto_offset_reset="earliest"
+            self.address,
+            group_id=self.group,
+            max_poll_records=POLL_RECORDS,
+            auto_offset_reset="earliest",
+            record_decoder=self.decoder,
         )
+        if self.group is not None:
+            self.consumer.subscribe([self.topic])
+            return
         self.consumer.assign([(self.topic, number) for number in range(self.partitions)])
 
     async def rewind(self) -> None:
@@ -171,6 +185,12 @@ class OttlaReader(Reader):
 
     async def close(self) -> None:
         self.consumer.close()
+
+
+class OttlaPureReader(OttlaReader):
+    """As where numba is not installed."""
+
+    decoder: RecordDecoder = "pure"
 
 
 class OttlaColumnsReader(OttlaReader):
@@ -196,9 +216,16 @@ class OttlaColumnsReader(OttlaReader):
 class OttlaAioReader(Reader):
     async def open(self) -> None:
         self._consumer = aio.Consumer(
-            self.address, max_poll_records=POLL_RECORDS, auto_offset_reset="earliest"
+            self.address,
+            group_id=self.group,
+            max_poll_records=POLL_RECORDS,
+            auto_offset_reset="earliest",
+            record_decoder="compiled",
         )
         await self._consumer.start()
+        if self.group is not None:
+            await self._consumer.subscribe([self.topic])
+            return
         await self._consumer.assign(
             ottla.TopicPartition(self.topic, number) for number in range(self.partitions)
         )
@@ -268,14 +295,17 @@ class ConfluentReader(Reader):
         self._consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.address,
-                "group.id": "bench",
-                "enable.auto.commit": False,
+                "group.id": self.group or "bench",
+                "enable.auto.commit": self.group is not None,
                 # A full queue pauses fetching for a whole second, which would measure that second.
                 "fetch.queue.backoff.ms": 1,
             }
         )
         self._consumer.list_topics(self.topic, timeout=LIMIT_S)
-        await self.rewind()
+        if self.group is None:
+            await self.rewind()
+        else:
+            self._consumer.subscribe([self.topic])
 
     async def rewind(self) -> None:
         beginning = confluent_kafka.OFFSET_BEGINNING
@@ -350,9 +380,12 @@ class AiokafkaWriter(Writer):
 class AiokafkaReader(Reader):
     async def open(self) -> None:
         self._consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self.address, auto_offset_reset="earliest"
+            bootstrap_servers=self.address, group_id=self.group, auto_offset_reset="earliest"
         )
         await self._consumer.start()
+        if self.group is not None:
+            self._consumer.subscribe([self.topic])
+            return
         self._consumer.assign(
             [aiokafka.TopicPartition(self.topic, number) for number in range(self.partitions)]
         )
@@ -405,9 +438,13 @@ class KafkaPythonReader(Reader):
         self._consumer = kafka.KafkaConsumer(
             bootstrap_servers=self.address,
             auto_offset_reset="earliest",
-            enable_auto_commit=False,
+            group_id=self.group,
+            enable_auto_commit=self.group is not None,
             max_poll_records=POLL_RECORDS,
         )
+        if self.group is not None:
+            self._consumer.subscribe([self.topic])
+            return
         self._consumer.assign([kafka.TopicPartition(self.topic, number) for number in range(self.partitions)])
 
     async def rewind(self) -> None:
@@ -434,6 +471,7 @@ READERS: dict[str, type[Reader]] = {
     CONFLUENT: ConfluentReader,
     AIOKAFKA: AiokafkaReader,
     KAFKA_PYTHON: KafkaPythonReader,
+    OTTLA_PURE: OttlaPureReader,
+    OTTLA_COLUMNS: OttlaColumnsReader,
 }
 CLIENTS = tuple(WRITERS)
-COLUMNS_READERS: dict[str, type[Reader]] = {OTTLA: OttlaColumnsReader}

@@ -19,13 +19,14 @@ from itertools import cycle, repeat
 from typing import Any
 
 from bench import measure
-from bench.client_faces import COLUMNS_READERS, READERS, WRITERS, Failed, Pairs, Writer
+from bench.client_faces import READERS, WRITERS, Failed, Pairs, Writer
 
 Figures = dict[str, float]
 
 LINGER_MS = 5
 KEYS = 1000
 TICK_S = 0.001
+JOIN_POLLS = 5
 MB = 1_000_000
 STAMP = struct.Struct(">q")
 
@@ -43,7 +44,7 @@ class Job:
     warm: int = 0
     message_bytes: int = 200
     keyed: bool = False
-    as_columns: bool = False
+    in_group: bool = False
     rate_s: int = 0
     seconds: float = 0.0
 
@@ -103,8 +104,7 @@ async def produce(job: Job) -> Figures:
 
 
 async def consume(job: Job) -> Figures:
-    readers = COLUMNS_READERS if job.as_columns else READERS
-    reader = readers[job.client](job.address, job.topic, job.partitions)
+    reader = READERS[job.client](job.address, job.topic, job.partitions)
     await reader.open()
     await reader.read(job.warm)
     with Measured(job) as measured:
@@ -164,16 +164,19 @@ async def listen(job: Job) -> Figures:
 
 async def idle(job: Job) -> Figures:
     """What a consumer costs that waits for records which do not come."""
-    reader = READERS[job.client](job.address, job.topic, job.partitions)
+    group = f"idle-{job.client}" if job.in_group else None
+    reader = READERS[job.client](job.address, job.topic, job.partitions, group)
     await reader.open()
-    await reader.poll()
+    # A group of one is settled after its first rebalance; each poll takes a second.
+    for _ in range(JOIN_POLLS if job.in_group else 1):
+        await reader.poll()
     begin, cpu_ns = time.monotonic(), time.process_time_ns()
     while time.monotonic() - begin < job.seconds:
         if await reader.poll():
             raise Failed("the topic is not empty")
     percent = (time.process_time_ns() - cpu_ns) / 1e9 / (time.monotonic() - begin) * 100
     await reader.close()
-    return {"idle_cpu_percent": percent}
+    return {"group_idle_cpu_percent" if job.in_group else "idle_cpu_percent": percent}
 
 
 async def grow(job: Job) -> Figures:

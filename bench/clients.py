@@ -24,7 +24,16 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench import ottla
-from bench.client_faces import AIOKAFKA, CLIENTS, CONFLUENT, KAFKA_PYTHON, OTTLA, OTTLA_AIO
+from bench.client_faces import (
+    AIOKAFKA,
+    CLIENTS,
+    CONFLUENT,
+    KAFKA_PYTHON,
+    OTTLA,
+    OTTLA_AIO,
+    OTTLA_COLUMNS,
+    OTTLA_PURE,
+)
 from bench.client_loads import LINGER_MS, Job
 from bench.process import free_port
 from bench.table import Verdict
@@ -121,11 +130,13 @@ ROWS = [
     *_rows("produce", "produce", (Goal(least=250_000), Goal(times=5, than=KAFKA_PYTHON))),
     *_rows("keyed", "produce with keys"),
     *_rows("consume", "consume", (Goal(least=550_000), Goal(than=CONFLUENT), Goal(than=AIOKAFKA))),
+    *_rows("pure", "consume without numba"),
     *_rows("columns", "consume as columns", (Goal(least=2_000_000),)),
     Row("p50_ms", "end to end at 10,000 messages/s, p50, ms", 2),
     Row("p99_ms", "the same, p99, ms", 2, (Goal(bound=5),)),
     Row("p999_ms", "the same, p99.9, ms", 2),
     Row("idle_cpu_percent", "CPU of an idle consumer, %", 2, (Goal(bound=1),)),
+    Row("group_idle_cpu_percent", "the same, in a group, %", 2, (Goal(bound=1),)),
     Row("produce_growth_mb", "memory: growth while producing, MB", 1, (Goal(bound=8),)),
     Row("consume_growth_mb", "memory: growth while consuming, MB", 1, (Goal(bound=8),)),
 ]
@@ -204,7 +215,8 @@ class Clients:
         job = self._job(client, "consume", self._filled, consumed)
         found |= _named("consume", work(job))
         if client == OTTLA:
-            found |= _named("columns", work(replace(job, as_columns=True)))
+            found |= _named("pure", work(replace(job, client=OTTLA_PURE)))
+            found |= _named("columns", work(replace(job, client=OTTLA_COLUMNS)))
         if client in LATENCY_CLIENTS:
             found |= self._latency(client)
         self._add(label, client, found)
@@ -241,11 +253,12 @@ class Clients:
         """All at once: they do nothing."""
         topic = self._topic("empty")
         with ExitStack() as stack:
-            idle = {
-                client: stack.enter_context(Running(self._job(client, "idle", topic, 0)))
+            idle = [
+                (client, stack.enter_context(Running(self._job(client, "idle", topic, 0, in_group=in_group))))
                 for client in CLIENTS
-            }
-            for client, running in idle.items():
+                for in_group in (False, True)
+            ]
+            for client, running in idle:
                 self._add("idle", client, running.figures())
 
     def _grow(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import client_loads, clients, ottla
-from bench.client_faces import AIOKAFKA, CLIENTS, CONFLUENT, KAFKA_PYTHON, OTTLA
+from bench.client_faces import AIOKAFKA, CLIENTS, CONFLUENT, KAFKA_PYTHON, OTTLA, OTTLA_COLUMNS, OTTLA_PURE
 from bench.process import Process, free_port
 from bench.workloads import WorkloadFailed
 from ottla import Admin
@@ -75,9 +75,11 @@ def test_every_client_writes_what_it_reads(broker: Process, client: str) -> None
     assert all(value > 0 for value in (*written.values(), *read.values()))
 
 
-def test_columns_hold_what_records_do(broker: Process) -> None:
-    asyncio.run(client_loads.produce(job(broker, OTTLA, "produce", "columns", keyed=True)))
-    read = asyncio.run(client_loads.consume(job(broker, OTTLA, "consume", "columns", as_columns=True)))
+@pytest.mark.parametrize("way", [OTTLA_PURE, OTTLA_COLUMNS])
+def test_other_ways_to_read(broker: Process, way: str) -> None:
+    topic = way.replace(", ", "-")
+    asyncio.run(client_loads.produce(job(broker, OTTLA, "produce", topic, keyed=True)))
+    read = asyncio.run(client_loads.consume(job(broker, way, "consume", topic)))
     assert all(value > 0 for value in read.values())
 
 
