@@ -170,7 +170,9 @@ class ConsumerMember:
         self._steps.lose()
 
     def leave(self) -> Ask | None:
-        goodbye = self._goodbye() if self.generation_id > 0 else None
+        # One that was asked to let it join may do so yet.
+        was_told = self._said is not None
+        goodbye = self._goodbye() if self.generation_id > 0 or was_told else None
         self._lose()
         self._topics, self._pattern, self._steps, self.overslept = frozenset(), None, Steps(), False
         return goodbye
