@@ -16,7 +16,7 @@ PAIRS = [
 
 #: What the asyncio core has for its blocking face to call, and nobody else.
 BETWEEN_FACES = {
-    "Producer": {"commit_or_abort", "find_topic", "not_queued"},
+    "Producer": {"commit_or_abort", "find_topic", "let_sender_look", "not_queued"},
     "Consumer": {
         "assigning", "closing", "committing", "committing_async", "has_work", "notify", "poll_begins", "poll_ends",
         "reading_committed", "subscribing", "take", "take_columns", "unsubscribing", "work",
