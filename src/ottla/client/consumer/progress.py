@@ -23,7 +23,7 @@ from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 from ottla.model.errors import ErrorCode
 
-log = logging.getLogger("ottla.consumer")
+log = logging.getLogger("ottla.client")
 
 Given: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 Committed: TypeAlias = dict[TopicPartition, OffsetAndMetadata]
