@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, usage_error
 from ottla.cli.text import Format, shown, time_ms, time_text
@@ -93,7 +94,8 @@ def consume(
     shape = Shape(keys, headers, timestamps, offsets, form, separator, as_json)
     count = 0
     reset: OffsetReset = "earliest" if group is None or from_beginning else "latest"
-    with Consumer(bootstrap, auto_offset_reset=reset, client_id="ottla-cli", group_id=group) as consumer:
+    settings = client_settings("ottla-cli")
+    with Consumer(bootstrap, auto_offset_reset=reset, group_id=group, **settings) as consumer:
         try:
             with stop.waiting():
                 if group is None:

@@ -76,6 +76,7 @@ class AsyncConsumer(OffsetQueries):
         await perform_async(self.closing(commits=kind is None))
 
     async def start(self) -> None:
+        """Reach the cluster, or raise `BrokerUnreachable`."""
         await self.cluster.start()
         self.fetcher.start()
 
@@ -109,10 +110,10 @@ class AsyncConsumer(OffsetQueries):
 
     # What to read
 
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions from now on. They start at what the group has committed (if there is a group_id) or the store has,
         else by `auto_offset_reset`, unless a seek follows."""
-        await perform_async(self.assigning(partitions))
+        await perform_async(self.assigning(TopicPartition(*tp) for tp in partitions))
 
     def assigning(self, partitions: Iterable[TopicPartition]) -> Plan[None]:
         if self.group is not None:
@@ -180,10 +181,11 @@ class AsyncConsumer(OffsetQueries):
 
     def _unsubscribing(self, timeout: float | None) -> Plan[None]:
         group = self.group
-        deadline_ms = now_ms() + (self.settings.request_timeout_ms if timeout is None else timeout * 1000)
+        timeout_ms = self.settings.request_timeout_ms if timeout is None else timeout * 1000
+        deadline_ms = now_ms() + timeout_ms
         try:
             if self.buffer.partitions:
-                yield from self.progress.commit_last(self._offsets, deadline_ms - now_ms())
+                yield from self.progress.commit_last(self._offsets, timeout_ms)
                 callback = None if group is None else group.subscription.callback("revoke")
                 owned = sorted(self.buffer.partitions)
                 if callback is not None:
@@ -203,6 +205,7 @@ class AsyncConsumer(OffsetQueries):
         return self.group.subscription.matching(self.cluster.metadata)
 
     def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
         return list(self.buffer.partitions)
 
     def group_metadata(self) -> GroupMetadata:
@@ -225,8 +228,9 @@ class AsyncConsumer(OffsetQueries):
 
     # Positions
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        self._place(TopicPartition(*tp), offset)
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """Go on at that offset of the partition."""
+        self._place(TopicPartition(*partition), offset)
         self.fetcher.pump_soon()
 
     def _place(self, tp: TopicPartition, offset: int) -> None:
@@ -235,9 +239,11 @@ class AsyncConsumer(OffsetQueries):
         self.buffer.place(tp, offset=offset)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the beginning of these partitions, or of all that are assigned."""
         await self._seek_to(partitions, EARLIEST)
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the end of these partitions, or of all that are assigned."""
         await self._seek_to(partitions, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -246,25 +252,32 @@ class AsyncConsumer(OffsetQueries):
 
     async def _seek_to(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
         wanted = list(partitions) or list(self.buffer.partitions)
-        found = await list_offsets(self.cluster, dict.fromkeys(wanted, timestamp_ms))
-        missing = [tp for tp in wanted if found[tp].offset < 0]
-        ends = await list_offsets(self.cluster, dict.fromkeys(missing, LATEST)) if missing else {}
+        # To read_committed the end is where the first open transaction begins: what it commits later is not passed over.
+        level = self.fetcher.isolation_level
+        times = dict.fromkeys(wanted, timestamp_ms)
+        found = await list_offsets(self.cluster, times, isolation_level=level)
+        late = dict.fromkeys((tp for tp in wanted if found[tp].offset < 0), LATEST)
+        ends = await list_offsets(self.cluster, late, isolation_level=level) if late else {}
         for tp in wanted:
             self._place(tp, (ends if tp in ends else found)[tp].offset)
         self.fetcher.pump_soon()
 
     def pause(self, *partitions: TopicPartition) -> None:
+        """Give no records of these partitions until `resume`; the consumer keeps them."""
         self.buffer.pause(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
+        """Give records of these partitions again."""
         self.buffer.pause(partitions, False)
         self.fetcher.pump_soon()
 
     def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
         return [tp for tp, partition in self.buffer.partitions.items() if partition.paused]
 
-    async def position(self, tp: TopicPartition) -> int:
+    async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record, waiting until the start is known."""
+        tp = TopicPartition(*partition)
         self.fetcher.pump_soon()
         while True:
             # Cleared before the look: whatever arrives behind it ends the wait.
@@ -277,7 +290,9 @@ class AsyncConsumer(OffsetQueries):
                 raise state.error
             await self._hear_arrival(self.settings.request_timeout_ms)
 
-    async def lag(self, partitions: Iterable[TopicPartition] = ()) -> dict[TopicPartition, int]:
+    async def lag(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] = ()
+    ) -> dict[TopicPartition, int]:
         """How many offsets the caller is behind the end of each partition (of all that are assigned)."""
         wanted = [TopicPartition(*tp) for tp in partitions] or list(self.buffer.partitions)
         positions = {tp: await self.position(tp) for tp in wanted}
@@ -304,9 +319,9 @@ class AsyncConsumer(OffsetQueries):
         self._check_open()
         return self.progress.commit_async(offsets, self._offsets, on_commit)
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
+    async def committed(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Committed:
         """What the group (or the own store) has kept of these partitions; those of which it has nothing are left out."""
-        return await perform_async(self.reading_committed(partitions))
+        return await perform_async(self.reading_committed(TopicPartition(*tp) for tp in partitions))
 
     def reading_committed(self, partitions: Iterable[TopicPartition]) -> Plan[Committed]:
         self._check_open()

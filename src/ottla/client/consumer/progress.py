@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -19,9 +18,8 @@ from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
 from ottla.client.consumer.plans import Callback, Plan, StoreCall
 from ottla.client.consumer.settings import Consuming
-from ottla.client.errors import KafkaError, refused
+from ottla.client.errors import KafkaError, RequestTimedOut
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
-from ottla.model.errors import ErrorCode
 
 log = logging.getLogger("ottla.client")
 
@@ -207,20 +205,16 @@ class Progress:
     async def _commit_in_turn(
         self, offsets: GroupOffsets, wanted: Committed, timeout_ms: float | None = None
     ) -> None:
-        limit_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        deadline = time.monotonic() + limit_ms / 1000
+        longest_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            async with asyncio.timeout(limit_ms / 1000):
-                await self._lock.acquire()
+            # Waiting for the commits before it counts too.
+            async with asyncio.timeout(longest_ms / 1000), self._lock:
+                await offsets.commit(wanted, longest_ms)
         except TimeoutError:
-            raise refused(
-                ErrorCode.REQUEST_TIMED_OUT, f"committing for group {self._group_id!r}",
-                message=f"the commit before it is not answered within {limit_ms:g} ms",
-            ) from None  # fmt: skip
-        try:
-            await offsets.commit(wanted, max(0.0, deadline - time.monotonic()) * 1000)
-        finally:
-            self._lock.release()
+            raise RequestTimedOut(
+                f"group {self._group_id}: no answer to the commit within {longest_ms / 1000:g} s",
+                advice="The coordinator may be down or cut off",
+            ) from None
         self._note(wanted)
 
     async def _commit_soon(self, offsets: GroupOffsets, wanted: Committed, tell: OnCommit) -> None:

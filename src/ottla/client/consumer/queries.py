@@ -19,7 +19,8 @@ class OffsetQueries:
     cluster: Cluster
     settings: Consuming
 
-    async def partitions(self, topic: str) -> list[TopicPartition]:
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic."""
         known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
         return [TopicPartition(topic, index) for index in known.partitions]
 
@@ -35,6 +36,7 @@ class OffsetQueries:
                 )
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each partition begins."""
         return {
             tp: row.offset
             for tp, row in (await list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST))).items()
