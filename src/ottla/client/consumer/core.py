@@ -121,7 +121,7 @@ class AsyncConsumer(OffsetQueries):
                 "this consumer has subscribed, so its group assigns", advice="Call unsubscribe() first"
             )
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        yield self.check_partitions(wanted)
+        yield self._check_partitions(wanted)
         new = [tp for tp in wanted if tp not in self.buffer.partitions]
         starts: Mapping[TopicPartition, int] = {}
         if self.settings.offset_store is not None:
