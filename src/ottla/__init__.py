@@ -19,9 +19,17 @@ if TYPE_CHECKING:
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.consumer.columns import Columns
     from ottla.client.consumer.poison import ConsumerRecord, PoisonRecord
-    from ottla.client.errors import CommitFailed, KafkaError, WakeupError
+    from ottla.client.errors import (
+        CommitFailed,
+        KafkaError,
+        ProducerFenced,
+        TransactionAbortable,
+        WakeupError,
+    )
     from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
+    from ottla.client.producer.batches import RecordMetadata
     from ottla.client.producer.blocking import Producer
+    from ottla.client.producer.interceptors import ProducerRecord
     from ottla.client.sasl.oauthbearer import OAuthToken
     from ottla.server.embedded import Broker
 
@@ -41,7 +49,11 @@ __all__ = [
     "OffsetAndMetadata",
     "PoisonRecord",
     "Producer",
+    "ProducerFenced",
+    "ProducerRecord",
+    "RecordMetadata",
     "TopicPartition",
+    "TransactionAbortable",
     "WakeupError",
     "__version__",
 ]
@@ -60,8 +72,12 @@ _HOMES = {
     "OffsetAndMetadata": "ottla.client.metadata",
     "PoisonRecord": "ottla.client.consumer.poison",
     "Producer": "ottla.client.producer.blocking",
+    "ProducerFenced": "ottla.client.errors",
+    "ProducerRecord": "ottla.client.producer.interceptors",
+    "RecordMetadata": "ottla.client.producer.batches",
     "TopicPartition": "ottla.client.metadata",
     "WakeupError": "ottla.client.errors",
+    "TransactionAbortable": "ottla.client.errors",
 }
 
 

@@ -181,11 +181,10 @@ class AsyncConsumer(OffsetQueries):
 
     def _unsubscribing(self, timeout: float | None) -> Plan[None]:
         group = self.group
-        timeout_ms = self.settings.request_timeout_ms if timeout is None else timeout * 1000
-        deadline_ms = now_ms() + timeout_ms
+        deadline_ms = now_ms() + (self.settings.request_timeout_ms if timeout is None else timeout * 1000)
         try:
             if self.buffer.partitions:
-                yield from self.progress.commit_last(self._offsets, timeout_ms)
+                yield from self.progress.commit_last(self._offsets, deadline_ms - now_ms())
                 callback = None if group is None else group.subscription.callback("revoke")
                 owned = sorted(self.buffer.partitions)
                 if callback is not None:
