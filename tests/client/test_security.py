@@ -319,8 +319,12 @@ def test_requests_that_come_while_a_session_is_renewed_are_held() -> None:
 
     async def body(address: str) -> None:
         async with ottla.aio.Admin(address, sasl_mechanism="SCRAM-SHA-512", **SASL) as admin:
-            while sasl.passed < 4:
-                await asyncio.gather(*(admin.describe_cluster() for _ in range(20)))
+
+            async def go_on_asking() -> None:
+                while sasl.passed < 4:
+                    await admin.describe_cluster()
+
+            await asyncio.gather(*(go_on_asking() for _ in range(20)))
 
     with gated(Gate(sasl=sasl)) as gate:
         asyncio.run(body(gate.address))
