@@ -49,7 +49,14 @@ class Iteration:
 
 
 class Progress:
-    def __init__(self, buffer: FetchBuffer, settings: Consuming, group_id: str) -> None:
+    def __init__(
+        self,
+        buffer: FetchBuffer,
+        settings: Consuming,
+        group_id: str,
+        on_commit: Callable[[Committed], None] = lambda _: None,
+    ) -> None:
+        self._on_commit = on_commit
         self._buffer = buffer
         self._settings = settings
         self._group_id = group_id
@@ -125,7 +132,7 @@ class Progress:
             elif wanted and offsets is not None:
                 yield self._commit_soon(offsets, wanted, self._tell_auto)
 
-    def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float | None = None) -> Plan[None]:
+    def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float) -> Plan[None]:
         """The automatic commit before partitions go; a failure is told in the log, because they go all the same."""
         if not self.is_automatic:
             return
@@ -227,6 +234,7 @@ class Progress:
         for tp, place in wanted.items():
             if tp in self._buffer.partitions:
                 self._kept[tp] = place.offset
+        self._on_commit(wanted)
 
     async def finish(self, timeout_ms: float) -> None:
         """Wait for commits on their way, for a time."""

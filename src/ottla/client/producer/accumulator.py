@@ -122,12 +122,15 @@ class Accumulator:
 
     def has_open_batch(self, tp: TopicPartition) -> bool:
         """Whether the next record for the partition would join a batch that has room."""
-        with self.lock:
-            partition = self._busy.get(tp)
-            if partition is None or not partition.waiting:
-                return False
+        # Without the lock, once a record: what changes meanwhile changes only which partition is next.
+        partition = self._busy.get(tp)
+        if partition is None:
+            return False
+        try:
             batch = partition.waiting[-1]
-            return not batch.closed and batch.size_bytes < self.limits.batch_bytes
+        except IndexError:
+            return False
+        return not batch.closed and batch.size_bytes < self.limits.batch_bytes
 
     def _fits(self, size_bytes: int) -> bool:
         return self.buffered_bytes + size_bytes <= self.limits.buffer_bytes or not self.buffered_bytes
