@@ -70,8 +70,9 @@ class Producer(Blocking):
                 left_s = max(deadline_s - time.monotonic(), 0)
                 if not blocked.size_bytes:
                     thread.run(core.find_topic(blocked.topic, left_s))
-                elif not core.accumulator.wait_for_room(blocked.size_bytes, left_s):
-                    raise buffer_full(block_s)
+                elif thread.is_current or not core.accumulator.wait_for_room(blocked.size_bytes, left_s):
+                    # A callback runs on the thread that makes room: it would wait for itself.
+                    raise buffer_full(0 if thread.is_current else block_s)
                 blocked = blocked.again()
             except Exception as error:
                 assert not isinstance(blocked, SendFuture)

@@ -377,10 +377,13 @@ class AsyncProducer:
         transactions = self._transactional()
         try:
             await transactions.commit()
-        except KafkaError:
+        except KafkaError as error:
             if transactions.open:
-                with contextlib.suppress(KafkaError):
+                try:
                     await transactions.abort()
+                except KafkaError as worse:
+                    # That the producer is fenced says more than that a part of the transaction failed for it.
+                    raise worse from error
             raise
 
     def _transactional(self) -> Transactions:
