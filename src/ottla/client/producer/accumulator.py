@@ -120,8 +120,8 @@ class Accumulator:
         self._busy[tp] = partition
         return partition
 
-    def has_open_batch(self, tp: TopicPartition) -> bool:
-        """Whether the next record for the partition would join a batch that has room."""
+    def has_room_in_batch(self, tp: TopicPartition, size_bytes: int) -> bool:
+        """Whether a record of that size would join a batch of the partition, or begin one."""
         # Without the lock, once a record: what changes meanwhile changes only which partition is next.
         partition = self._busy.get(tp)
         if partition is None:
@@ -130,7 +130,7 @@ class Accumulator:
             batch = partition.waiting[-1]
         except IndexError:
             return False
-        return not batch.closed and batch.size_bytes < self.limits.batch_bytes
+        return not batch.closed and batch.size_bytes + size_bytes <= self.limits.batch_bytes
 
     def _fits(self, size_bytes: int) -> bool:
         return self.buffered_bytes + size_bytes <= self.limits.buffer_bytes or not self.buffered_bytes

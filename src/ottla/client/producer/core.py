@@ -77,7 +77,7 @@ class AsyncProducer:
         self._value_serializer = serializer_of(settings.value_serializer, "value_serializer")
         self._serializes = self._key_serializer is not None or self._value_serializer is not None
         self._partitioner = settings.partitioner if callable(settings.partitioner) else None
-        self._spread = spread_of(settings.partitioner, self.accumulator.has_open_batch)
+        self._spread = spread_of(settings.partitioner, self.accumulator.has_room_in_batch)
         self._append = self.accumulator.append
         self._size_bytes_max = settings.max_request_size
         #: Queue a record, from any thread; it is chosen once, so that records that nobody intercepts pay nothing for it.
@@ -258,7 +258,7 @@ class AsyncProducer:
         elif key_bytes is not None:
             partition = partition_for_key(key_bytes, len(partitions))
         else:
-            partition = self._spread(topic, partitions)
+            partition = self._spread(topic, partitions, size_bytes)
         return self._appended(TopicPartition(topic, partition), record, size_bytes, on_delivery)
 
     def _appended(

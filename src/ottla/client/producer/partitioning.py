@@ -18,20 +18,21 @@ from ottla.client.producer.settings import PartitionerName
 
 #: (topic, key as given, key as bytes, value as given, the topic's partitions) -> one of them
 Partitioner: TypeAlias = Callable[[str, Any, bytes | None, Any, tuple[int, ...]], int]
-#: (topic, its partitions) -> one of them, for a record without a key
-Spread: TypeAlias = Callable[[str, Mapping[int, PartitionInfo]], int]
+#: (topic, its partitions, size of the record) -> one of them, for a record without a key
+Spread: TypeAlias = Callable[[str, Mapping[int, PartitionInfo], int], int]
+HasRoom: TypeAlias = Callable[[TopicPartition, int], bool]
 
 
 class Sticky:
-    def __init__(self, has_open_batch: Callable[[TopicPartition], bool]) -> None:
-        self._has_open_batch = has_open_batch
+    def __init__(self, has_room: HasRoom) -> None:
+        self._has_room = has_room
         self._current: dict[str, int] = {}
 
-    def __call__(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
+    def __call__(self, topic: str, partitions: Mapping[int, PartitionInfo], size_bytes: int) -> int:
         current = self._current.get(topic)
         if current is None:
             current = random.randrange(len(partitions))
-        elif self._has_open_batch(TopicPartition(topic, current)):
+        elif self._has_room(TopicPartition(topic, current), size_bytes):
             return current
         else:
             current += 1
@@ -43,7 +44,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._counters: dict[str, itertools.count[int]] = {}
 
-    def __call__(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
+    def __call__(self, topic: str, partitions: Mapping[int, PartitionInfo], _size_bytes: int) -> int:
         counter = self._counters.get(topic)
         if counter is None:
             counter = self._counters.setdefault(topic, itertools.count(random.randrange(len(partitions))))
@@ -60,10 +61,8 @@ def with_leader(turn: int, partitions: Mapping[int, PartitionInfo]) -> int:
     return turn % count
 
 
-def spread_of(
-    name: PartitionerName | Partitioner, has_open_batch: Callable[[TopicPartition], bool]
-) -> Spread:
-    return RoundRobin() if name == "round_robin" else Sticky(has_open_batch)
+def spread_of(name: PartitionerName | Partitioner, has_room: HasRoom) -> Spread:
+    return RoundRobin() if name == "round_robin" else Sticky(has_room)
 
 
 def checked(topic: str, partition: Any, partitions: Mapping[int, PartitionInfo]) -> int:

@@ -124,7 +124,7 @@ class Sender:
             )
             await asyncio.wait([self._task], timeout=timeout_s)
             # Records that nobody acknowledges are done when they are written; those that are not out yet would be lost.
-            while self._unsent_bytes() and time.monotonic() < deadline_s:
+            while self._unsent_bytes() and time.monotonic() < deadline_s:  # noqa: ASYNC110 (no transport tells of it)
                 await asyncio.sleep(UNSENT_WAIT_MS / 1000)
             tasks = [self._task, self._asking, *(link.opening for link in self._links.values())]
             running = [task for task in tasks if task is not None]
