@@ -42,6 +42,9 @@ HEDGE_S: Final = 1.0
 
 Result = TypeVar("Result")
 
+#: Of an address that has worked.
+DOWN: Final = "It answered before, so it may be down or restarting"
+
 _LOGGER: Final = logging.getLogger("ottla.client")
 
 
@@ -229,10 +232,7 @@ class Cluster:
         """An address that the broker gave, and that never worked, is more likely wrong than down."""
         address = (node.host, node.port)
         if address in self.pool.known_good:
-            message, advice = (
-                f"broker {node.id}: {error.message}",
-                "It answered before, so it may be down or restarting",
-            )
+            message, advice = f"broker {node.id}: {error.message}", DOWN
         elif address in self._bootstrap:
             return error
         else:
@@ -296,6 +296,9 @@ class Cluster:
                         # The others would say the same, and count it against the user.
                         raise
                     except KafkaError as error:
+                        worked = {address_text(*each) for each in self.pool.known_good}
+                        if isinstance(error, BrokerUnreachable) and error.broker in worked:
+                            error.advice = DOWN
                         failures.append(error)
         finally:
             for task in running:

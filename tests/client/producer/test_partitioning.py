@@ -1,9 +1,7 @@
 import pytest
 
 from ottla.client.errors import TopicNotFound
-from ottla.client.metadata import PartitionInfo, TopicPartition
-from ottla.client.producer.accumulator import Accumulator, Limits
-from ottla.client.producer.batches import record_of
+from ottla.client.metadata import PartitionInfo
 from ottla.client.producer.partitioning import RoundRobin, Sticky, checked
 from ottla.records.partitioner import murmur2, partition_for_key
 
@@ -25,31 +23,25 @@ def test_keys_hash_as_in_kafka() -> None:
     assert partition_for_key(b"abc", 10) == 479470107 % 10
 
 
-def test_sticky_fills_a_batch_and_goes_on_though_none_is_ever_full_to_the_byte() -> None:
-    record, size_bytes = record_of(b"." * 100, None, (), 1)
-    queue = Accumulator(
-        Limits(batch_bytes=61 + 3 * size_bytes + 50, buffer_bytes=1 << 20, request_bytes=1 << 20)
-    )
-    spread = Sticky(queue.has_room_in_batch)
-    went = []
-    for _ in range(18):
-        choice = spread(TOPIC, partitions(1, 1, 1), size_bytes)
-        queue.append(TopicPartition(TOPIC, choice), record, size_bytes, 0)
-        went.append(choice)
-    starts = went[::3]
-    assert went == [choice for choice in starts for _ in range(3)]
-    assert starts == [(starts[0] + step) % 3 for step in range(6)]
-
-
 def test_partitions_without_a_leader_are_passed_over_while_others_have_one() -> None:
     spread = RoundRobin()
-    assert {spread(TOPIC, partitions(1, -1, 1), 1) for _ in range(9)} == {0, 2}
-    assert {spread(TOPIC, partitions(-1, -1), 1) for _ in range(4)} == {0, 1}
+    assert {spread.current(TOPIC, partitions(1, -1, 1)) for _ in range(9)} == {0, 2}
+    assert {spread.current(TOPIC, partitions(-1, -1)) for _ in range(4)} == {0, 1}
+
+
+def test_sticky_stays_until_there_is_no_room_and_passes_over_who_has_no_leader() -> None:
+    spread, led = Sticky(), partitions(1, -1, 1)
+    first = spread.current(TOPIC, led)
+    assert {spread.current(TOPIC, led) for _ in range(5)} == {first}
+    second = spread.moved(TOPIC, first, led)
+    assert second == (2 if first in (0, 1) else 0)
+    assert spread.current(TOPIC, led) == second
+    assert spread.moved(TOPIC, first, led) == second, "another thread has moved on already"
 
 
 def test_starts_are_random() -> None:
-    assert {RoundRobin()(TOPIC, partitions(1, 1, 1), 1) for _ in range(100)} == {0, 1, 2}
-    assert {Sticky(lambda _tp, _size: True)(TOPIC, partitions(1, 1, 1), 1) for _ in range(100)} == {0, 1, 2}
+    assert {RoundRobin().current(TOPIC, partitions(1, 1, 1)) for _ in range(100)} == {0, 1, 2}
+    assert {Sticky().current(TOPIC, partitions(1, 1, 1)) for _ in range(100)} == {0, 1, 2}
 
 
 def test_what_is_no_partition_is_named() -> None:
