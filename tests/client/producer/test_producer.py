@@ -19,11 +19,6 @@ from tests.client.producer.behaviours import *  # noqa: F403
 from tests.client.producer.behaviours import read_all
 
 
-@pytest.fixture
-def address(ottla_address: str) -> str:
-    return ottla_address
-
-
 def test_a_topic_that_is_not_there_is_made_as_the_broker_allows(
     start_broker: Callable[..., Any], ottla_address: str, topic_name: str
 ) -> None:
