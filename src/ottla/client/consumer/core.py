@@ -57,7 +57,9 @@ class AsyncConsumer(OffsetQueries):
         self.group: Group | None = None
         self._group_id = settings.group_id or DEFAULT_GROUP
         self._coordinator = Coordinator(self.cluster, "group", self._group_id)
-        self._offsets = GroupOffsets(self.cluster, self._coordinator, self._group_id, self._committer)
+        self._offsets = GroupOffsets(
+            self.cluster, self._coordinator, self._group_id, self._committer, self._is_joining
+        )
         self._interceptors = Interceptors(settings.interceptors)
         self.progress = Progress(self.buffer, settings, self._group_id, self._interceptors.on_commit)
         self.progress.notify = self.notify
@@ -121,7 +123,7 @@ class AsyncConsumer(OffsetQueries):
                 "this consumer has subscribed, so its group assigns", advice="Call unsubscribe() first"
             )
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        yield self.check_partitions(wanted)
+        yield self._check_partitions(wanted)
         new = [tp for tp in wanted if tp not in self.buffer.partitions]
         starts: Mapping[TopicPartition, int] = {}
         if self.settings.offset_store is not None:
@@ -229,6 +231,9 @@ class AsyncConsumer(OffsetQueries):
                 advice=OUT_ADVICE,
             )
         return self.group_metadata()
+
+    def _is_joining(self) -> bool:
+        return self.group is not None and self.group.member.is_joining
 
     # Positions
 

@@ -25,7 +25,7 @@ from ottla.client.coordinators import MOVED, Coordinator
 from ottla.client.errors import KafkaError, UnsupportedVersion
 from ottla.client.metadata import GroupMetadata, Metadata, OffsetAndMetadata, TopicPartition
 
-log = logging.getLogger("ottla.consumer")
+log = logging.getLogger("ottla.client")
 
 #: Joins and syncs are held by the coordinator: what must not wait behind them goes another way.
 MEMBER_LANE = "group"

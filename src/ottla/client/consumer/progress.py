@@ -21,7 +21,7 @@ from ottla.client.consumer.settings import Consuming
 from ottla.client.errors import KafkaError, RequestTimedOut
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 
-log = logging.getLogger("ottla.consumer")
+log = logging.getLogger("ottla.client")
 
 Given: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 Committed: TypeAlias = dict[TopicPartition, OffsetAndMetadata]

@@ -76,6 +76,10 @@ class ConsumerMember:
     def is_in(self) -> bool:
         return self.generation_id > 0
 
+    @property
+    def is_joining(self) -> bool:
+        return False
+
     def subscribe(self, topics: frozenset[str], pattern: str | None, now_ms: float) -> None:
         if (topics, pattern) == (self._topics, self._pattern):
             return
