@@ -203,8 +203,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._authenticate()
-        except KafkaError as error:
-            self._fail(error)
         except TimeoutError:
             self._fail(
                 RequestTimedOut(
@@ -212,6 +210,15 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     advice="The broker may be overloaded, paused or cut off",
                 )
             )  # fmt: skip
+        except Exception as error:
+            # Whatever it is, those that are held back must hear of it.
+            failure = error
+            if not isinstance(failure, KafkaError):
+                failure = KafkaError(
+                    f"{self.address}: authenticating again failed ({error!r})", broker=self.address
+                )
+                failure.__cause__ = error
+            self._fail(failure)
         else:
             held, self._held = self._held or [], None
             for future, api_key, version, body, timeout_ms in held:
