@@ -75,6 +75,8 @@ class Gate:
         self.sasl = sasl
         self.connections = 0
         self.target: tuple[str, int] = ("", 0)
+        #: By API key: answers to give in place of the broker's, one each time.
+        self.instead: dict[int, list[dict[str, Any]]] = {}
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -86,6 +88,10 @@ class Gate:
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    @property
+    def open_now(self) -> int:
+        return len(self._tasks)
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._server.close)
@@ -155,6 +161,9 @@ class Gate:
                     }  # fmt: skip
                 header = struct.pack(">i", correlation_id) + b"\0" * response_header_is_flexible(key, version)
                 body = header + response_encoder(key, version)(answer)
+            elif self.instead.get(key):
+                header = struct.pack(">i", correlation_id) + b"\0" * response_header_is_flexible(key, version)
+                body = header + response_encoder(key, version)(self.instead[key].pop(0))
             elif key == API_VERSIONS or inside:
                 to_broker.write(struct.pack(">i", len(request)) + request)
                 body = await _frame(from_broker)

@@ -6,8 +6,8 @@ from typing import Any
 
 from ottla.groups.classic import Join, Sync
 from ottla.groups.consumer import Heartbeat
-from ottla.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
 from ottla.model.errors import ErrorCode
+from ottla.records.consumer_protocol import read_assignment, read_subscription, write_assignment
 from tests.groups.conftest import Heard, World
 
 REBALANCE_MS = 10_000

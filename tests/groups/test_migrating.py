@@ -7,11 +7,11 @@ import pytest
 
 from ottla.groups.classic import Join, Sync
 from ottla.groups.consumer_group import ConsumerGroup, Phase
-from ottla.groups.consumer_protocol import read_assignment
 from ottla.groups.formats import CONSUMER_GROUP_MEMBER, GROUP_METADATA, Record, decode
 from ottla.groups.group import Group, State
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.records.consumer_protocol import read_assignment
 from tests.groups.clients import (
     CLASSIC_SESSION_MS,
     REBALANCE_MS,

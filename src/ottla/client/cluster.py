@@ -1,87 +1,80 @@
-"""The cluster as one client reaches it: bootstrap, metadata kept fresh, and one connection a broker and lane.
+"""The cluster as one client reaches it: bootstrap, metadata kept fresh, and the way to each broker.
 
-Connections are pooled by address, so that the bootstrap connection goes on serving when the broker advertises the same
-address. A lane is a connection of its own for requests that may be held by the broker (fetches), because answers on
-one connection come in order. What any broker can answer is asked of the least busy, and of the next one too if that takes long.
-Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers
-callers and backs off) and every `metadata_max_age_ms`. Producer, consumer and admin each own one `Cluster`.
+Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers callers and backs off) and every `metadata_max_age_ms`. Any
+broker may be asked: one that is connected, else one that is known, else a bootstrap address (KIP-899), so that a client outlives the
+replacement of all brokers; and another one too while one does not answer (`hedging`). Failures that nobody hears of, since the client goes on trying, are told on the logger `ottla.client`. Producer,
+consumer and admin each own one `Cluster`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
+from ottla.client.backoff import backoff_ms
+from ottla.client.complaints import Complaints
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
-    ClientClosed,
+    ConnectionLost,
     KafkaError,
+    RequestTimedOut,
     TopicNotFound,
     refused,
 )
+from ottla.client.hedging import AllFailed, first_answer
 from ottla.client.metadata import Metadata, Node, TopicInfo
-from ottla.client.security import tls_context
+from ottla.client.pool import Address, Pool
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
 
+__all__ = ["Address", "Cluster", "backoff_ms"]
+
 METADATA = 3
-GOODBYE_S_MAX = 2.0
-#: How long one broker is waited for before another is asked as well.
-HEDGE_S = 1.0
+#: How many brokers are asked for metadata, one after the other, when connections break under the question.
+ASKED_MAX: Final = 3
 
 Result = TypeVar("Result")
 
-Address = tuple[str, int]
-
-
-def backoff_ms(settings: Client, attempt: int) -> float:
-    """How long to wait before attempt number `attempt` (1 is the first retry): doubled each time, with jitter."""
-    full = min(settings.retry_backoff_max_ms, settings.retry_backoff_ms << min(attempt - 1, 16))
-    return full * random.uniform(0.8, 1.2)
+_LOGGER: Final = logging.getLogger("ottla.client")
 
 
 class Cluster:
     def __init__(self, bootstrap: list[Address], settings: Client, *, create_topics: bool = False) -> None:
         self.metadata = Metadata()
         self.settings = settings
-        self._tls = tls_context(settings)
+        self.pool = Pool(settings)
+        #: Why the last refresh in the background failed; None if it did not.
+        self.failure: KafkaError | None = None
         self._bootstrap = bootstrap
         self._create_topics = create_topics
-        self._connections: dict[tuple[Address, str], BrokerConnection] = {}
-        self._opening: dict[tuple[Address, str], asyncio.Task[BrokerConnection]] = {}
         self._watched: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._periodic: asyncio.TimerHandle | None = None
+        self._started = False
         self._closed = False
         self._changed = asyncio.Event()
         self._failures = 0
+        self._complaints = Complaints(_LOGGER)
 
     async def start(self) -> None:
         """Reach any bootstrap broker and learn the brokers, or raise `BrokerUnreachable` naming every attempt."""
         await self.refresh(())
+        self._started = True
         self._schedule()
 
     async def close(self) -> None:
         self._closed = True
         if self._periodic is not None:
             self._periodic.cancel()
-        tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
         if self._refreshing is not None:
-            tasks.append(self._refreshing)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        connections = list(self._connections.values())
-        self._connections.clear()
-        for connection in connections:
-            connection.close()
-        # The loop may end next: the sockets must be closed before.
-        await asyncio.gather(*(connection.wait_closed(GOODBYE_S_MAX) for connection in connections))
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
+        await self.pool.close()
 
     # Metadata
 
@@ -92,8 +85,31 @@ class Cluster:
             "topics": None if names is None else [{"name": name} for name in names],
             "allow_auto_topic_creation": self._create_topics,
         }
-        response = await self.ask_any(METADATA, body)
-        self.metadata = self.metadata.merged(response, complete=names is None)
+        return await self._ask_metadata(body, complete=names is None)
+
+    async def refresh_ids(self, topic_ids: Iterable[bytes]) -> Metadata:
+        """Ask any broker which topics have these ids, and merge the answer; it stays silent about ids that nobody has."""
+        body: Body = {
+            "topics": [{"name": None, "topic_id": topic_id} for topic_id in topic_ids],
+            "allow_auto_topic_creation": False,
+        }
+        return await self._ask_metadata(body, complete=False)
+
+    async def _ask_metadata(self, body: Body, *, complete: bool) -> Metadata:
+        for asked in range(1, ASKED_MAX + 1):
+            try:
+                response = await self.ask_any(METADATA, body)
+            except (ConnectionLost, RequestTimedOut):
+                # That one is closed now: another may answer.
+                if asked == ASKED_MAX or not self._started:
+                    raise
+                continue
+            if int(getattr(response, "error_code", 0)) != ErrorCode.REBOOTSTRAP_REQUIRED:
+                break
+            # KIP-1102: what is known of the brokers leads astray.
+            self.metadata = self.metadata.without_brokers()
+            self.pool.drop_all()
+        self.metadata = self.metadata.merged(response, complete=complete)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         return self.metadata
@@ -107,16 +123,25 @@ class Cluster:
             known = self.metadata.topics.get(name)
             if known is not None:
                 return known
-            metadata = await self.refresh((name,))
+            attempt += 1
+            wait_s = backoff_ms(self.settings, attempt) / 1000
+            too_late = asyncio.get_running_loop().time() + wait_s > deadline
+            try:
+                metadata = await self.refresh((name,))
+            except KafkaError as error:
+                # Brokers come back; within the time that the caller gives there is no need to tell.
+                if not error.retriable or too_late:
+                    raise
+                self._complain(error)
+                await asyncio.sleep(wait_s)
+                continue
             if name in metadata.topics:
                 continue
             code = metadata.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            attempt += 1
-            wait_s = backoff_ms(self.settings, attempt) / 1000
             # Without auto-creation a topic that is not there will not appear by waiting, unless it was just made
             # and this broker has not heard: one more look.
             hopeless = not self._create_topics and attempt > 1
-            if not code.retriable or hopeless or asyncio.get_running_loop().time() + wait_s > deadline:
+            if not code.retriable or hopeless or too_late:
                 if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
                     raise TopicNotFound(
                         f"topic {name!r} does not exist",
@@ -126,6 +151,21 @@ class Cluster:
                     )
                 raise refused(code, f"topic {name!r}", topic=name)
             await asyncio.sleep(wait_s)
+
+    def hint(
+        self,
+        topic: str,
+        partition: int,
+        leader: int,
+        leader_epoch: int,
+        nodes: Mapping[int, tuple[str, int, str | None]],
+    ) -> bool:
+        """Take over what a refused request told of a partition's leader (KIP-951); whether that was news."""
+        known = {node_id: Node(node_id, *where) for node_id, where in nodes.items()}
+        newer = self.metadata.with_leader(topic, partition, leader, leader_epoch, known)
+        if newer is not None:
+            self.metadata = newer
+        return newer is not None
 
     def watch(self, topics: Iterable[str]) -> None:
         """Keep these topics in every refresh from now on."""
@@ -140,9 +180,11 @@ class Cluster:
     async def _refresh_watched(self) -> None:
         try:
             await self.refresh(self._watched)
-            self._failures = 0
-        except KafkaError:
+            self._failures, self.failure = 0, None
+        except KafkaError as error:
             self._failures += 1
+            self.failure = error
+            self._complain(error)
         # Whoever asks again at once, because the answer did not help, waits for this task: that is the back-off.
         await asyncio.sleep(backoff_ms(self.settings, self._failures + 1) / 1000)
 
@@ -164,23 +206,45 @@ class Cluster:
 
     def connected(self, node: Node, lane: str = "") -> BrokerConnection | None:
         """The connection to a broker if it is open now."""
-        connection = self._connections.get(((node.host, node.port), lane))
-        return connection if connection is not None and connection.open_now else None
+        return self.pool.connected((node.host, node.port), lane)
 
     async def connection(self, node: Node, lane: str = "") -> BrokerConnection:
         """The connection to a broker, opened if need be; callers at the same time share one attempt."""
+        address = (node.host, node.port)
         try:
-            return await self._reach((node.host, node.port), lane)
-        except BrokerUnreachable as error:
-            if (node.host, node.port) in self._bootstrap:
-                raise
-            known = ", ".join(address_text(*address) for address in self._bootstrap)
-            raise BrokerUnreachable(
-                f"broker {node.id} advertises {node.address}, and {error.message}",
-                broker=node.address,
-                advice=f"{known} answered, so check advertised.listeners on broker {node.id}: "
-                "it must be an address that this machine can reach",
-            ) from error
+            found = await self.pool.reach(address, lane)
+        except (BrokerUnreachable, RequestTimedOut) as error:
+            explained = self._explain(node, error)
+            self._complain(explained)
+            raise explained from error
+        except AuthenticationFailed as error:
+            self._complain(error)
+            raise
+        self._complaints.settled(node.address)
+        return found
+
+    def _explain(self, node: Node, error: KafkaError) -> KafkaError:
+        """An address that the broker gave, and that never worked, is more likely wrong than down."""
+        address = (node.host, node.port)
+        if address in self.pool.known_good:
+            message, advice = (
+                f"broker {node.id}: {error.message}",
+                "It answered before, so it may be down or restarting",
+            )
+        elif address in self._bootstrap:
+            return error
+        else:
+            known = ", ".join(address_text(*each) for each in self._bootstrap)
+            message = f"broker {node.id} advertises {node.address}, and {error.message}"
+            advice = (
+                f"{known} answered, so check advertised.listeners on broker {node.id}: "
+                "it must be an address that this machine can reach"
+            )
+        return type(error)(message, broker=node.address, advice=advice)
+
+    def _complain(self, error: KafkaError) -> None:
+        if self._started and not self._closed:
+            self._complaints.warn(error.broker, str(error), asyncio.get_running_loop().time())
 
     async def controller(self) -> BrokerConnection:
         """The controller's connection, or any: Kafka forwards, and who does not answers NOT_CONTROLLER."""
@@ -189,87 +253,31 @@ class Cluster:
 
     async def any_connection(self) -> BrokerConnection:
         """An open connection, else one to a known broker, else to a bootstrap address."""
-        return await self._any(self._reach_main)
+        return await self._any(self.pool.reach)
 
     async def ask_any(self, api_key: int, body: Body) -> Any:
         """The answer of whichever broker gives one first."""
 
         async def ask(address: Address) -> Any:
-            return await (await self._reach_main(address)).request(api_key, body)
+            return await (await self.pool.reach(address)).request(api_key, body)
 
         return await self._any(ask)
 
-    async def _reach_main(self, address: Address) -> BrokerConnection:
-        return await self._reach(address, "")
-
-    def _by_load(self) -> list[Address]:
-        """Where to ask what anybody knows: those that are connected, the least busy first; then the others, as chance has it."""
-        load = {
-            address: connection.pending
-            for (address, lane), connection in self._connections.items()
-            if connection.open_now and not lane
-        }
-        known = ((node.host, node.port) for node in self.metadata.nodes.values())
-        others = [each for each in dict.fromkeys([*known, *self._bootstrap]) if each not in load]
-        random.shuffle(others)
-        return [*sorted(load, key=load.__getitem__), *others]
-
-    async def _any(self, attempt: Callable[[Address], Coroutine[Any, Any, Result]]) -> Result:
-        """Try brokers until one attempt succeeds: the next begins when one has failed, or has taken `HEDGE_S`.
-
-        A broker may stand still while its connections stay open; nobody shall wait for that one while others live.
-        """
-        left = deque(self._by_load())
-        running: set[asyncio.Task[Result]] = set()
-        failures: list[KafkaError] = []
+    async def _any(self, ask: Callable[[Address], Coroutine[Any, Any, Result]]) -> Result:
+        """Those that are connected first, the least busy before others; then who is known, as chance has it."""
+        known = [(node.host, node.port) for node in self.metadata.nodes.values()]
+        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
+        random.shuffle(addresses)
+        connected = self.pool.open_by_load()
+        others = self.pool.soonest_first([each for each in addresses if each not in connected])
         try:
-            while left or running:
-                if left:
-                    running.add(asyncio.get_running_loop().create_task(attempt(left.popleft())))
-                done, running = await asyncio.wait(
-                    running, timeout=HEDGE_S if left else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in done:
-                    try:
-                        return task.result()
-                    except AuthenticationFailed:
-                        # The others would say the same, and count it against the user.
-                        raise
-                    except KafkaError as error:
-                        failures.append(error)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            return await first_answer([*connected, *others], ask)
+        except AllFailed as nobody:
+            failures = nobody.failures
         if len(failures) == 1:
             raise failures[0]
         raise BrokerUnreachable(
             "no broker can be reached: " + "; ".join(error.message for error in failures),
+            broker=", ".join(address_text(*address) for address in addresses),
             advice=failures[0].advice,
         )
-
-    async def _reach(self, address: Address, lane: str) -> BrokerConnection:
-        if self._closed:
-            raise ClientClosed("this client is closed", advice="Make a new one")
-        key = (address, lane)
-        connection = self._connections.get(key)
-        if connection is not None and connection.open_now:
-            return connection
-        task = self._opening.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(
-                BrokerConnection.open(*address, self.settings, self._tls)
-            )
-            self._opening[key] = task
-            task.add_done_callback(lambda done: self._opened(key, done))
-        return await asyncio.shield(task)
-
-    def _opened(self, key: tuple[Address, str], task: asyncio.Task[BrokerConnection]) -> None:
-        self._opening.pop(key, None)
-        if task.cancelled() or task.exception() is not None:
-            return
-        connection = task.result()
-        if self._closed:
-            connection.close()
-        else:
-            self._connections[key] = connection

@@ -30,6 +30,7 @@ from ottla.client.security import tls_failure
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
 from ottla.wire import decode, encode, schema
+from ottla.wire.fetched import FETCH, read_fetch_response
 from ottla.wire.frames import ClientConnection
 
 API_VERSIONS = 18
@@ -40,6 +41,9 @@ UNSUPPORTED_VERSION_BYTES = b"\x00\x23"
 TLS_ALERT: Final = b"\x15\x03"
 #: How long a peer may take to say good-bye in TLS.
 TLS_GOODBYE_S: Final = 1.0
+
+#: Answers that have a reader of their own, because the general one would copy much.
+READERS = {FETCH: read_fetch_response}
 
 Body = dict[str, Any]
 
@@ -224,6 +228,11 @@ class BrokerConnection(asyncio.Protocol):
     def pending(self) -> int:
         return len(self._pending)
 
+    @property
+    def requests(self) -> int:
+        """A number that changes with every request."""
+        return self._frames.next_correlation_id
+
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
 
@@ -336,7 +345,7 @@ class BrokerConnection(asyncio.Protocol):
                     timer.cancel()
                 if api_key == API_VERSIONS and version and bytes(body[:2]) == UNSUPPORTED_VERSION_BYTES:
                     version = 0
-                response = decode.decode_response(api_key, version, body, 0)
+                response = READERS.get(api_key, decode.decode_response)(api_key, version, body, 0)
                 if not future.done():
                     future.set_result(response)
         except Exception as error:

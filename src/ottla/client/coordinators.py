@@ -1,7 +1,7 @@
 """Requests to the coordinator of a group or of a transactional id.
 
 A coordinator may move, and loads what it coordinates when it has: who hears so looks for it again. Used by `client/admin/groups.py` and
-`client/admin/transactions.py`.
+`client/admin/transactions.py`; a consumer keeps a `Coordinator`, which remembers where it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import Body, BrokerConnection
-from ottla.client.errors import BrokerUnreachable, refused
+from ottla.client.errors import BrokerUnreachable, KafkaError, refused
 from ottla.client.metadata import Node
 from ottla.model.errors import ErrorCode
 
@@ -68,8 +68,65 @@ async def find_coordinator(cluster: Cluster, kind: Kind, key: str) -> tuple[Node
             node = metadata.nodes.get(int(row.node_id))
             if node is not None:
                 return node, await cluster.connection(node)
+        elif code not in MOVED:
+            break
         await asyncio.sleep(backoff_ms(cluster.settings, attempt) / 1000)
     raise refused(code or ErrorCode.COORDINATOR_NOT_AVAILABLE, f"the coordinator of {kind} {key!r}")
+
+
+class Coordinator:
+    """The coordinator of one group or transactional id, as long as it is known to be that; callers at the same time share one search."""
+
+    def __init__(self, cluster: Cluster, kind: Kind, key: str) -> None:
+        self._cluster, self._kind, self._key = cluster, kind, key
+        self._node: Node | None = None
+        self._searching: asyncio.Task[tuple[Node, BrokerConnection]] | None = None
+
+    async def connection(self, lane: str = "") -> BrokerConnection:
+        """The connection to it; requests that it may hold go on a lane of their own, so that others do not wait behind them."""
+        node = self._node
+        if node is None:
+            if self._searching is None:
+                self._searching = asyncio.get_running_loop().create_task(
+                    find_coordinator(self._cluster, self._kind, self._key)
+                )
+                self._searching.add_done_callback(self._found)
+            found = await asyncio.shield(self._searching)
+            node = self._node = found[0]
+        return await self._cluster.connection(node, lane)
+
+    def _found(self, search: asyncio.Task[tuple[Node, BrokerConnection]]) -> None:
+        self._searching = None
+        if not search.cancelled():
+            search.exception()
+
+    def forget(self) -> None:
+        """It has moved, or does not answer: look for it anew."""
+        self._node = None
+
+    async def request(
+        self,
+        api_key: int,
+        body: Body,
+        *,
+        lane: str = "",
+        version_max: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> tuple[Any, str]:
+        """Its answer, and its address. A broker that cannot be reached is forgotten."""
+        try:
+            connection = await self.connection(lane)
+            answer = await connection.request(api_key, body, version_max=version_max, timeout_ms=timeout_ms)
+        except KafkaError as error:
+            if error.retriable:
+                self.forget()
+            raise
+        return answer, connection.address
+
+    async def close(self) -> None:
+        if self._searching is not None:
+            self._searching.cancel()
+            await asyncio.gather(self._searching, return_exceptions=True)
 
 
 async def ask_every_broker(

@@ -118,6 +118,14 @@ class OffsetOutOfRange(KafkaError):
     """The position asked for is not in the log, and `auto_offset_reset` is `none`."""
 
 
+class LogTruncated(KafkaError):
+    """Records that were read are gone: a replica without them was elected leader. `offset` is where the log differs."""
+
+    def __init__(self, message: str, *, offset: int, topic: str, partition: int, advice: str) -> None:
+        super().__init__(message, topic=topic, partition=partition, advice=advice)
+        self.offset = offset
+
+
 class CorruptBatch(KafkaError):
     """Fetched bytes are no valid record batch."""
 
@@ -128,6 +136,14 @@ class DeliveryTimedOut(KafkaError):
 
 class BufferFull(KafkaError):
     """`buffer_memory` stayed full for `max_block_ms`: records are made faster than they are acknowledged."""
+
+
+class CommitFailed(KafkaError):
+    """Offsets could not be committed, because the group went on without this member or is rebalancing."""
+
+
+class WakeupError(KafkaError):
+    """`wakeup()` was called while, or before, the consumer polled."""
 
 
 class SerializationError(KafkaError):
@@ -199,6 +215,15 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.INVALID_RECORD: "The broker looks into the records: a compacted topic, for one, needs a key on each",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for an ACL on the topic",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for an ACL on the cluster",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for an ACL on the group",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "The group's members share no assignor with this one: see partition_assignment_strategy "
+    "and group_protocol, and what the others use with `ottla group describe`",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "The broker allows group.min.session.timeout.ms to group.max.session.timeout.ms",
+    ErrorCode.FENCED_INSTANCE_ID: "Another consumer with this group_instance_id has joined: each needs its own",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "Another consumer with this group_instance_id is in the group: each needs its own",
+    ErrorCode.UNSUPPORTED_ASSIGNOR: "The brokers have uniform and range: check group_remote_assignor",
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "The broker's group.max.size is reached: stop other members first",
+    ErrorCode.OFFSET_METADATA_TOO_LARGE: "Commit a shorter note: the broker's offset.metadata.max.bytes is the limit",
     ErrorCode.OFFSET_OUT_OF_RANGE: "Seek to the beginning or the end, or set auto_offset_reset to earliest or latest",
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing of it is on its way: look with `ottla partition reassign --status`",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "Look with `ottla txn list`",

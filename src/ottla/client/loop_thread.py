@@ -1,12 +1,15 @@
 """What the blocking faces share: an event loop in a thread of its own, and being opened and closed once.
 
-`ottla.Producer`, `ottla.Consumer` and `ottla.Admin` own one each, on which their asyncio core does all I/O.
+`ottla.Producer`, `ottla.Consumer` and `ottla.Admin` own one each, on which their asyncio core does all I/O. A fork copies no thread: in the
+child every client of the parent is replaced by one that says so, since it would wait for ever, on sockets that are the parent's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -53,6 +56,29 @@ class LoopThread:
             self._thread.join(5)
 
 
+class Forked:
+    """Stands for the core of a client in a process that was forked from that of its making: there is nothing to use or to close."""
+
+    forked = True
+
+    def __getattr__(self, name: str) -> Any:
+        raise ClientClosed(
+            "this client was made in another process, from which this one was forked",
+            advice="Make a new one after the fork",
+        )
+
+
+_open_clients: weakref.WeakSet[Blocking] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_open_clients):
+        client._core = Forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Blocking:
     """What the three have in common: the thread, and being closed once."""
 
@@ -72,10 +98,12 @@ class Blocking:
             return core
 
         try:
-            return self._thread.run(build())
+            core = self._thread.run(build())
         except BaseException:
             self._thread.stop()
             raise
+        _open_clients.add(self)
+        return core
 
     def _shut(self, work: Coroutine[Any, Any, None]) -> None:
         if self._closed:
@@ -88,6 +116,11 @@ class Blocking:
             self._thread.stop()
 
     def close(self) -> None:
+        """Disconnect. A second call does nothing."""
+        if isinstance(self._core, Forked):
+            # The thread and the sockets are the parent's.
+            self._closed = True
+            return
         self._shut(self._core.close())
 
     def __enter__(self) -> Self:

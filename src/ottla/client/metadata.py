@@ -8,7 +8,7 @@ entry is replaced only by one of the same or a newer leader epoch, unless the to
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ottla.client.settings import address_text
@@ -96,6 +96,10 @@ class Metadata:
         known = self.topics.get(topic)
         return None if known is None else known.topic_id
 
+    def without_brokers(self) -> Metadata:
+        """The same with no broker known, so that the bootstrap addresses are asked again."""
+        return replace(self, nodes={}, controller_id=-1)
+
     def merged(self, response: Any, *, complete: bool) -> Metadata:
         """The next metadata. `complete` says that the answer lists every topic, so that others are gone."""
         topics = {} if complete else dict(self.topics)
@@ -123,6 +127,19 @@ class Metadata:
             names={topic.topic_id: name for name, topic in topics.items() if topic.topic_id is not None},
             errors=errors,
         )
+
+    def with_leader(
+        self, topic: str, partition: int, leader: int, leader_epoch: int, nodes: Mapping[int, Node]
+    ) -> Metadata | None:
+        """The metadata with what a refused request told of a partition's leader (KIP-951); None when that is no news."""
+        known = self.topics.get(topic)
+        before = None if known is None else known.partitions.get(partition)
+        all_nodes = {**self.nodes, **nodes}
+        if known is None or before is None or leader_epoch <= before.leader_epoch or leader not in all_nodes:
+            return None
+        moved = replace(before, leader=leader, leader_epoch=leader_epoch)
+        info = replace(known, partitions={**known.partitions, partition: moved})
+        return replace(self, nodes=all_nodes, topics={**self.topics, topic: info})
 
     def _newer(self, name: str, row: Any) -> TopicInfo:
         topic_id = row.topic_id.bytes if row.topic_id is not None else None

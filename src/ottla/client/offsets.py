@@ -18,6 +18,7 @@ LIST_OFFSETS = 2
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 METADATA_TIMEOUT_MS = 30_000
 
 
@@ -29,7 +30,11 @@ class OffsetAndTime(NamedTuple):
 
 
 async def list_offsets(
-    cluster: Cluster, times: Mapping[TopicPartition, int], *, attempts_max: int = 8, isolation_level: int = 0
+    cluster: Cluster,
+    times: Mapping[TopicPartition, int],
+    *,
+    attempts_max: int = 8,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, OffsetAndTime]:
     """For each partition the offset for a time in ms, or for `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`.
 

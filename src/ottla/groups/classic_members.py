@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.groups.assignors import NOTHING
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.consumer_member import ClassicSide, Member, Subscription
-from ottla.groups.consumer_protocol import Wanted, read_subscription
 from ottla.groups.group import CONSUMER, UNKNOWN_MEMBER
 from ottla.groups.reconciling import UNRELEASED, UNREVOKED
+from ottla.model.assignors import NOTHING
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision, Reply
+from ottla.records.consumer_protocol import Wanted, read_subscription
 from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:

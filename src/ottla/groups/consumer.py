@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.groups.assignors import NOTHING, Place, Places
 from ottla.groups.consumer_group import ConsumerGroup, rows
 from ottla.groups.consumer_member import AWAY, Member, Subscription
 from ottla.groups.group import Group
 from ottla.groups.reconciling import STABLE, Holding
 from ottla.groups.regex import BadPattern, compiled
+from ottla.model.assignors import NOTHING, Place, Places
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision, Reply
 

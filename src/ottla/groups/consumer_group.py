@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.groups.assignors import NOTHING, Place, Places
 from ottla.groups.consumer_member import AWAY, Member, Subscription, Wish
 from ottla.groups.formats import (
     CONSUMER_GROUP_MEMBER,
@@ -28,6 +27,7 @@ from ottla.groups.formats import (
 )
 from ottla.groups.group import CONSUMER, Protocols
 from ottla.groups.reconciling import STABLE, Holding
+from ottla.model.assignors import NOTHING, Place, Places
 
 if TYPE_CHECKING:
     from ottla.groups.formats import Key

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ottla.groups.consumer_protocol import version_of
 from ottla.groups.group import Protocols
 from ottla.groups.reconciling import Holding
 from ottla.ports.coordination import Alarm, Timers
+from ottla.records.consumer_protocol import version_of
 
 #: The epoch of a static member that has gone and said that it will be back.
 AWAY: Final = -2

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.groups.consumer_protocol import read_subscription
 from ottla.groups.formats import GROUP_METADATA, Record
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Alarm, Timers
+from ottla.records.consumer_protocol import read_subscription
 from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:

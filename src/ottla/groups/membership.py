@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ottla.groups.assignors import NOTHING, Places
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.consumer_member import Member, Subscription
 from ottla.groups.drafting import Draft
 from ottla.groups.formats import Record
 from ottla.groups.reconciling import STABLE, UNREVOKED, Holding, reconcile
 from ottla.groups.targeting import Targeting
+from ottla.model.assignors import NOTHING, Places
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
 

@@ -17,24 +17,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.groups.assignors import Place, Places
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.groups.consumer_member import ClassicSide, Subscription
 from ottla.groups.consumer_member import Member as ConsumerMember
-from ottla.groups.consumer_protocol import (
+from ottla.groups.drafting import Draft
+from ottla.groups.formats import GROUP_METADATA, Record
+from ottla.groups.group import CONSUMER, Group, Member, State
+from ottla.groups.rebalancing import joined
+from ottla.groups.reconciling import STABLE, Holding
+from ottla.model.assignors import Place, Places
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply
+from ottla.records.consumer_protocol import (
     NamedPlace,
     Wanted,
     read_assignment,
     read_subscription,
     write_assignment,
 )
-from ottla.groups.drafting import Draft
-from ottla.groups.formats import GROUP_METADATA, Record
-from ottla.groups.group import CONSUMER, Group, Member, State
-from ottla.groups.rebalancing import joined
-from ottla.groups.reconciling import STABLE, Holding
-from ottla.model.errors import ErrorCode, Refusal
-from ottla.ports.coordination import Decision, Reply
 from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ottla.groups.assignors import NOTHING, Place, Places
+from ottla.model.assignors import NOTHING, Place, Places
 
 #: By Kafka's numbers, as they are written down.
 STABLE: Final = 0

@@ -14,8 +14,8 @@ from collections.abc import Generator, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from ottla.groups.assignors import ASSIGNORS, NOTHING, Reader
 from ottla.groups.matching import Matching
+from ottla.model.assignors import ASSIGNORS, NOTHING, Reader
 
 if TYPE_CHECKING:
     from ottla.groups.consumer_group import ConsumerGroup

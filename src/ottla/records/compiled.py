@@ -175,10 +175,13 @@ except RuntimeError:
     varint, headers_end, index_records = compile_with(nogil=True)
 
 
-def _index(batch: Buffer, size_max: int, check_crc: bool) -> tuple[int, bytes, Any]:
+def _index(
+    batch: Buffer, size_max: int, check_crc: bool, *, copied: bool
+) -> tuple[int, bytes | memoryview, Any]:
     header = read_header(batch, check_crc)
     base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
-    data, position = read_payload(batch, attributes & CODEC_MASK, count, size_max)
+    data: bytes | memoryview
+    data, position = read_payload(batch, attributes & CODEC_MASK, count, size_max, copied=copied)
     out = np.empty((_COLUMNS, count), np.int64)
     seen = index_records(
         np.frombuffer(data, np.uint8),
@@ -227,18 +230,20 @@ def open_rows(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bo
     """As `pieces.open_rows`."""
     if len(batch) < HEADER_BYTES or int.from_bytes(batch[COUNT_START:HEADER_BYTES], "big") < ROWS_MIN:
         return pieces.open_rows(batch, size_max=size_max, check_crc=check_crc)
-    seen, data, out = _index(batch, size_max, check_crc)
+    seen, data, out = _index(batch, size_max, check_crc, copied=True)
     if seen < 0:
         return pieces.open_rows(batch, size_max=size_max, check_crc=False)
+    assert isinstance(data, bytes)
     return IndexedRows(seen, data, out)
 
 
 def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Piece:
     """The same as columns."""
-    seen, data, out = _index(batch, size_max, check_crc)
+    # Nothing is cut out of the bytes here, so a view of them will do.
+    seen, data, out = _index(batch, size_max, check_crc, copied=False)
     if seen < 0:
         return pieces.piece(batch, size_max=size_max, check_crc=False)
-    headers = _headers(data, out) if seen & _HEADERS else None
+    headers = _headers(bytes(data), out) if seen & _HEADERS else None
     return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers)
 
 

@@ -27,10 +27,10 @@ class Piece(NamedTuple):
 
     offsets: Integers
     timestamps: Integers
-    key_data: bytes
+    key_data: bytes | memoryview
     key_starts: Integers
     key_ends: Integers
-    value_data: bytes
+    value_data: bytes | memoryview
     value_starts: Integers
     value_ends: Integers
     headers: list[Headers] | None

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -269,10 +269,13 @@ def read_header(batch: Buffer, check_crc: bool = True) -> tuple[int, ...]:
     return header
 
 
-def read_payload(batch: Buffer, codec: int, count: int, size_max: int) -> tuple[bytes, int]:
-    """The decompressed records, and where they start in the returned bytes."""
+def read_payload(
+    batch: Buffer, codec: int, count: int, size_max: int, *, copied: bool = True
+) -> tuple[Any, int]:
+    """The decompressed records, and where they start in the returned bytes: a view of the batch if they need no copy."""
+    data: bytes | memoryview
     if codec == NONE:
-        data, position = bytes(batch), HEADER_BYTES
+        data, position = bytes(batch) if copied else memoryview(batch), HEADER_BYTES
     elif not count and len(batch) == HEADER_BYTES:
         data, position = b"", 0
     else:

@@ -45,6 +45,11 @@ class ClientConnection:
         """How many answers are still expected."""
         return len(self._expected)
 
+    @property
+    def next_correlation_id(self) -> int:
+        """That of the next request; it changes with every one."""
+        return self._next_correlation_id
+
     def request(
         self, api_key: int, version: int, body: bytes, *, is_answered: bool = True
     ) -> tuple[int, bytes]:

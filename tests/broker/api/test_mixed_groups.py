@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ottla.groups.consumer_protocol import read_assignment, write_assignment
 from ottla.model.errors import ErrorCode
+from ottla.records.consumer_protocol import read_assignment, write_assignment
 from tests.broker.api.members import Member, find
 
 HEARTBEAT, DESCRIBE, DESCRIBE_CLASSIC, LIST = 68, 69, 15, 16

@@ -7,7 +7,7 @@ import pytest
 
 import ottla
 from ottla.client.consumer.fetched import ConsumerRecord
-from ottla.client.errors import ClientClosed, OffsetOutOfRange, SettingError, TopicNotFound
+from ottla.client.errors import ClientClosed, OffsetOutOfRange, TopicNotFound
 from ottla.client.metadata import TopicPartition
 
 START_MS = 1_700_000_000_000
@@ -216,11 +216,6 @@ def test_what_is_not_there_is_named(ottla_address: str, filled: str) -> None:
             consumer.assign([(filled, 7)])
         with pytest.raises(TopicNotFound):
             consumer.partitions_for("no-such-topic")
-
-
-def test_a_group_is_refused_until_groups_are_served(ottla_address: str) -> None:
-    with pytest.raises(SettingError, match=r"cannot join groups yet; use assign"):
-        ottla.Consumer(ottla_address, group_id="g")
 
 
 def test_after_close_a_poll_is_refused(ottla_address: str, filled: str) -> None:

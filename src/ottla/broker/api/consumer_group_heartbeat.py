@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.grouping import Answering, find_shard, milliseconds
 from ottla.broker.api.table import Response, serves
-from ottla.groups.assignors import Places
 from ottla.groups.consumer import JOINING, Heartbeat
+from ottla.model.assignors import Places
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ _CODES: Final = {
 class BytesColumn(Sequence["bytes | None"]):
     """Byte strings, some of them perhaps None. Each is cut out when it is asked for; `to_list` cuts all of them."""
 
-    def __init__(self, data: bytes, starts: Integers, ends: Integers) -> None:
+    def __init__(self, data: bytes | memoryview, starts: Integers, ends: Integers) -> None:
         self.data = data
         self.starts = starts
         self.ends = ends
@@ -46,7 +46,7 @@ class BytesColumn(Sequence["bytes | None"]):
         if isinstance(row, slice):
             return BytesColumn(self.data, self.starts[row], self.ends[row])
         start, end = self.starts[row], self.ends[row]
-        return None if end < start else self.data[start:end]
+        return None if end < start else bytes(self.data[start:end])
 
     def __iter__(self) -> Iterator[bytes | None]:
         return iter(self.to_list())
@@ -60,7 +60,7 @@ class BytesColumn(Sequence["bytes | None"]):
         return f"<{len(self)} byte strings>"
 
     def to_list(self) -> list[bytes | None]:
-        data = self.data
+        data = bytes(self.data)
         return [
             None if end < start else data[start:end]
             for start, end in zip(self.starts.tolist(), self.ends.tolist(), strict=True)
@@ -184,7 +184,7 @@ def _joined(parts: Sequence[Integers]) -> Integers:
     return np.concatenate(parts)
 
 
-def _column(parts: Sequence[tuple[bytes, Integers, Integers]]) -> BytesColumn:
+def _column(parts: Sequence[tuple[bytes | memoryview, Integers, Integers]]) -> BytesColumn:
     """One column out of those of each batch: their buffers behind each other, and the places moved."""
     if len(parts) == 1:
         return BytesColumn(*parts[0])

@@ -14,91 +14,24 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ottla.client.consumer.aborted import Unwanted
 from ottla.client.consumer.columns import Columns
 from ottla.client.consumer.decoding import Decoding
+from ottla.client.consumer.partition import Batch, Partition
 from ottla.client.consumer.poison import ConsumerRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError
 from ottla.client.metadata import TopicPartition
-from ottla.records.batch import CRC_START, HEADER, TIMESTAMP_TYPE_BIT, crc_of
-from ottla.records.pieces import Piece, Rows
+from ottla.records.batch import HEADER, crc_of
+from ottla.records.pieces import Piece
 from ottla.records.record import CorruptRecords, whole_batches
 
 __all__ = ["ConsumerRecord", "FetchBuffer", "Fetchable", "Partition"]
 
 QUEUED_BYTES_MAX = 64 * 1024 * 1024
-
-
-class Batch(NamedTuple):
-    """A whole batch that was fetched; `end` is the offset after it."""
-
-    data: memoryview
-    base_offset: int
-    end: int
-
-    @property
-    def timestamp_type(self) -> str:
-        return "LogAppendTime" if self.data[CRC_START + 1] & TIMESTAMP_TYPE_BIT else "CreateTime"
-
-
-class Partition:
-    """One assigned partition. `reset` is where to start when `position` is None: a ListOffsets timestamp."""
-
-    __slots__ = (
-        "batches",
-        "buffered_bytes",
-        "error",
-        "fetch_offset",
-        "generation",
-        "high_watermark",
-        "last_epoch",
-        "last_stable_offset",
-        "log_start_offset",
-        "not_before_ms",
-        "paused",
-        "position",
-        "reset",
-        "rows",
-        "tp",
-    )
-
-    def __init__(self, tp: TopicPartition, reset: int | None) -> None:
-        self.tp = tp
-        self.reset = reset
-        self.position: int | None = None
-        self.fetch_offset = -1
-        #: The leader epoch of the last batch that was fetched (KIP-320); -1: not known.
-        self.last_epoch = -1
-        self.generation = 0
-        self.paused = False
-        self.batches: deque[Batch] = deque()
-        self.buffered_bytes = 0
-        self.rows: Rows | None = None
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.not_before_ms = 0.0
-        self.error: KafkaError | None = None
-
-    def clear(self) -> None:
-        self.generation += 1
-        self.batches.clear()
-        self.buffered_bytes = 0
-        self.rows = None
-        self.error = None
-        self.not_before_ms = 0.0
-
-    def drop_head(self) -> None:
-        """The batch at the head is done with."""
-        batch = self.batches.popleft()
-        self.buffered_bytes -= len(batch.data)
-        self.rows = None
-        # Control records and gaps of compaction at the end of what was fetched are behind the caller too.
-        self.position = batch.end if self.batches else self.fetch_offset
 
 
 class Fetchable(NamedTuple):
@@ -141,7 +74,7 @@ class FetchBuffer:
         self._read_committed = read_committed
         self._partition_bytes_max = partition_bytes_max
         self._bytes_max = bytes_max
-        self._turn: deque[TopicPartition] = deque()
+        self._turn: OrderedDict[TopicPartition, None] = OrderedDict()
         self._fetch_waits = False
 
     # The caller, any thread
@@ -150,8 +83,11 @@ class FetchBuffer:
         """Replace the assignment; partitions that stay keep their position and buffer."""
         with self.lock:
             before = self.partitions
+            for tp in before.keys() - set(wanted := list(wanted)):
+                # Nobody is handed records of it that are being made now.
+                before[tp].clear()
             self.partitions = {tp: before.get(tp) or Partition(tp, reset) for tp in wanted}
-            self._turn = deque(self.partitions)
+            self._turn = OrderedDict.fromkeys(self.partitions)
 
     def place(self, tp: TopicPartition, *, offset: int | None = None, reset: int | None = None) -> None:
         """Go on at an offset, or where `reset` (a timestamp of ListOffsets) leads."""
@@ -186,10 +122,8 @@ class FetchBuffer:
     def take(self, records_max: int) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Up to so many records, partition after partition in turn. Raises a partition's error if there are none before it."""
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for _ in range(len(self._turn)):
-            partition = self._next_turn(raises=not taken)
-            if partition is None:
-                continue
+        for partition in self._in_turn():
+            self._raise_error_of(partition, unless=taken)
             records, error = self._records_of(partition, records_max)
             if records:
                 taken[partition.tp] = records
@@ -204,34 +138,37 @@ class FetchBuffer:
     def take_columns(self, records_max: int | None) -> dict[TopicPartition, Columns]:
         """As `take`, as columns; without a limit, all that is buffered."""
         taken: dict[TopicPartition, Columns] = {}
-        for _ in range(len(self._turn)):
-            partition = self._next_turn(raises=not taken)
-            if partition is None:
-                continue
-            pieces, error = self._pieces_of(partition, records_max)
+        for partition in self._in_turn():
+            self._raise_error_of(partition, unless=taken)
+            pieces = self._pieces_of(partition, records_max)
             if pieces:
                 columns = taken[partition.tp] = Columns(*partition.tp, pieces)
                 self.records_taken += len(columns)
                 if records_max is not None:
                     records_max -= len(columns)
-            if error is not None and not taken:
-                raise error
             if records_max is not None and records_max <= 0:
                 break
         return taken
 
-    def _next_turn(self, *, raises: bool) -> Partition | None:
-        """The partition whose turn it is, if it has anything to take."""
+    def _in_turn(self) -> Iterator[Partition]:
+        """The partitions that have something, the one that was served longest ago first."""
         with self.lock:
-            if not self._turn:
-                return None
-            partition = self.partitions[self._turn[0]]
-            self._turn.rotate(-1)
-            if partition.error is not None and raises:
-                error, partition.error = partition.error, None
-                self.has_room = True
-                raise error
-            return partition if partition.batches and not partition.paused else None
+            ready = [partition for tp in self._turn if (partition := self.partitions[tp]).is_ready]
+        for partition in ready:
+            with self.lock:
+                if self.partitions.get(partition.tp) is not partition:
+                    continue
+                self._turn.move_to_end(partition.tp)
+            yield partition
+
+    def _raise_error_of(self, partition: Partition, unless: object) -> None:
+        with self.lock:
+            if partition.error is None or unless:
+                return
+            error, partition.error = partition.error, None
+            # It is fetched again, unless the caller moves it.
+            self.has_room = True
+        raise error
 
     def _records_of(
         self, partition: Partition, records_max: int
@@ -241,7 +178,7 @@ class FetchBuffer:
         twin = self._decoding.twin
         while len(found) < records_max:
             with self.lock:
-                if partition.generation != generation or not partition.batches:
+                if partition.generation != generation or not partition.batches or partition.paused:
                     break
                 batch, rows, start = partition.batches[0], partition.rows, partition.position or 0
             try:
@@ -253,7 +190,8 @@ class FetchBuffer:
                     partition.tp, batch.timestamp_type, rows.take(records_max - len(found))
                 )
             except CorruptRecords as damage:
-                return found, self._damaged(partition, generation, batch, damage)
+                self._damaged(partition, generation, batch, damage)
+                break
             with self.lock:
                 if partition.generation != generation:
                     return [], None
@@ -268,22 +206,21 @@ class FetchBuffer:
         self._decoding.read(len(found))
         return found, None
 
-    def _pieces_of(
-        self, partition: Partition, records_max: int | None
-    ) -> tuple[list[Piece], Exception | None]:
+    def _pieces_of(self, partition: Partition, records_max: int | None) -> list[Piece]:
         found: list[Piece] = []
         generation = partition.generation
         twin = self._decoding.twin
         left = sys.maxsize if records_max is None else records_max
         while left > 0:
             with self.lock:
-                if partition.generation != generation or not partition.batches:
+                if partition.generation != generation or not partition.batches or partition.paused:
                     break
                 batch, start = partition.batches[0], partition.position or 0
             try:
                 piece = twin.piece(batch.data, check_crc=self._check_crcs)
             except CorruptRecords as damage:
-                return found, self._damaged(partition, generation, batch, damage)
+                self._damaged(partition, generation, batch, damage)
+                break
             if start > batch.base_offset:
                 piece = piece.since(bisect_left(piece.offsets, start))
             is_whole = len(piece.offsets) <= left
@@ -292,7 +229,7 @@ class FetchBuffer:
             left -= len(piece.offsets)
             with self.lock:
                 if partition.generation != generation:
-                    return [], None
+                    return []
                 if len(piece.offsets):
                     found.append(piece)
                 if is_whole:
@@ -301,7 +238,7 @@ class FetchBuffer:
                     partition.rows = None
                     partition.position = int(piece.offsets[-1]) + 1
             self._decoding.read(len(piece.offsets))
-        return found, None
+        return found
 
     def _drop_head(self, partition: Partition) -> None:
         partition.drop_head()
@@ -309,34 +246,31 @@ class FetchBuffer:
             self._fetch_waits = False
             self.has_room = True
 
-    def _damaged(
-        self, partition: Partition, generation: int, batch: Batch, damage: CorruptRecords
-    ) -> KafkaError | None:
-        """Forget what is buffered after the position, to be fetched again: the damage may have happened on the way."""
+    def _damaged(self, partition: Partition, generation: int, batch: Batch, damage: CorruptRecords) -> None:
+        """Forget what is buffered after the position, to be fetched again: the damage may have happened on the way.
+
+        The caller is told when it has had what came before it.
+        """
         topic, index = partition.tp
         error = CorruptBatch(
             f"the batch at offset {batch.base_offset} of {partition.tp} is corrupt: {damage}",
             topic=topic,
             partition=index,
-            advice=f"Seek to {batch.end} to go on after it, and look at the segment with `ottla log dump`",
+            advice="Seek past it to go on, and look at the segment with `ottla log dump`",
         )
         error.__cause__ = damage
         with self.lock:
             if partition.generation != generation:
-                return None
+                return
             partition.clear()
             partition.fetch_offset = partition.position or 0
-            # Told when the caller has had what came before it.
+            partition.last_epoch = -1
             partition.error = error
-        return None
 
     @property
     def ready(self) -> bool:
         """Whether `take` has something to give or to raise."""
-        return any(
-            (partition.batches and not partition.paused) or partition.error is not None
-            for partition in self.partitions.values()
-        )
+        return any(partition.is_ready for partition in self.partitions.values())
 
     # The fetcher
 

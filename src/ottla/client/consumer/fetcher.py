@@ -1,37 +1,40 @@
-"""The fetcher: one Fetch at a time to each leader, and positions that are not known yet.
+"""The fetcher: one Fetch at a time to each broker, and what its answers mean for positions.
 
-Each leader is asked on a lane of its own, and may hold the request for `fetch_max_wait_ms`. It is asked again as soon as the buffer
-of each of its partitions has room; the next data is on its way while the caller works. When one partition's buffer is full its
-leader waits, so that no fetch is held for the idle partitions while the busy ones run dry. Positions that are not known yet
-(start, reset) are looked up with ListOffsets. It fills the `FetchBuffer` and runs on the event loop; `pump_soon` may be called from
-any thread.
+Each broker is asked on a lane of its own, and may hold the request for `fetch_max_wait_ms`. It is asked again as soon as the buffer of
+each of its partitions has room; the next data is on its way while the caller works. When one partition's buffer is full its broker
+waits, so that no fetch is held for the idle partitions while the busy ones run dry. A partition is read from its leader, or from the
+replica in the client's rack that the leader names (KIP-392), until that fails or `metadata_max_age_ms` pass. It fills the
+`FetchBuffer` and runs on the event loop; `pump_soon` may be called from any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from collections.abc import Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
 from ottla.client.consumer.decoding import Decoding
-from ottla.client.consumer.fetched import FetchBuffer, Partition
+from ottla.client.consumer.fetch_session import FetchSession, Place, request_body
+from ottla.client.consumer.fetched import FetchBuffer
+from ottla.client.consumer.partition import Partition
 from ottla.client.consumer.poison import RecordMaker
+from ottla.client.consumer.positions import Positions
+from ottla.client.consumer.resets import reset_timestamp
 from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
-from ottla.client.errors import KafkaError, refused
+from ottla.client.errors import CorruptBatch, KafkaError, LogTruncated, refused
 from ottla.client.metadata import Node, TopicPartition
-from ottla.client.offsets import EARLIEST, LATEST, list_offsets
 from ottla.client.serialization import deserializer_of
 from ottla.model.errors import ErrorCode
+from ottla.wire.fetched import FETCH, FETCH_BY_NAME, FetchAnswer, FetchedPartition
 
-FETCH = 1
-#: The last version that names topics; later ones carry ids.
-FETCH_BY_NAME = 12
 FETCH_LANE = "fetch"
 
-RESETS: dict[str, int | None] = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+_log = logging.getLogger("ottla.client")
 
 
 def now_ms() -> float:
@@ -55,6 +58,28 @@ def fetch_buffer(settings: Consuming) -> FetchBuffer:
     )
 
 
+class Source:
+    """A broker that is fetched from: its session, and when it may be asked again."""
+
+    __slots__ = ("failures", "is_fetching", "not_before_ms", "session")
+
+    def __init__(self) -> None:
+        self.session = FetchSession()
+        self.is_fetching = False
+        self.failures = 0
+        self.not_before_ms = 0.0
+
+
+class Asked(NamedTuple):
+    """One fetch on its way: who was asked for what, and when. Topics are known by their id, or by name where ids are not."""
+
+    node: Node
+    broker: str
+    partitions: dict[TopicPartition, tuple[Partition, int]]
+    names: dict[bytes, str]
+    since_ms: float
+
+
 class Fetcher:
     """Keeps the buffer filled. `arrived` is set whenever something came that a waiting caller wants to see."""
 
@@ -63,15 +88,22 @@ class Fetcher:
         self.settings = settings
         self.buffer = buffer
         self.isolation_level = ISOLATION_LEVELS.index(settings.isolation_level)
-        self.reset = RESETS[settings.auto_offset_reset]
         self.arrived = asyncio.Event()
-        self._fetching: set[int] = set()
+        self.fetches = 0
+        self.latency_ms_sum = 0.0
+        self.latency_ms_max = 0.0
+        self._positions = Positions(self)
+        self._sources: dict[int, Source] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looking_up: set[TopicPartition] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pumping = False
         self._closed = False
+
+    @property
+    def reset(self) -> int | None:
+        """Where to begin without a position, as a timestamp of ListOffsets; None to raise."""
+        return reset_timestamp(self.settings.auto_offset_reset, round(time.time() * 1000))
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -90,99 +122,112 @@ class Fetcher:
             return
         self._pumping = True
         try:
-            self._loop.call_soon_threadsafe(self._pump)
+            self._loop.call_soon_threadsafe(self.pump)
         except RuntimeError:  # the loop ended with the client
             self._pumping = False
 
-    def _pump(self) -> None:
+    def arrived_soon(self) -> None:
+        """Wake whoever waits for something to arrive, from any thread."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.arrived.set)
+
+    def pump(self) -> None:
+        """Send every fetch that may be sent now, and look up positions."""
         self._pumping = False
         if self._closed:
             return
         now = now_ms()
         able = self.buffer.fetchable(now)
-        by_leader: dict[Node, list[Partition]] = {}
+        by_node: dict[Node, list[Partition]] = {}
         waits: list[float] = [] if able.wake_ms is None else [able.wake_ms - now]
-        metadata = self.cluster.metadata
-        # A leader one of whose partitions is full waits, as the text at the top says.
-        busy = {leader.id for p in able.full if (leader := metadata.leader(*p.tp)) is not None}
+        # A broker one of whose partitions is full waits, as the text at the top says.
+        busy = {node.id for partition in able.full if (node := self._node(partition, now)) is not None}
         for partition in able.fetch:
-            leader = metadata.leader(*partition.tp)
-            if leader is None:
+            node = self._node(partition, now)
+            if node is None:
                 self.cluster.refresh_soon()
                 waits.append(self.settings.retry_backoff_ms)
             else:
-                by_leader.setdefault(leader, []).append(partition)
-        for node, partitions in by_leader.items():
-            if node.id not in self._fetching and node.id not in busy:
-                self._fetching.add(node.id)
-                self._fetch(node, partitions)
-        self._look_up(able.look_up)
+                by_node.setdefault(node, []).append(partition)
+        for node, partitions in by_node.items():
+            source = self._sources.setdefault(node.id, Source())
+            if source.not_before_ms > now:
+                waits.append(source.not_before_ms - now)
+            elif not source.is_fetching and node.id not in busy:
+                source.is_fetching = True
+                self._fetch(node, partitions, able.room_bytes)
+        self._positions.look_up(able.look_up)
         if waits:
             self._pump_in(min(waits))
+
+    def _node(self, partition: Partition, now: float) -> Node | None:
+        """Whom to read a partition from: the replica that its leader named, if it is still to be trusted, else the leader."""
+        metadata = self.cluster.metadata
+        if partition.preferred is not None:
+            node_id, until_ms = partition.preferred
+            node = metadata.nodes.get(node_id)
+            if node is not None and now < until_ms:
+                return node
+            partition.preferred = None
+        return metadata.leader(*partition.tp)
 
     def _pump_in(self, delay_ms: float) -> None:
         assert self._loop is not None
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(delay_ms, 1) / 1000, self._pump)
+        self._timer = self._loop.call_later(max(delay_ms, 1) / 1000, self.pump)
 
-    def _run(self, coroutine: Any) -> None:
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run it until it ends or the consumer is closed."""
         assert self._loop is not None
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _fetch(self, node: Node, partitions: list[Partition]) -> None:
+    # Asking
+
+    def _fetch(self, node: Node, partitions: list[Partition], room_bytes: int) -> None:
         connection = self.cluster.connected(node, FETCH_LANE)
         if connection is not None:
-            self._send_fetch(connection, node, partitions)
+            self._send(connection, node, partitions, room_bytes)
         else:
-            self._run(self._connect(node, partitions))
+            self.run(self._connect(node, partitions, room_bytes))
 
-    async def _connect(self, node: Node, partitions: list[Partition]) -> None:
+    async def _connect(self, node: Node, partitions: list[Partition], room_bytes: int) -> None:
         asked = [(partition, partition.generation) for partition in partitions]
         try:
             connection = await self.cluster.connection(node, FETCH_LANE)
         except KafkaError as error:
-            self._fetching.discard(node.id)
-            self._fetch_failed(asked, error)
+            self._source_failed(node, asked, error)
         else:
-            self._send_fetch(connection, node, partitions)
+            # Sessions do not outlive connections: the broker behind the address may be another one.
+            self._sources[node.id].session.begin_anew()
+            self._send(connection, node, partitions, room_bytes)
 
-    def _send_fetch(self, connection: BrokerConnection, node: Node, partitions: list[Partition]) -> None:
+    def _send(
+        self, connection: BrokerConnection, node: Node, partitions: list[Partition], room_bytes: int
+    ) -> None:
         settings, metadata = self.settings, self.cluster.metadata
-        asked: dict[TopicPartition, tuple[Partition, int]] = {}
-        topics: dict[str, list[dict[str, Any]]] = {}
-        for partition in partitions:
-            if partition.position is None:
-                continue
-            asked[partition.tp] = (partition, partition.generation)
-            known = metadata.partition(*partition.tp)
-            row = {
-                "partition": partition.tp.partition,
-                "current_leader_epoch": -1 if known is None else known.leader_epoch,
-                "fetch_offset": partition.fetch_offset,
-                "partition_max_bytes": settings.max_partition_fetch_bytes,
-            }
-            topics.setdefault(partition.tp.topic, []).append(row)
-        if not asked:
-            self._fetching.discard(node.id)
+        source = self._sources[node.id]
+        partitions = [partition for partition in partitions if partition.position is not None]
+        if not partitions:
+            source.is_fetching = False
             return
-        ids = {topic: metadata.topic_id(topic) for topic in topics}
-        body = {
-            "replica_id": -1,
-            "max_wait": settings.fetch_max_wait_ms,
-            "min_bytes": settings.fetch_min_bytes,
-            "max_bytes": settings.fetch_max_bytes,
-            "isolation_level": self.isolation_level,
-            "session_id": 0,
-            "session_epoch": -1,
-            "topics": [
-                {"topic": topic, "topic_id": ids[topic], "partitions": rows} for topic, rows in topics.items()
-            ],
-            "forgotten_topics_data": (),
-            "rack_id": settings.client_rack,
-        }
+        wanted: dict[TopicPartition, Place] = {}
+        for partition in partitions:
+            known = metadata.partition(*partition.tp)
+            leader_epoch = -1 if known is None else known.leader_epoch
+            wanted[partition.tp] = Place(partition.fetch_offset, leader_epoch, partition.last_epoch)
+        ids = {topic: metadata.topic_id(topic) for topic in {tp.topic for tp in wanted}}
+        asking = source.session.ask(wanted, ids)
+        body = request_body(asking, ids, source.session, settings, room_bytes)
+        asked = Asked(
+            node,
+            connection.address,
+            {partition.tp: (partition, partition.generation) for partition in partitions},
+            {topic_id: topic for topic, topic_id in ids.items() if topic_id is not None},
+            now_ms(),
+        )
         try:
             answer = connection.send(
                 FETCH,
@@ -191,79 +236,159 @@ class Fetcher:
                 timeout_ms=settings.fetch_max_wait_ms + settings.request_timeout_ms,
             )
         except KafkaError as error:
-            self._fetching.discard(node.id)
-            self._fetch_failed(list(asked.values()), error)
+            self._source_failed(node, list(asked.partitions.values()), error)
             return
-        answer.add_done_callback(partial(self._fetched, node.id, connection.address, asked))
+        answer.add_done_callback(partial(self._answered, asked))
 
-    def _fetched(
-        self,
-        node_id: int,
-        broker: str,
-        asked: dict[TopicPartition, tuple[Partition, int]],
-        answer: asyncio.Future[Any],
-    ) -> None:
-        self._fetching.discard(node_id)
-        if answer.cancelled():
+    # Answers
+
+    def _answered(self, asked: Asked, future: asyncio.Future[Any]) -> None:
+        source = self._sources[asked.node.id]
+        source.is_fetching = False
+        if future.cancelled():
             return
-        error = answer.exception()
+        error = future.exception()
         if self._closed:
             return
+        partitions = list(asked.partitions.values())
         if error is not None:
-            failure = (
-                error
-                if isinstance(error, KafkaError)
-                else KafkaError(f"fetching failed: {error}", broker=broker)
-            )
-            self._fetch_failed(list(asked.values()), failure)
+            if not isinstance(error, KafkaError):
+                error = KafkaError(f"fetching failed: {error}", broker=asked.broker)
+            self._source_failed(asked.node, partitions, error)
             return
-        response = answer.result()
-        if response.error_code:
-            self._fetch_failed(
-                list(asked.values()), refused(int(response.error_code), "fetching", broker=broker)
-            )
+        answer: FetchAnswer = future.result()
+        latency_ms = now_ms() - asked.since_ms
+        self.fetches += 1
+        self.latency_ms_sum += latency_ms
+        self.latency_ms_max = max(self.latency_ms_max, latency_ms)
+        if answer.throttle_ms > 0:
+            # KIP-219: the broker will not read from this connection before that.
+            source.not_before_ms = now_ms() + answer.throttle_ms
+        if answer.error_code:
+            failure = refused(answer.error_code, "fetching", broker=asked.broker)
+            self._source_failed(asked.node, partitions, failure)
             return
-        names = self.cluster.metadata.names
-        for topic in response.responses:
-            name = topic.topic or names.get(topic.topic_id.bytes if topic.topic_id else b"", "")
+        source.failures = 0
+        source.session.answered(answer.session_id)
+        for topic in answer.topics:
+            name = topic.name or asked.names.get(topic.topic_id, "")
             for part in topic.partitions:
-                found = asked.get(TopicPartition(str(name), int(part.partition_index)))
-                if found is not None:
-                    self._receive(*found, part, broker)
+                found = asked.partitions.get(TopicPartition(name, part.partition))
+                if found is not None and found[0].generation == found[1]:
+                    self._receive(*found, part, asked, answer)
         self.arrived.set()
-        self._pump()
+        self.pump()
 
-    def _receive(self, partition: Partition, generation: int, part: Any, broker: str) -> None:
-        code = int(part.error_code)
-        if not code:
-            if partition.generation == generation:
-                partition.high_watermark = int(part.high_watermark)
-                partition.log_start_offset = int(part.log_start_offset)
-                partition.last_stable_offset = int(part.last_stable_offset)
-            aborted = [
-                (int(row.first_offset), int(row.producer_id)) for row in part.aborted_transactions or ()
-            ]
-            self.buffer.put(partition, generation, part.records, aborted)
-        elif code == ErrorCode.OFFSET_OUT_OF_RANGE and self.reset is not None:
-            with self.buffer.lock:
-                if partition.generation != generation:
-                    return
-                if partition.batches:
-                    # What is buffered is still good: look again when the caller has had it.
-                    partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
-                else:
-                    partition.clear()
-                    partition.position, partition.reset = None, self.reset
+    def _receive(
+        self, partition: Partition, generation: int, part: FetchedPartition, asked: Asked, answer: FetchAnswer
+    ) -> None:
+        if part.error_code:
+            self._refused(partition, generation, part, asked, answer)
+        elif part.diverging_epoch is not None:
+            self._diverged(partition, generation, part.diverging_epoch[1])
         else:
-            tp = partition.tp
-            offset = f"at offset {partition.fetch_offset}"
-            error = refused(
-                code, f"fetching {tp} {offset}", broker=broker, topic=tp.topic, partition=tp.partition
-            )
-            self._fetch_failed([(partition, generation)], error)
+            if part.preferred_read_replica >= 0:
+                until_ms = now_ms() + self.settings.metadata_max_age_ms
+                partition.preferred = (part.preferred_read_replica, until_ms)
+            partition.high_watermark = part.high_watermark
+            partition.last_stable_offset = part.last_stable_offset
+            partition.log_start_offset = part.log_start_offset
+            self.buffer.put(partition, generation, part.records, part.aborted)
 
-    def _fetch_failed(self, asked: list[tuple[Partition, int]], error: KafkaError) -> None:
-        wait_ms = backoff_ms(self.settings, 2)
+    def _refused(
+        self, partition: Partition, generation: int, part: FetchedPartition, asked: Asked, answer: FetchAnswer
+    ) -> None:
+        tp = partition.tp
+        error = refused(
+            part.error_code,
+            f"fetching {tp} at offset {partition.fetch_offset}",
+            broker=asked.broker,
+            topic=tp.topic,
+            partition=tp.partition,
+        )
+        if partition.preferred is not None:
+            # Only what the leader says counts; a while later, since it may name the same replica again.
+            partition.preferred = None
+            partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
+        elif part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(partition, generation, error)
+        elif part.error_code == ErrorCode.CORRUPT_MESSAGE:
+            self.buffer.fail(
+                partition,
+                generation,
+                CorruptBatch(
+                    f"{error.message}: the broker's copy is damaged",
+                    code=ErrorCode.CORRUPT_MESSAGE,
+                    broker=asked.broker,
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    advice="Seek past it, and look at the segment with `ottla log dump`",
+                ),
+            )
+        elif part.current_leader is not None and self.cluster.hint(
+            tp.topic, tp.partition, *part.current_leader, answer.nodes
+        ):
+            # KIP-951: the answer itself told who leads now.
+            pass
+        else:
+            self.failed([(partition, generation)], error)
+
+    def _out_of_range(self, partition: Partition, generation: int, error: KafkaError) -> None:
+        reset = self.reset
+        with self.buffer.lock:
+            if partition.generation != generation:
+                return
+            if partition.last_epoch >= 0:
+                # Perhaps the leader could not place the epoch that was last read: ask for the offset alone.
+                partition.last_epoch = -1
+                return
+            if partition.batches:
+                # What is buffered is still good: look again when the caller has had it.
+                partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
+                return
+            if reset is not None:
+                _log.info("%s; going on by auto_offset_reset", error.message)
+                partition.clear()
+                partition.position, partition.reset = None, reset
+                return
+        self.buffer.fail(partition, generation, error)
+
+    def _diverged(self, partition: Partition, generation: int, end_offset: int) -> None:
+        """KIP-320: records from `end_offset` on, which this consumer has read, are not in the log any more."""
+        tp, resets = partition.tp, self.reset is not None
+        with self.buffer.lock:
+            if partition.generation != generation:
+                return
+            lost_from, read_to = end_offset, partition.position or 0
+            partition.clear()
+            partition.last_epoch = -1
+            partition.position = partition.fetch_offset = min(read_to, end_offset)
+        error = LogTruncated(
+            f"{tp} was cut off at offset {lost_from}, and this consumer had read up to {read_to}: "
+            "a broker that lacked the last records was made leader",
+            topic=tp.topic,
+            partition=tp.partition,
+            offset=lost_from,
+            advice=f"Seek to {lost_from} to go on; what was read from there on may be different now",
+        )
+        if resets:
+            _log.warning("%s; going on at offset %d", error.message, partition.position)
+        else:
+            self.buffer.fail(partition, partition.generation, error)
+
+    def _source_failed(self, node: Node, asked: list[tuple[Partition, int]], error: KafkaError) -> None:
+        """A whole fetch failed."""
+        source = self._sources[node.id]
+        source.is_fetching = False
+        source.session.begin_anew()
+        source.failures += 1
+        for partition, _ in asked:
+            partition.preferred = None
+        self.failed(asked, error, source.failures)
+
+    def failed(self, asked: list[tuple[Partition, int]], error: KafkaError, attempt: int = 1) -> None:
+        """Try these again after a while with fresh metadata, or tell the caller."""
+        wait_ms = backoff_ms(self.settings, attempt)
         for partition, generation in asked:
             if error.retriable:
                 partition.not_before_ms = now_ms() + wait_ms
@@ -273,43 +398,3 @@ class Fetcher:
             self.cluster.refresh_soon()
             self._pump_in(wait_ms)
         self.arrived.set()
-
-    # Positions
-
-    def _look_up(self, partitions: list[Partition]) -> None:
-        asked: list[tuple[Partition, int]] = []
-        for partition in partitions:
-            if partition.tp in self._looking_up:
-                continue
-            if partition.reset is None:
-                tp = partition.tp
-                error = refused(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"no position for {tp}",
-                    topic=tp.topic,
-                    partition=tp.partition,
-                )
-                self.buffer.fail(partition, partition.generation, error)
-                self.arrived.set()
-                continue
-            asked.append((partition, partition.generation))
-        if asked:
-            self._looking_up.update(partition.tp for partition, _ in asked)
-            self._run(self._find_positions(asked))
-
-    async def _find_positions(self, asked: list[tuple[Partition, int]]) -> None:
-        times = {partition.tp: partition.reset for partition, _ in asked if partition.reset is not None}
-        try:
-            found = await list_offsets(self.cluster, times, isolation_level=self.isolation_level)
-        except KafkaError as error:
-            self._fetch_failed(asked, error)
-            return
-        finally:
-            self._looking_up.difference_update(partition.tp for partition, _ in asked)
-        with self.buffer.lock:
-            for partition, generation in asked:
-                if partition.generation == generation and partition.tp in found:
-                    partition.position = partition.fetch_offset = max(found[partition.tp].offset, 0)
-            self.buffer.condition.notify_all()
-        self.arrived.set()
-        self._pump()

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeAlias
 
+from ottla.client.consumer.assignors.names import Strategy, assignors_of
 from ottla.client.consumer.decoding import RECORD_DECODERS, RecordDecoder
 from ottla.client.consumer.poison import ON_POISON, OnPoison
+from ottla.client.consumer.resets import reset_timestamp
+from ottla.client.consumer.stores.store import OffsetStore
 from ottla.client.errors import SettingError
 from ottla.client.serialization import Deserializer, Name, deserializer_of
 from ottla.client.settings import Client, ClientSettings
 
 IsolationLevel = Literal["read_uncommitted", "read_committed"]
 ISOLATION_LEVELS: tuple[IsolationLevel, ...] = ("read_uncommitted", "read_committed")
-OffsetReset = Literal["earliest", "latest", "none"]
+GroupProtocol = Literal["classic", "consumer"]
+Strategies: TypeAlias = Strategy | Sequence[Strategy]
 
-OFFSET_RESETS: tuple[OffsetReset, ...] = ("earliest", "latest", "none")
+GROUP_PROTOCOLS: tuple[GroupProtocol, ...] = ("classic", "consumer")
+#: A name, or `by_duration:` and a duration.
+OffsetReset: TypeAlias = Literal["earliest", "latest", "none"] | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Consuming(Client):
     group_id: str | None = None
+    group_instance_id: str | None = None
+    group_protocol: GroupProtocol = "classic"
+    group_remote_assignor: str | None = None
+    partition_assignment_strategy: Strategies = ("range", "cooperative-sticky")
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    default_api_timeout_ms: int = 60_000
+    offset_store: OffsetStore | None = None
     auto_offset_reset: OffsetReset = "latest"
     fetch_max_bytes: int = 52_428_800
     fetch_max_wait_ms: int = 500
@@ -39,13 +56,28 @@ class Consuming(Client):
 
     def __post_init__(self) -> None:
         Client.__post_init__(self)
-        if self.auto_offset_reset not in OFFSET_RESETS:
-            raise SettingError(
-                f"auto_offset_reset must be one of {', '.join(OFFSET_RESETS)}, not {self.auto_offset_reset!r}"
-            )
+        one_of("group_protocol", self.group_protocol, GROUP_PROTOCOLS)
+        for name in ("group_id", "group_instance_id", "group_remote_assignor"):
+            if getattr(self, name) == "":
+                raise SettingError(f"{name} must be a name or None, not empty")
+        self._check_group()
+        reset_timestamp(self.auto_offset_reset, 0)
         if self.max_poll_records < 1:
             raise SettingError("max_poll_records must be 1 or more")
         self._check_reading()
+
+    def _check_group(self) -> None:
+        assignors_of(self.partition_assignment_strategy)
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise SettingError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below session_timeout_ms "
+                f"({self.session_timeout_ms}); a third of it lets two heartbeats be lost"
+            )
+        if self.group_remote_assignor is not None and self.group_protocol == "classic":
+            raise SettingError(
+                'group_remote_assignor is of group_protocol="consumer"; classic groups have theirs '
+                "in partition_assignment_strategy"
+            )
 
     def _check_reading(self) -> None:
         one_of("isolation_level", self.isolation_level, ISOLATION_LEVELS)
@@ -64,6 +96,17 @@ def one_of(setting: str, value: object, known: Sequence[str], more: str = "") ->
 
 class ConsumerSettings(ClientSettings, total=False):
     group_id: str | None
+    group_instance_id: str | None
+    group_protocol: GroupProtocol
+    group_remote_assignor: str | None
+    partition_assignment_strategy: Strategies
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    default_api_timeout_ms: int
+    offset_store: OffsetStore | None
     auto_offset_reset: OffsetReset
     fetch_max_bytes: int
     fetch_max_wait_ms: int

@@ -323,19 +323,22 @@ class Accumulator:
             partition = self._partitions[batch.tp]
             partition.resolved(batch)
             verdict = partition.verdict(batch, error, bumps=self.limits.bumps)
+            cuttable = error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1
+            again = cuttable or verdict is not Verdict.FAILED
             late = self._is_late(batch, now_ms)
-            if error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1 and not late:
-                partition.put_back(batch.cut(), error, now_ms)
-                self.counts.splits += 1
-                return True
-            if verdict is not Verdict.FAILED and not late and batch.attempts < self.limits.retries:
-                if verdict is Verdict.AGAIN_WITH_A_NEW_NUMBER:
+            if again and not late and batch.attempts < self.limits.retries:
+                parts = [batch]
+                if cuttable:
+                    # Nothing is to be waited for: the parts go at once.
+                    parts, backoff_ms = batch.cut(), 0
+                    self.counts.splits += 1
+                elif verdict is Verdict.AGAIN_WITH_A_NEW_NUMBER:
                     if batch.producer == partition.identity:
                         self._lost(partition, batch)
                     partition.renumber(batch)
-                partition.put_back([batch], error, now_ms + backoff_ms)
+                partition.put_back(parts, error, now_ms + backoff_ms)
                 return True
-        if verdict is not Verdict.FAILED and late:
+        if again and late:
             batch.last_error = error
             batch.attempts += 1
             error = timed_out(batch, self.limits.delivery_timeout_ms)

@@ -13,8 +13,8 @@ resolved or put back. The rules that keep records in order and each of them once
     0 (nobody else has the id, so that no broker need be asked). What is still on its way under the epoch before is resolved first;
     if it is refused for the gap, it gets a new number. A transactional producer's epoch is its coordinator's: there a gap ends the
     transaction.
-4.  The first batch under an epoch travels alone: a broker that knows nothing of a producer takes any number to begin with,
-    so a second batch could go in before the first.
+4.  The first batch under an epoch travels alone, when all under the epoch before is resolved: a broker that knows nothing of a
+    producer takes any number to begin with, so a second batch could go in before the first.
 5.  All that is on its way is on its way to one broker, or two leaders would take parts of it in their own time.
 """
 
@@ -81,9 +81,7 @@ class PartitionQueue:
         if on_way:
             if batch.attempts or len(on_way) >= in_flight_max:
                 return None
-            if producer is not None and (
-                not self.proven or self.base != producer or on_way[0].producer != self.identity
-            ):
+            if producer is not None and (not self.proven or self.base != producer):
                 return None
         if batch.attempts or hurry or len(self.waiting) > 1 or batch.size_bytes >= batch_bytes:
             return batch.not_before_ms

@@ -1,5 +1,7 @@
 """What consumers of the classic protocol say in JoinGroup and hear in SyncGroup: bytes that only they, and migrations, look into.
 
+The client writes and reads them as a member and as the leader of a group; the broker reads them to migrate groups.
+
     subscription  int16 version | topics | user data | owned partitions (from version 1) | generation (2) | rack (3)
     assignment    int16 version | partitions | user data
 
@@ -32,6 +34,9 @@ _SUBSCRIPTION: Final = Struct(
     )
 )
 _ASSIGNMENT: Final = Struct(fields(("partitions", _PARTITIONS), ("user_data", "?bytes")))
+_STICKY: Final = Struct(
+    fields(("partitions", _PARTITIONS), Field("generation", "int32", since=1, default=-1))
+)
 _VERSION: Final = struct.Struct(">h")
 
 
@@ -41,6 +46,10 @@ class Wanted(NamedTuple):
     topics: frozenset[str]
     owned: frozenset[NamedPlace] = frozenset()
     rack: str | None = None
+    #: In which it got what it owns; -1 if it does not say.
+    generation: int = -1
+    #: Of an assignor that has more to say.
+    user_data: bytes = b""
 
 
 def version_of(data: bytes) -> int:
@@ -60,7 +69,18 @@ def read_subscription(data: bytes) -> Wanted:
         row = read(_SUBSCRIPTION, version, data, _VERSION.size, may_go_on=True)
     except Malformed:
         return Wanted(frozenset(read(_TOPICS, 0, data, _VERSION.size, may_go_on=True)["topics"]))
-    return Wanted(frozenset(row["topics"]), _places(row["owned_partitions"]), row["rack"] or None)
+    owned = _places(row["owned_partitions"])
+    return Wanted(
+        frozenset(row["topics"]), owned, row["rack"] or None, row["generation"], row["user_data"] or b""
+    )
+
+
+def write_subscription(wanted: Wanted) -> bytes:
+    row = {
+        "topics": sorted(wanted.topics), "user_data": wanted.user_data or None, "owned_partitions": _rows(wanted.owned),
+        "generation": wanted.generation, "rack": wanted.rack,
+    }  # fmt: skip
+    return _VERSION.pack(NEWEST) + write(_SUBSCRIPTION, NEWEST, row)
 
 
 def read_assignment(data: bytes) -> tuple[frozenset[NamedPlace], bytes]:
@@ -72,14 +92,32 @@ def read_assignment(data: bytes) -> tuple[frozenset[NamedPlace], bytes]:
     return _places(row["partitions"]), row["user_data"] or b""
 
 
-def write_assignment(version: int, places: Iterable[NamedPlace]) -> bytes:
+def write_assignment(version: int, places: Iterable[NamedPlace], user_data: bytes = b"") -> bytes:
     """An assignment for somebody who speaks this version."""
+    version = min(version, NEWEST)
+    row = {"partitions": _rows(places), "user_data": user_data or None}
+    return _VERSION.pack(version) + write(_ASSIGNMENT, version, row)
+
+
+def read_partitions(data: bytes) -> tuple[frozenset[NamedPlace], int]:
+    """The user data of Kafka's sticky assignor: what its member had, and in which generation (-1 if it is too old to say).
+    Raises Malformed."""
+    try:
+        row = read(_STICKY, 1, data, 0, may_go_on=True)
+    except Malformed:
+        row = read(_STICKY, 0, data, 0, may_go_on=True)
+    return _places(row["partitions"]), row["generation"]
+
+
+def write_partitions(places: Iterable[NamedPlace], generation: int) -> bytes:
+    return write(_STICKY, 1, {"partitions": _rows(places), "generation": generation})
+
+
+def _rows(places: Iterable[NamedPlace]) -> list[dict[str, object]]:
     by_topic: dict[str, list[int]] = {}
     for topic, number in sorted(places):
         by_topic.setdefault(topic, []).append(number)
-    rows = [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
-    version = min(version, NEWEST)
-    return _VERSION.pack(version) + write(_ASSIGNMENT, version, {"partitions": rows, "user_data": None})
+    return [{"topic": topic, "partitions": numbers} for topic, numbers in by_topic.items()]
 
 
 def _places(rows: Iterable[dict[str, object]]) -> frozenset[NamedPlace]:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.groups.assignors import ASSIGNORS, Places, Reader, range_, uniform
 from ottla.groups.host import TopicView
+from ottla.model.assignors import ASSIGNORS, Places, Reader, range_, uniform
 
 
 def topics_of(**counts: int) -> dict[bytes, TopicView]:

@@ -7,7 +7,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.groups.consumer_protocol import read_assignment, read_subscription, write_assignment
+from ottla.records.consumer_protocol import read_assignment, read_subscription, write_assignment
 from ottla.records.layout import Malformed
 
 #: Topics a and bc, user data "x", owned a-1 and a-2, generation 7, rack "r".
@@ -20,10 +20,10 @@ NEWEST = (
 
 def test_a_subscription_of_each_version() -> None:
     topics, owned = {"a", "bc"}, {("a", 1), ("a", 2)}
-    assert read_subscription(NEWEST) == (topics, owned, "r")
-    assert read_subscription(b"\0\2" + NEWEST[2:-3]) == (topics, owned, None)
-    assert read_subscription(b"\0\1" + NEWEST[2:-7]) == (topics, owned, None)
-    assert read_subscription(b"\0\0" + NEWEST[2:18]) == (topics, set(), None)
+    assert read_subscription(NEWEST) == (topics, owned, "r", 7, b"x")
+    assert read_subscription(b"\0\2" + NEWEST[2:-3]) == (topics, owned, None, 7, b"x")
+    assert read_subscription(b"\0\1" + NEWEST[2:-7]) == (topics, owned, None, -1, b"x")
+    assert read_subscription(b"\0\0" + NEWEST[2:18]) == (topics, set(), None, -1, b"x")
 
 
 def test_a_version_from_the_future_goes_on_behind_what_is_known() -> None:
@@ -32,8 +32,8 @@ def test_a_version_from_the_future_goes_on_behind_what_is_known() -> None:
 
 
 def test_a_client_that_claims_more_than_it_writes_still_has_topics() -> None:
-    assert read_subscription(b"\0\1" + NEWEST[2:18]) == ({"a", "bc"}, set(), None)
-    assert read_subscription(b"\0\0" + NEWEST[2:13]) == ({"a", "bc"}, set(), None)
+    assert read_subscription(b"\0\1" + NEWEST[2:18]) == ({"a", "bc"}, set(), None, -1, b"")
+    assert read_subscription(b"\0\0" + NEWEST[2:13]) == ({"a", "bc"}, set(), None, -1, b"")
 
 
 @pytest.mark.parametrize(

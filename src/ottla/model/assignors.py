@@ -1,4 +1,4 @@
-"""Who reads what: the assignments that the broker itself computes for consumer groups (KIP-848).
+"""Who reads what: the assignments that the broker computes for consumer groups (KIP-848), and sticky ones of the client.
 
 Pure functions from members, with what they were assigned before, to what they are assigned next. Every partition of a topic that
 somebody has subscribed to goes to exactly one of those who have.
@@ -15,14 +15,21 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from ottla.groups.host import TopicView
 
-#: (topic id, number)
+class Racks(Protocol):
+    """A topic as assignors see it."""
+
+    @property
+    def racks(self) -> Sequence[frozenset[str]]:
+        """By partition number: the racks in which its replicas are, as far as racks are known."""
+
+
+#: (topic id, number); the client has the topic's name for an id.
 Place: TypeAlias = tuple[bytes, int]
 Places: TypeAlias = frozenset[Place]
-Topics: TypeAlias = Mapping[bytes, TopicView]
+Topics: TypeAlias = Mapping[bytes, Racks]
 
 NOTHING: Final[Places] = frozenset()
 

@@ -1,0 +1,43 @@
+"""Assignors by the names that people type in `partition_assignment_strategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from ottla.client.consumer.assignors.assignor import Assignor
+from ottla.client.consumer.assignors.dealt import RangeAssignor, RoundRobinAssignor
+from ottla.client.consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+from ottla.client.errors import SettingError
+
+ASSIGNORS: Final[dict[str, Assignor]] = {
+    assignor.name: assignor
+    for assignor in (RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor())
+}
+Strategy: TypeAlias = str | Assignor
+
+
+def assignors_of(given: Strategy | Sequence[Strategy]) -> tuple[Assignor, ...]:
+    """The assignors that were named or given, most wanted first."""
+    alone = isinstance(given, str) or not isinstance(given, Sequence)
+    wanted: list[Strategy] = [given] if alone else list(given)  # type: ignore[list-item,arg-type]  # narrowed by `alone`
+    found: list[Assignor] = []
+    for each in wanted:
+        assignor = ASSIGNORS.get(each) if isinstance(each, str) else each
+        if assignor is None:
+            raise SettingError(
+                f"partition_assignment_strategy must be of {', '.join(ASSIGNORS)} or an Assignor, not {each!r}"
+            )
+        if not all(hasattr(assignor, name) for name in ("name", "cooperative", "assign", "user_data")):
+            raise SettingError(
+                f"partition_assignment_strategy: {each!r} is no Assignor; derive it from ottla.Assignor"
+            )
+        found.append(assignor)
+    if not found or len({each.name for each in found}) < len(found):
+        raise SettingError("partition_assignment_strategy needs one assignor or more, each once")
+    return tuple(found)
+
+
+def is_cooperative(assignors: Sequence[Assignor]) -> bool:
+    """Whether members keep what they have in a rebalance: only if all assignors that may be chosen agree (KIP-429)."""
+    return all(assignor.cooperative for assignor in assignors)

@@ -1,0 +1,119 @@
+"""A fetch session with one broker (KIP-227): after the first fetch, only what has changed is asked for.
+
+The broker remembers the partitions of a session and where each is to be read from, and answers with those that have something new.
+A session begins with a full fetch (epoch 0); the broker gives it an id, or 0 when it keeps none. Every fetch after that has the next
+epoch. Whatever goes wrong, a new session begins with the next fetch. It decides and does no I/O; the fetcher has one for each broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
+from ottla.client.metadata import TopicPartition
+
+NO_SESSION: Final = 0
+FIRST_EPOCH: Final = 0
+_EPOCH_MAX: Final = 2**31 - 1
+
+
+class Place(NamedTuple):
+    """Where a partition is to be read from, as a broker remembers it."""
+
+    fetch_offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+
+
+class Asking(NamedTuple):
+    """What a fetch says: places to add or change, partitions to forget."""
+
+    session_id: int
+    epoch: int
+    places: dict[TopicPartition, Place]
+    forgotten: list[TopicPartition]
+
+
+class FetchSession:
+    def __init__(self) -> None:
+        self._id = NO_SESSION
+        self._epoch = FIRST_EPOCH
+        self._known: dict[TopicPartition, Place] = {}
+        self._ids: dict[str, bytes | None] = {}
+
+    def ask(self, wanted: Mapping[TopicPartition, Place], ids: Mapping[str, bytes | None]) -> Asking:
+        """The next fetch for exactly these partitions, of topics with these ids."""
+        if any(topic in self._ids and self._ids[topic] != topic_id for topic, topic_id in ids.items()):
+            # A topic was made anew: the partitions of the session are others than they were.
+            self.begin_anew()
+        self._ids.update(ids)
+        if self._epoch == FIRST_EPOCH:
+            places, forgotten = dict(wanted), []
+        else:
+            places = {tp: place for tp, place in wanted.items() if self._known.get(tp) != place}
+            forgotten = [tp for tp in self._known if tp not in wanted]
+        self._known = dict(wanted)
+        return Asking(self._id, self._epoch, places, forgotten)
+
+    def id_of(self, topic: str) -> bytes | None:
+        """The id that the session knows a topic by."""
+        return self._ids.get(topic)
+
+    def answered(self, session_id: int) -> None:
+        """The broker took the fetch."""
+        if self._epoch == FIRST_EPOCH:
+            self._id = session_id
+            if session_id != NO_SESSION:
+                self._epoch = 1
+        elif session_id == NO_SESSION:
+            self.begin_anew()
+        else:
+            self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
+
+    def begin_anew(self) -> None:
+        """The session is lost, or nobody knows what the broker heard: the next fetch is a full one."""
+        # With its id and the first epoch the broker puts a new session in the place of this one.
+        self._epoch = FIRST_EPOCH
+        self._known = {}
+        self._ids = {}
+
+
+def request_body(
+    asking: Asking,
+    ids: Mapping[str, bytes | None],
+    session: FetchSession,
+    settings: Consuming,
+    room_bytes: int,
+) -> dict[str, Any]:
+    """The Fetch request that says it, with room for so many bytes."""
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for tp, place in asking.places.items():
+        row = {
+            "partition": tp.partition,
+            "current_leader_epoch": place.leader_epoch,
+            "fetch_offset": place.fetch_offset,
+            "last_fetched_epoch": place.last_fetched_epoch,
+            "partition_max_bytes": settings.max_partition_fetch_bytes,
+        }
+        topics.setdefault(tp.topic, []).append(row)
+    forgotten: dict[str, list[int]] = {}
+    for topic, partition in asking.forgotten:
+        forgotten.setdefault(topic, []).append(partition)
+    return {
+        "replica_id": -1,
+        "max_wait": settings.fetch_max_wait_ms,
+        "min_bytes": settings.fetch_min_bytes,
+        "max_bytes": max(1, min(settings.fetch_max_bytes, room_bytes)),
+        "isolation_level": ISOLATION_LEVELS.index(settings.isolation_level),
+        "session_id": asking.session_id,
+        "session_epoch": asking.epoch,
+        "topics": [
+            {"topic": topic, "topic_id": ids[topic], "partitions": rows} for topic, rows in topics.items()
+        ],
+        "forgotten_topics_data": [
+            {"topic": topic, "topic_id": session.id_of(topic), "partitions": numbers}
+            for topic, numbers in forgotten.items()
+        ],
+        "rack_id": settings.client_rack,
+    }

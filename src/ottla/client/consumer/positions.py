@@ -1,0 +1,68 @@
+"""Positions that are not known yet: a start or a reset, looked up with ListOffsets for the fetcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ottla.client.consumer.partition import Partition
+from ottla.client.errors import KafkaError, refused
+from ottla.client.metadata import TopicPartition
+from ottla.client.offsets import LATEST, list_offsets
+from ottla.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from ottla.client.consumer.fetcher import Fetcher
+
+
+class Positions:
+    """Looks up the positions of the fetcher's partitions, each at most once at a time."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._looking_up: set[TopicPartition] = set()
+
+    def look_up(self, partitions: list[Partition]) -> None:
+        """Find where these begin, by their `reset`; one that has none is failed."""
+        buffer = self._fetcher.buffer
+        asked: list[tuple[Partition, int]] = []
+        for partition in partitions:
+            if partition.tp in self._looking_up:
+                continue
+            if partition.reset is None:
+                tp = partition.tp
+                error = refused(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"no position for {tp}",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                )
+                buffer.fail(partition, partition.generation, error)
+                self._fetcher.arrived.set()
+                continue
+            asked.append((partition, partition.generation))
+        if asked:
+            self._looking_up.update(partition.tp for partition, _ in asked)
+            self._fetcher.run(self._find(asked))
+
+    async def _find(self, asked: list[tuple[Partition, int]]) -> None:
+        fetcher = self._fetcher
+        cluster, isolation_level = fetcher.cluster, fetcher.isolation_level
+        times = {partition.tp: partition.reset for partition, _ in asked if partition.reset is not None}
+        try:
+            found = await list_offsets(cluster, times, isolation_level=isolation_level)
+            # No record is that young: the next one will be.
+            late = dict.fromkeys((tp for tp, row in found.items() if row.offset < 0), LATEST)
+            if late:
+                found |= await list_offsets(cluster, late, isolation_level=isolation_level)
+        except KafkaError as error:
+            fetcher.failed(asked, error)
+            return
+        finally:
+            self._looking_up.difference_update(partition.tp for partition, _ in asked)
+        with fetcher.buffer.lock:
+            for partition, generation in asked:
+                if partition.generation == generation and partition.tp in found:
+                    partition.position = partition.fetch_offset = max(found[partition.tp].offset, 0)
+            fetcher.buffer.condition.notify_all()
+        fetcher.arrived.set()
+        fetcher.pump()

@@ -1,0 +1,225 @@
+"""How far the caller has come, and keeping it: with the group's coordinator, or in a store of the user's own.
+
+A record counts as worked on when the caller comes back after having been handed it: a poll commits what the polls before it gave out.
+Commits go out one after the other, so that an older one never overtakes a newer. Faces of the consumer perform the plans.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+from ottla.client.consumer.commits import GroupOffsets
+from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
+from ottla.client.consumer.plans import Callback, Plan, StoreCall
+from ottla.client.consumer.settings import Consuming
+from ottla.client.errors import KafkaError
+from ottla.client.metadata import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger("ottla.consumer")
+
+Given: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
+Committed: TypeAlias = dict[TopicPartition, OffsetAndMetadata]
+#: Called with the offsets and the error, if there was one.
+OnCommit: TypeAlias = Callable[[Committed, KafkaError | None], object]
+
+
+class Iteration:
+    """Records that were taken out of the buffer and wait in a `for` loop: nobody has seen those behind the current one."""
+
+    def __init__(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
+        self.waiting = dict(polled)
+        self.current: ConsumerRecord | None = None
+
+    def positions(self) -> dict[TopicPartition, int]:
+        found = {tp: records[0].offset for tp, records in self.waiting.items()}
+        if self.current is not None:
+            found[TopicPartition(self.current.topic, self.current.partition)] = self.current.offset + 1
+        return found
+
+    def forget(self, tp: TopicPartition) -> None:
+        self.waiting.pop(tp, None)
+        if self.current is not None and (self.current.topic, self.current.partition) == tp:
+            self.current = None
+
+
+class Progress:
+    def __init__(self, buffer: FetchBuffer, settings: Consuming, group_id: str) -> None:
+        self._buffer = buffer
+        self._settings = settings
+        self._group_id = group_id
+        self._store = settings.offset_store
+        self._kept: dict[TopicPartition, int] = {}
+        self._due_ms = math.inf
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._told: deque[Callable[[], object]] = deque()
+        self.iteration: Iteration | None = None
+        #: Wakes whoever polls, to run callbacks of commits.
+        self.notify: Callable[[], None] = lambda: None
+
+    # Positions
+
+    def positions(self) -> dict[TopicPartition, int]:
+        with self._buffer.lock:
+            found = {
+                tp: partition.position
+                for tp, partition in self._buffer.partitions.items()
+                if partition.position is not None
+            }
+        if self.iteration is not None:
+            found.update({tp: offset for tp, offset in self.iteration.positions().items() if tp in found})
+        return found
+
+    def started(self, starts: Mapping[TopicPartition, int]) -> None:
+        """These partitions go on where it was kept."""
+        self._kept.update(starts)
+
+    def ended(self, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
+            self._kept.pop(tp, None)
+
+    def _unkept(self) -> Committed:
+        return {
+            tp: OffsetAndMetadata(offset)
+            for tp, offset in self.positions().items()
+            if self._kept.get(tp) != offset
+        }
+
+    # Automatic commits
+
+    def begin(self, now_ms: float) -> None:
+        """Commit from time to time, from now on, if that is wanted."""
+        if self._settings.enable_auto_commit:
+            self._due_ms = now_ms + self._settings.auto_commit_interval_ms
+
+    def stop(self) -> None:
+        self._due_ms = math.inf
+
+    @property
+    def is_automatic(self) -> bool:
+        return self._due_ms < math.inf
+
+    def due(self, now_ms: float) -> bool:
+        return now_ms >= self._due_ms or bool(self._told)
+
+    def wait_ms(self, now_ms: float) -> float:
+        """How long a poll may wait until there is something to commit."""
+        return self._due_ms - now_ms
+
+    def keep_up(self, now_ms: float, offsets: GroupOffsets | None) -> Plan[None]:
+        """Run callbacks of commits that are over, and the automatic commit if its time has come."""
+        while self._told:
+            yield Callback(self._told.popleft())
+        if now_ms >= self._due_ms:
+            self._due_ms = now_ms + self._settings.auto_commit_interval_ms
+            wanted = self._unkept()
+            if wanted and self._store is not None:
+                yield self._save(wanted)
+                self._note(wanted)
+            elif wanted and offsets is not None:
+                yield self._commit_soon(offsets, wanted, self._tell_auto)
+
+    def commit_last(self, offsets: GroupOffsets | None) -> Plan[None]:
+        """The automatic commit before partitions go; a failure is told in the log, because they go all the same."""
+        if not self.is_automatic:
+            return
+        try:
+            yield from self.commit(self._unkept(), offsets)
+        except KafkaError as error:
+            log.warning("group %s: the last commit failed: %s", self._group_id, error)
+
+    def _tell_auto(self, _: Committed, error: KafkaError | None) -> None:
+        if error is not None:
+            log.warning("group %s: the automatic commit failed: %s", self._group_id, error)
+
+    # Commits by hand
+
+    def commit(self, given: Given | None, offsets: GroupOffsets | None) -> Plan[None]:
+        """Keep these offsets, or how far the caller is."""
+        wanted = self.wanted(given)
+        if not wanted:
+            return
+        if self._store is not None:
+            yield self._save(wanted)
+            self._note(wanted)
+        elif offsets is not None:
+            yield self._commit_in_turn(offsets, wanted)
+
+    def commit_async(
+        self, given: Given | None, offsets: GroupOffsets | None, on_commit: OnCommit | None
+    ) -> Plan[None]:
+        """As `commit`, without waiting; `on_commit` is called within a later poll."""
+        wanted = self.wanted(given)
+
+        def tell(done: Committed, error: KafkaError | None) -> None:
+            if on_commit is not None:
+                self._told.append(partial(on_commit, done, error))
+                self.notify()
+
+        if self._store is not None:
+            try:
+                yield self._save(wanted)
+            except KafkaError as error:
+                tell(wanted, error)
+            else:
+                self._note(wanted)
+                tell(wanted, None)
+        elif offsets is not None:
+            yield self._commit_soon(offsets, wanted, tell)
+
+    def wanted(self, given: Given | None) -> Committed:
+        if given is None:
+            return {tp: OffsetAndMetadata(offset) for tp, offset in self.positions().items()}
+        return {
+            TopicPartition(*tp): place if isinstance(place, OffsetAndMetadata) else OffsetAndMetadata(place)
+            for tp, place in given.items()
+        }
+
+    def _save(self, wanted: Committed) -> StoreCall:
+        assert self._store is not None
+        plain = {tp: place.offset for tp, place in wanted.items()}
+        return StoreCall(
+            partial(self._store.save, self._group_id, plain),
+            bool(getattr(self._store, "in_transaction", False)),
+        )
+
+    def load(self, partitions: Iterable[TopicPartition]) -> StoreCall:
+        assert self._store is not None
+        return StoreCall(partial(self._store.load, self._group_id, list(partitions)))
+
+    async def _commit_in_turn(self, offsets: GroupOffsets, wanted: Committed) -> None:
+        async with self._lock:
+            await offsets.commit(wanted, self._settings.default_api_timeout_ms)
+        self._note(wanted)
+
+    async def _commit_soon(self, offsets: GroupOffsets, wanted: Committed, tell: OnCommit) -> None:
+        async def work() -> None:
+            try:
+                await self._commit_in_turn(offsets, wanted)
+            except KafkaError as error:
+                tell(wanted, error)
+            else:
+                tell(wanted, None)
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _note(self, wanted: Committed) -> None:
+        for tp, place in wanted.items():
+            if tp in self._buffer.partitions:
+                self._kept[tp] = place.offset
+
+    async def finish(self, timeout_ms: float) -> None:
+        """Wait for commits on their way, for a time."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_ms / 1000)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,142 @@
+"""The open connections of one client: one a broker's address and lane, opened once however many ask, and closed when nobody does.
+
+A lane is a connection of its own for requests that may be held by the broker (fetches), because answers on one connection come in order. An
+address that could not be reached is dialled again only after `reconnect_backoff_ms`, doubled each time. Connections that carried
+nothing for `connections_max_idle_ms` are closed: the broker would do it a little later, in the middle of a request. Owned by `Cluster`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Final
+
+from ottla.client.backoff import Reconnects
+from ottla.client.connection import BrokerConnection
+from ottla.client.errors import ClientClosed
+from ottla.client.security import tls_context
+from ottla.client.settings import Client
+
+Address = tuple[str, int]
+_Key = tuple[Address, str]
+
+#: How long a peer may take to take what is left when the client closes.
+GOODBYE_S_MAX: Final = 2.0
+
+
+class Pool:
+    def __init__(self, settings: Client) -> None:
+        self.settings = settings
+        #: The addresses that were reached at least once: if they fail now, they were not wrong.
+        self.known_good: set[Address] = set()
+        self._tls = tls_context(settings)
+        self._connections: dict[_Key, BrokerConnection] = {}
+        self._opening: dict[_Key, asyncio.Task[BrokerConnection]] = {}
+        self._reconnects = Reconnects(settings)
+        self._closed = False
+        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
+
+    def connected(self, address: Address, lane: str = "") -> BrokerConnection | None:
+        """The connection to an address if it is open now."""
+        connection = self._connections.get((address, lane))
+        return connection if connection is not None and connection.open_now else None
+
+    def open_by_load(self) -> list[Address]:
+        """Where a connection is open that no held request blocks; those that have the fewest answers to give first."""
+        load = {
+            address: connection.pending
+            for (address, lane), connection in self._connections.items()
+            if connection.open_now and not lane
+        }
+        return sorted(load, key=load.__getitem__)
+
+    def soonest_first(self, addresses: list[Address]) -> list[Address]:
+        """Those that may be dialled now before those that must wait; among equals their order stays."""
+        now_s = asyncio.get_running_loop().time()
+        return sorted(addresses, key=lambda address: self._reconnects.wait_s(address, now_s))
+
+    async def reach(self, address: Address, lane: str = "") -> BrokerConnection:
+        """The connection to an address, opened if need be; callers at the same time share one attempt."""
+        self._check_home()
+        found = self.connected(address, lane)
+        if found is not None:
+            return found
+        key = (address, lane)
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._open(key))
+            self._opening[key] = task
+            task.add_done_callback(lambda done: self._opened(key, done))
+        return await asyncio.shield(task)
+
+    def _check_home(self) -> None:
+        if self._closed:
+            raise ClientClosed("this client is closed", advice="Make a new one")
+        here = (os.getpid(), asyncio.get_running_loop())
+        if self._home is None:
+            self._home = here
+        elif self._home[0] != here[0]:
+            raise ClientClosed(
+                "this client was made in another process, from which this one was forked",
+                advice="Make a new one after the fork",
+            )
+        elif self._home[1] is not here[1]:
+            raise ClientClosed(
+                "this client belongs to another event loop",
+                advice="Use it on the loop it was started on, or make a new one",
+            )
+
+    async def _open(self, key: _Key) -> BrokerConnection:
+        address, _ = key
+        loop = asyncio.get_running_loop()
+        wait_s = self._reconnects.wait_s(address, loop.time())
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        try:
+            connection = await BrokerConnection.open(*address, self.settings, self._tls)
+        except Exception:
+            self._reconnects.failed(address, loop.time())
+            raise
+        self._reconnects.reached(address)
+        self.known_good.add(address)
+        return connection
+
+    def _opened(self, key: _Key, task: asyncio.Task[BrokerConnection]) -> None:
+        self._opening.pop(key, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        connection = task.result()
+        if self._closed:
+            connection.close()
+            return
+        self._connections[key] = connection
+        if self.settings.connections_max_idle_ms > 0:
+            self._watch_idle(connection, -1)
+
+    def _watch_idle(self, connection: BrokerConnection, requests: int) -> None:
+        """Look now and then whether anything was sent since; so the hot path keeps no time."""
+        if not connection.open_now:
+            return
+        if connection.requests == requests and not connection.pending:
+            connection.close()
+            return
+        idle_s = self.settings.connections_max_idle_ms / 1000
+        asyncio.get_running_loop().call_later(idle_s, self._watch_idle, connection, connection.requests)
+
+    def drop_all(self) -> None:
+        """Close every connection; those that are asked for next are opened anew."""
+        for connection in self._connections.values():
+            connection.close()
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._opening.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.close()
+        # The loop may end next: the sockets must be closed before.
+        await asyncio.gather(*(connection.wait_closed(GOODBYE_S_MAX) for connection in connections))
