@@ -59,7 +59,9 @@ class LoopThread:
 class Forked:
     """Stands for the core of a client in a process that was forked from that of its making: there is nothing to use or to close."""
 
-    forked = True
+    def __init__(self, core: object) -> None:
+        # Kept, or its tasks would complain of being destroyed while they are pending.
+        self._core = core
 
     def __getattr__(self, name: str) -> Any:
         raise ClientClosed(
@@ -73,7 +75,7 @@ _open_clients: weakref.WeakSet[Blocking] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for client in list(_open_clients):
-        client._core = Forked()
+        client._core = Forked(client._core)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -105,11 +107,13 @@ class Blocking:
         _open_clients.add(self)
         return core
 
-    def _shut(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
-            work.close()
-            return
+    def _closes(self) -> bool:
+        """Whether there is something to close: not the second time, nor in a forked child, where thread and sockets are the parent's."""
+        first = not self._closed and not isinstance(self._core, Forked)
         self._closed = True
+        return first
+
+    def _shut(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             self._thread.run(work)
         finally:
@@ -117,11 +121,8 @@ class Blocking:
 
     def close(self) -> None:
         """Disconnect. A second call does nothing."""
-        if isinstance(self._core, Forked):
-            # The thread and the sockets are the parent's.
-            self._closed = True
-            return
-        self._shut(self._core.close())
+        if self._closes():
+            self._shut(self._core.close())
 
     def __enter__(self) -> Self:
         return self

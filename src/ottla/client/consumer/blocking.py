@@ -213,9 +213,8 @@ class Consumer(Blocking):
         self._close(None, commits=kind is None)
 
     def _close(self, timeout: float | None, *, commits: bool) -> None:
-        if self._closed:
+        if not self._closes():
             return
-        self._closed = True
         try:
             self._perform(self._core.closing(timeout, commits=commits))
         finally:

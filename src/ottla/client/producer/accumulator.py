@@ -72,9 +72,6 @@ class Accumulator:
         self._flushing = 0
         self._refusal: Callable[[], KafkaError] | None = None
         self._closed = False
-        self._renew_lock()
-
-    def _renew_lock(self) -> None:
         # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
         # would leave the lock taken for ever.
         self.lock = threading.Lock()
@@ -209,15 +206,6 @@ class Accumulator:
         with self.lock:
             self._closed = True
             self._flushing += 1
-
-    def forked(self) -> None:
-        """In the child of a fork: the sender is in the parent, and whoever held the lock with it."""
-        self._renew_lock()
-        self._closed = True
-        self._refusal = lambda: ClientClosed(
-            "this producer was made before a fork and belongs to the parent process",
-            advice="Make a new one in the child",
-        )
 
     @property
     def empty(self) -> bool:

@@ -127,8 +127,5 @@ class Producer(Blocking):
 
         A transaction that is open is aborted.
         """
-        if self._core.forked:
-            # The thread, the sockets and the records are the parent's.
-            self._closed = True
-            return
-        self._shut(self._core.close(timeout))
+        if self._closes():
+            self._shut(self._core.close(timeout))

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Unpack
@@ -84,8 +82,6 @@ class AsyncProducer:
         self._size_bytes_max = settings.max_request_size
         #: Queue a record, from any thread; it is chosen once, so that records that nobody intercepts pay nothing for it.
         self.try_send = self._try_intercepted if self._interceptors else self._try
-        self.forked = False
-        _LIVING.add(self)
 
     async def __aenter__(self) -> AsyncProducer:
         await self.start()
@@ -120,7 +116,6 @@ class AsyncProducer:
             await self.transactions.close()
         await self.cluster.close()
         self._interceptors.close()
-        _LIVING.discard(self)
 
     # Sending
 
@@ -390,17 +385,3 @@ def _checked_time(timestamp_ms: Any) -> int:
             f"timestamp_ms must be a whole number of milliseconds since 1970, not {timestamp_ms!r}"
         )
     return timestamp_ms
-
-
-_LIVING: weakref.WeakSet[AsyncProducer] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """The child of a fork has the parent's producers, without the threads that serve them."""
-    for producer in list(_LIVING):
-        producer.forked = True
-        producer.accumulator.forked()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
