@@ -2,8 +2,8 @@
 
 Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers callers and backs off) and every `metadata_max_age_ms`. Any
 broker may be asked: one that is connected, else one that is known, else a bootstrap address (KIP-899), so that a client outlives the
-replacement of all brokers; and another one too while one does not answer (`hedging`). Failures that nobody hears of, since the client goes on trying, are told on the logger `ottla.client`. Producer,
-consumer and admin each own one `Cluster`.
+replacement of all brokers; and another one too while one does not answer (`hedging`). Failures that nobody hears of, since the client
+goes on trying, are told on the logger `ottla.client`. Producer, consumer and admin each own one `Cluster`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Cluster:
             try:
                 response = await self.ask_any(METADATA, body)
             except (ConnectionLost, RequestTimedOut):
-                # That one is closed now: another may answer.
+                # That one is closed now, and opened anew it may answer.
                 if asked == ASKED_MAX or not self._started:
                     raise
                 continue

@@ -184,9 +184,10 @@ class AsyncConsumer:
     def _unsubscribing(self, timeout: float | None) -> Plan[None]:
         group = self.group
         timeout_ms = self.settings.request_timeout_ms if timeout is None else timeout * 1000
+        deadline_ms = now_ms() + timeout_ms
         try:
             if self.buffer.partitions:
-                yield from self.progress.commit_last(self._offsets)
+                yield from self.progress.commit_last(self._offsets, timeout_ms)
                 callback = None if group is None else group.subscription.callback("revoke")
                 owned = sorted(self.buffer.partitions)
                 if callback is not None:
@@ -196,7 +197,7 @@ class AsyncConsumer:
             self.progress.stop()
             self.progress.iteration = None
             if group is not None:
-                yield group.leave(timeout_ms)
+                yield group.leave(max(deadline_ms - now_ms(), 0))
                 self.group = None
 
     def subscription(self) -> frozenset[str]:

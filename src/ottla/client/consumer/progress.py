@@ -125,12 +125,12 @@ class Progress:
             elif wanted and offsets is not None:
                 yield self._commit_soon(offsets, wanted, self._tell_auto)
 
-    def commit_last(self, offsets: GroupOffsets | None) -> Plan[None]:
+    def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float | None = None) -> Plan[None]:
         """The automatic commit before partitions go; a failure is told in the log, because they go all the same."""
         if not self.is_automatic:
             return
         try:
-            yield from self.commit(self._unkept(), offsets)
+            yield from self.commit(self._unkept(), offsets, timeout_ms)
         except KafkaError as error:
             log.warning("group %s: the last commit failed: %s", self._group_id, error)
 
@@ -140,8 +140,10 @@ class Progress:
 
     # Commits by hand
 
-    def commit(self, given: Given | None, offsets: GroupOffsets | None) -> Plan[None]:
-        """Keep these offsets, or how far the caller is."""
+    def commit(
+        self, given: Given | None, offsets: GroupOffsets | None, timeout_ms: float | None = None
+    ) -> Plan[None]:
+        """Keep these offsets, or how far the caller is; tried for so long, or for `default_api_timeout_ms`."""
         wanted = self.wanted(given)
         if not wanted:
             return
@@ -149,7 +151,7 @@ class Progress:
             yield self._save(wanted)
             self._note(wanted)
         elif offsets is not None:
-            yield self._commit_in_turn(offsets, wanted)
+            yield self._commit_in_turn(offsets, wanted, timeout_ms)
 
     def commit_async(
         self, given: Given | None, offsets: GroupOffsets | None, on_commit: OnCommit | None
@@ -193,9 +195,12 @@ class Progress:
         assert self._store is not None
         return StoreCall(partial(self._store.load, self._group_id, list(partitions)))
 
-    async def _commit_in_turn(self, offsets: GroupOffsets, wanted: Committed) -> None:
+    async def _commit_in_turn(
+        self, offsets: GroupOffsets, wanted: Committed, timeout_ms: float | None = None
+    ) -> None:
+        allowed_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         async with self._lock:
-            await offsets.commit(wanted, self._settings.default_api_timeout_ms)
+            await offsets.commit(wanted, allowed_ms)
         self._note(wanted)
 
     async def _commit_soon(self, offsets: GroupOffsets, wanted: Committed, tell: OnCommit) -> None:
