@@ -1,4 +1,4 @@
-"""A consumer of librdkafka with `client.rack` reads from the replica in its rack, at once, and from another when that one dies (KIP-392)."""
+"""A consumer of librdkafka, and one of the SDK, with `client.rack` reads from the replica in its rack, at once, and from another when that one dies (KIP-392)."""
 
 import json
 import time
@@ -8,6 +8,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import ottla
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 
 
@@ -51,6 +52,34 @@ class Reader:
         self._consumer.close()
 
 
+class SdkReader:
+    """The same, of the SDK."""
+
+    def __init__(self, cluster: RunningCluster, rack: str) -> None:
+        self._consumer = ottla.Consumer(cluster.bootstrap, client_rack=rack, retry_backoff_ms=20)
+        self._consumer.assign([("t", 0)])
+        self._consumer.seek(("t", 0), 0)
+
+    def read(self, count: int) -> list[int]:
+        values: list[int] = []
+        while len(values) < count:
+            polled = self._consumer.poll(PATIENCE_S * 1000)
+            assert polled, f"only {values} came"
+            values += [int(record.value) for records in polled.values() for record in records]
+        return values
+
+    def wait_for_source(self, wanted: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        fetcher = self._consumer._core.fetcher
+        (partition,) = fetcher.buffer.partitions.values()
+        while (source := fetcher._node(partition, time.monotonic() * 1000)) is None or source.id != wanted:
+            assert time.monotonic() < deadline, f"it reads from {source}, not from {wanted}"
+            self._consumer.poll(50)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
 def test_a_consumer_reads_in_its_rack(tmp_path: Path, zookeeper_connect: str) -> None:
     settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     with RunningCluster(tmp_path, zookeeper_connect, settings) as cluster:
@@ -64,6 +93,7 @@ def test_a_consumer_reads_in_its_rack(tmp_path: Path, zookeeper_connect: str) ->
         cluster.wait_in_sync("t", 1, (1, 2, 3))
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 0})
         reader = Reader(cluster, "b")
+        ours = SdkReader(cluster, "b")
 
         def write(values: range) -> None:
             failed: list[Any] = []
@@ -78,6 +108,8 @@ def test_a_consumer_reads_in_its_rack(tmp_path: Path, zookeeper_connect: str) ->
         assert reader.read(10) == list(range(10))
         reader.wait_for_source(2)
         assert reader.leader == 1
+        assert ours.read(10) == list(range(10))
+        ours.wait_for_source(2)
         # It does not wait for the follower's next fetch, which would be half a second.
         latencies = []
         for value in range(10, 30):
@@ -92,3 +124,6 @@ def test_a_consumer_reads_in_its_rack(tmp_path: Path, zookeeper_connect: str) ->
         assert reader.read(10) == list(range(30, 40))
         reader.wait_for_source(1)
         reader.close()
+        assert ours.read(30) == list(range(10, 40))
+        ours.wait_for_source(1)
+        ours.close()

@@ -247,9 +247,12 @@ class AsyncConsumer:
 
     async def _seek_to(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
         wanted = list(partitions) or list(self.buffer.partitions)
-        found = await list_offsets(self.cluster, dict.fromkeys(wanted, timestamp_ms))
-        missing = [tp for tp in wanted if found[tp].offset < 0]
-        ends = await list_offsets(self.cluster, dict.fromkeys(missing, LATEST)) if missing else {}
+        # To read_committed the end is where the first open transaction begins: what it commits later is not passed over.
+        level = self.fetcher.isolation_level
+        times = dict.fromkeys(wanted, timestamp_ms)
+        found = await list_offsets(self.cluster, times, isolation_level=level)
+        late = dict.fromkeys((tp for tp in wanted if found[tp].offset < 0), LATEST)
+        ends = await list_offsets(self.cluster, late, isolation_level=level) if late else {}
         for tp in wanted:
             self._place(tp, (ends if tp in ends else found)[tp].offset)
         self.fetcher.pump_soon()

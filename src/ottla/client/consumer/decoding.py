@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, cast
 
 from ottla.client.errors import SettingError
 from ottla.records import pieces
@@ -49,13 +50,10 @@ class _Loader:
             if not self._tried:
                 self._tried = True
                 try:
-                    from ottla.records import compiled
-                except ImportError:
-                    _log.debug("numba is not installed: records are decoded in pure Python")
+                    self.twin = cast(Twin, import_module("ottla.records.compiled"))
                 except Exception as error:
-                    _log.warning("numba fails (%s): records are decoded in pure Python", error)
-                else:
-                    self.twin = compiled
+                    if find_spec("numba") is not None:
+                        _log.warning("numba fails (%s): records are decoded in pure Python", error)
             return self.twin
 
     def load_soon(self) -> None:

@@ -85,8 +85,9 @@ def request_body(
     session: FetchSession,
     settings: Consuming,
     room_bytes: int,
+    wait_ms: int,
 ) -> dict[str, Any]:
-    """The Fetch request that says it, with room for so many bytes."""
+    """The Fetch request that says it, with room for so many bytes, to be held for so long."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for tp, place in asking.places.items():
         row = {
@@ -102,7 +103,7 @@ def request_body(
         forgotten.setdefault(topic, []).append(partition)
     return {
         "replica_id": -1,
-        "max_wait": settings.fetch_max_wait_ms,
+        "max_wait": wait_ms,
         "min_bytes": settings.fetch_min_bytes,
         "max_bytes": max(1, min(settings.fetch_max_bytes, room_bytes)),
         "isolation_level": ISOLATION_LEVELS.index(settings.isolation_level),

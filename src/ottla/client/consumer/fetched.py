@@ -97,6 +97,7 @@ class FetchBuffer:
             partition.position = offset
             partition.fetch_offset = -1 if offset is None else offset
             partition.last_epoch = -1
+            partition.topic_id = None
             partition.reset = reset
 
     def pause(self, tps: Iterable[TopicPartition], paused: bool) -> None:

@@ -2,7 +2,8 @@
 
 Each broker is asked on a lane of its own, and may hold the request for `fetch_max_wait_ms`. It is asked again as soon as the buffer of
 each of its partitions has room; the next data is on its way while the caller works. When one partition's buffer is full its broker
-waits, so that no fetch is held for the idle partitions while the busy ones run dry. A partition is read from its leader, or from the
+waits, so that no fetch is held for the idle partitions while the busy ones run dry; if that lasts, because the caller is slow, the others
+are asked for now and then, with an answer at once. A partition is read from its leader, or from the
 replica in the client's rack that the leader names (KIP-392), until that fails or `metadata_max_age_ms` pass. It fills the
 `FetchBuffer` and runs on the event loop; `pump_soon` may be called from any thread.
 """
@@ -14,18 +15,19 @@ import logging
 import time
 from collections.abc import Coroutine
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
 from ottla.client.consumer.decoding import Decoding
-from ottla.client.consumer.fetch_session import FetchSession, Place, request_body
+from ottla.client.consumer.fetch_session import Place, request_body
 from ottla.client.consumer.fetched import FetchBuffer
 from ottla.client.consumer.partition import Partition
 from ottla.client.consumer.poison import RecordMaker
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.resets import reset_timestamp
 from ottla.client.consumer.settings import ISOLATION_LEVELS, Consuming
+from ottla.client.consumer.sources import Asked, Room, Source
 from ottla.client.errors import CorruptBatch, KafkaError, LogTruncated, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.client.serialization import deserializer_of
@@ -56,28 +58,6 @@ def fetch_buffer(settings: Consuming) -> FetchBuffer:
         check_crcs=settings.check_crcs,
         read_committed=settings.isolation_level == "read_committed",
     )
-
-
-class Source:
-    """A broker that is fetched from: its session, and when it may be asked again."""
-
-    __slots__ = ("failures", "is_fetching", "not_before_ms", "session")
-
-    def __init__(self) -> None:
-        self.session = FetchSession()
-        self.is_fetching = False
-        self.failures = 0
-        self.not_before_ms = 0.0
-
-
-class Asked(NamedTuple):
-    """One fetch on its way: who was asked for what, and when. Topics are known by their id, or by name where ids are not."""
-
-    node: Node
-    broker: str
-    partitions: dict[TopicPartition, tuple[Partition, int]]
-    names: dict[bytes, str]
-    since_ms: float
 
 
 class Fetcher:
@@ -151,11 +131,14 @@ class Fetcher:
                 by_node.setdefault(node, []).append(partition)
         for node, partitions in by_node.items():
             source = self._sources.setdefault(node.id, Source())
-            if source.not_before_ms > now:
-                waits.append(source.not_before_ms - now)
-            elif not source.is_fetching and node.id not in busy:
+            is_busy = node.id in busy
+            wait_ms = max(source.not_before_ms - now, source.patience_ms(is_busy, now))
+            if wait_ms > 0:
+                waits.append(wait_ms)
+            elif not source.is_fetching:
                 source.is_fetching = True
-                self._fetch(node, partitions, able.room_bytes)
+                room = Room(able.room_bytes, 0 if is_busy else self.settings.fetch_max_wait_ms)
+                self._fetch(node, partitions, room)
         self._positions.look_up(able.look_up)
         if waits:
             self._pump_in(min(waits))
@@ -186,14 +169,14 @@ class Fetcher:
 
     # Asking
 
-    def _fetch(self, node: Node, partitions: list[Partition], room_bytes: int) -> None:
+    def _fetch(self, node: Node, partitions: list[Partition], room: Room) -> None:
         connection = self.cluster.connected(node, FETCH_LANE)
         if connection is not None:
-            self._send(connection, node, partitions, room_bytes)
+            self._send(connection, node, partitions, room)
         else:
-            self.run(self._connect(node, partitions, room_bytes))
+            self.run(self._connect(node, partitions, room))
 
-    async def _connect(self, node: Node, partitions: list[Partition], room_bytes: int) -> None:
+    async def _connect(self, node: Node, partitions: list[Partition], room: Room) -> None:
         asked = [(partition, partition.generation) for partition in partitions]
         try:
             connection = await self.cluster.connection(node, FETCH_LANE)
@@ -202,14 +185,14 @@ class Fetcher:
         else:
             # Sessions do not outlive connections: the broker behind the address may be another one.
             self._sources[node.id].session.begin_anew()
-            self._send(connection, node, partitions, room_bytes)
+            self._send(connection, node, partitions, room)
 
     def _send(
-        self, connection: BrokerConnection, node: Node, partitions: list[Partition], room_bytes: int
+        self, connection: BrokerConnection, node: Node, partitions: list[Partition], room: Room
     ) -> None:
         settings, metadata = self.settings, self.cluster.metadata
         source = self._sources[node.id]
-        partitions = [partition for partition in partitions if partition.position is not None]
+        partitions = [p for p in partitions if p.position is not None and self._is_same_topic(p)]
         if not partitions:
             source.is_fetching = False
             return
@@ -220,7 +203,7 @@ class Fetcher:
             wanted[partition.tp] = Place(partition.fetch_offset, leader_epoch, partition.last_epoch)
         ids = {topic: metadata.topic_id(topic) for topic in {tp.topic for tp in wanted}}
         asking = source.session.ask(wanted, ids)
-        body = request_body(asking, ids, source.session, settings, room_bytes)
+        body = request_body(asking, ids, source.session, settings, *room)
         asked = Asked(
             node,
             connection.address,
@@ -239,6 +222,23 @@ class Fetcher:
             self._source_failed(node, list(asked.partitions.values()), error)
             return
         answer.add_done_callback(partial(self._answered, asked))
+
+    def _is_same_topic(self, partition: Partition) -> bool:
+        """Whether the position is one of the topic that bears this name now; if not, it is out of range whatever it is."""
+        tp, topic_id = partition.tp, self.cluster.metadata.topic_id(partition.tp.topic)
+        if topic_id is None or partition.topic_id is None or topic_id == partition.topic_id:
+            partition.topic_id = topic_id or partition.topic_id
+            return True
+        error = refused(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"topic {tp.topic!r} was deleted and made anew, so offset {partition.fetch_offset} of {tp} is gone",
+            topic=tp.topic,
+            partition=tp.partition,
+        )
+        partition.last_epoch = -1
+        self._out_of_range(partition, partition.generation, error)
+        self.pump_soon()
+        return False
 
     # Answers
 
@@ -349,6 +349,7 @@ class Fetcher:
             if reset is not None:
                 _log.info("%s; going on by auto_offset_reset", error.message)
                 partition.clear()
+                partition.topic_id = None
                 partition.position, partition.reset = None, reset
                 return
         self.buffer.fail(partition, generation, error)

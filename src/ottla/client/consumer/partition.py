@@ -47,6 +47,7 @@ class Partition:
         "preferred",
         "reset",
         "rows",
+        "topic_id",
         "tp",
     )
 
@@ -57,6 +58,8 @@ class Partition:
         self.fetch_offset = -1
         #: The leader epoch of the last batch that was fetched (KIP-320); -1: not known.
         self.last_epoch = -1
+        #: The id of the topic that the position is in; None: not known.
+        self.topic_id: bytes | None = None
         #: The replica to read from, and until when.
         self.preferred: tuple[int, float] | None = None
         self.generation = 0
