@@ -17,6 +17,7 @@ import confluent_kafka
 
 from bench import (
     boundary,
+    clients,
     cluster,
     compaction,
     docs,
@@ -47,6 +48,7 @@ FULL = Plan(
     group_rounds=3,
     group_sizes=groups.Sizes(),
     transaction_sizes=exactly_once.Sizes(),
+    client_sizes=clients.Sizes(),
 )
 QUICK = Plan(
     volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
@@ -65,10 +67,21 @@ QUICK = Plan(
     transaction_sizes=exactly_once.Sizes(
         requests=4_000, bulk_messages=40_000, small_transactions=200, copied=20
     ),
+    client_sizes=clients.Sizes(
+        produced_share=0.25, consumed=200_000, latency_s=2, idle_s=5, growth_messages=400_000
+    ),
 )
-MODES = [table.PAGE_CACHE, table.DURABLE, table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS]
+MODES = [
+    table.PAGE_CACHE,
+    table.DURABLE,
+    table.COMPACTION,
+    table.CLUSTER,
+    table.GROUPS,
+    table.TRANSACTIONS,
+    clients.MODE,
+]
 #: Those with brokers of their own kind; the others share one run.
-APART = {table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS}
+APART = {table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS, clients.MODE}
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
@@ -208,14 +221,17 @@ def describe_transactions(plan: Plan, where: dict[str, object], file_system_kind
 
 def summed_up(description: str, results: table.Results, names: dict[str, str]) -> str:
     """The table behind its description, and how many of its goals are met."""
-    report = f"{description}\n\n{table.render(results, names)}"
-    verdicts = table.verdicts(results)
+    return f"{description}\n\n{table.render(results, names)}{goals_met(table.verdicts(results))}"
+
+
+def goals_met(verdicts: list[table.Verdict]) -> str:
     missed = [verdict.label for verdict in verdicts if verdict.met is False]
     judged = sum(verdict.met is not None for verdict in verdicts)
-    if judged:
-        report += f"\n\n{judged - len(missed)} of {judged} goals met"
-        report += f"; missed: {'; '.join(missed)}." if missed else "."
-    return report
+    if not judged:
+        return ""
+    return f"\n\n{judged - len(missed)} of {judged} goals met" + (
+        f"; missed: {'; '.join(missed)}." if missed else "."
+    )
 
 
 def main() -> int:
@@ -239,7 +255,8 @@ def main() -> int:
 
     contenders: list[Contender] = []
     names = {table.OTTLA: "ottla"}
-    if options.only != table.OTTLA:
+    # Clients are measured on ottla's broker alone.
+    if options.only != table.OTTLA and modes != [clients.MODE]:
         try:
             contender, names[table.KAFKA] = kafka_contender(options.update_kafka)
             contenders.append(contender)
@@ -248,7 +265,7 @@ def main() -> int:
                 print(f"error: {error}", file=sys.stderr)
                 return 1
             say(f"Apache Kafka is left out: {error}")
-    if options.only != table.KAFKA:
+    if options.only != table.KAFKA and modes != [clients.MODE]:
         for line in boundary.report():
             say(line)
         contenders.append(ottla_contender())
@@ -262,6 +279,7 @@ def main() -> int:
             f"{work_dir} is on {kind}: syncing costs nothing there. Give --work-dir on a disk for the durable mode."
         )
     bench = Bench(contenders, plan, work_dir)
+    side_by_side = clients.Clients(work_dir, plan.client_sizes)
     begin = time.monotonic()
     curves: growth.Curves = {}
     try:
@@ -277,6 +295,8 @@ def main() -> int:
         if table.TRANSACTIONS in modes:
             bench.transact()
         bench.stop()
+        if clients.MODE in modes and options.only != table.KAFKA:
+            side_by_side.run(plan.rounds)
         if not options.no_growth:
             curves = growth.measured(options.only, quick=options.quick, work_dir=work_dir)
     except KeyboardInterrupt:
@@ -316,8 +336,13 @@ def main() -> int:
         reports["groups"] = summed_up(describe_groups(plan, where, kind), in_groups, names)
     if exactly:
         reports["transactions"] = summed_up(describe_transactions(plan, where, kind), exactly, names)
+    if side_by_side.results:
+        description = clients.describe(plan.client_sizes, plan.rounds, where)
+        judged = clients.verdicts(side_by_side.results)
+        reports["clients"] = f"{description}\n\n{clients.render(side_by_side.results)}{goals_met(judged)}"
     print("\n\n".join(reports.values()))
-    missed = [verdict.label for verdict in table.verdicts(bench.results) if verdict.met is False]
+    verdicts = table.verdicts(bench.results) + clients.verdicts(side_by_side.results)
+    missed = [verdict.label for verdict in verdicts if verdict.met is False]
     if curves:
         print(f"\n**Growth: broker CPU, µs per request**\n\n{growth.render(curves)}")
     if bench.others_share > OTHERS_SHARE_MAX:
@@ -336,6 +361,7 @@ def main() -> int:
             "others_share": bench.others_share,
             "warm_rounds": bench.warm_rounds,
             "results": bench.results,
+            "clients": side_by_side.results,
             "clocks": {name: asdict(clocks) for name, clocks in bench.clocks.items()},
             "goals_missed": missed,
             "growth": curves,

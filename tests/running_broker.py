@@ -13,7 +13,7 @@ STOP_TIMEOUT_S = 20
 
 
 class RunningBroker:
-    """`ottla up` on a data directory. The first line it says tells its address."""
+    """`ottla up` on a data directory. It says its address when it listens."""
 
     def __init__(self, data_dir: Path, port: int = 0, *settings: str) -> None:
         arguments = ["up", "--listen", f"127.0.0.1:{port}", "--data-dir", str(data_dir), "--no-console"]
@@ -23,14 +23,17 @@ class RunningBroker:
             [sys.executable, "-m", "ottla.cli", *arguments], stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        if " listens on " not in line:
-            self.process.terminate()
-            rest = self.process.communicate(timeout=STOP_TIMEOUT_S)[1]
-            raise AssertionError(f"the broker did not start:\n{line}{rest}")
+        self.said: list[str] = []
+        # After an unclean stop it tells of its recovery before.
+        for line in self.process.stderr:
+            self.said.append(line)
+            if " listens on " in line:
+                break
+        else:
+            self.process.wait(STOP_TIMEOUT_S)
+            raise AssertionError(f"the broker did not start:\n{''.join(self.said)}")
         self.address = line.split()[-1]
         self.port = int(self.address.rpartition(":")[2])
-        self.said: list[str] = [line]
         # Read on, or a broker with much to say would stop at a full pipe.
         self._reader = threading.Thread(target=self.said.extend, args=(self.process.stderr,), daemon=True)
         self._reader.start()

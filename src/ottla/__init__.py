@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.client.admin.blocking import Admin
+    from ottla.client.consumer.assignors.assignor import Assignor
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.consumer.columns import Columns
     from ottla.client.consumer.poison import ConsumerRecord, PoisonRecord
-    from ottla.client.errors import KafkaError
-    from ottla.client.metadata import TopicPartition
+    from ottla.client.errors import (
+        CommitFailed,
+        KafkaError,
+        ProducerFenced,
+        TransactionAbortable,
+        WakeupError,
+    )
+    from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
+    from ottla.client.producer.batches import RecordMetadata
     from ottla.client.producer.blocking import Producer
+    from ottla.client.producer.interceptors import ProducerRecord
     from ottla.client.sasl.oauthbearer import OAuthToken
     from ottla.server.embedded import Broker
 
@@ -28,29 +37,47 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Admin",
+    "Assignor",
     "Broker",
     "Columns",
+    "CommitFailed",
     "Consumer",
     "ConsumerRecord",
+    "GroupMetadata",
     "KafkaError",
     "OAuthToken",
+    "OffsetAndMetadata",
     "PoisonRecord",
     "Producer",
+    "ProducerFenced",
+    "ProducerRecord",
+    "RecordMetadata",
     "TopicPartition",
+    "TransactionAbortable",
+    "WakeupError",
     "__version__",
 ]
 
 _HOMES = {
     "Admin": "ottla.client.admin.blocking",
+    "Assignor": "ottla.client.consumer.assignors.assignor",
     "Broker": "ottla.server.embedded",
     "Columns": "ottla.client.consumer.columns",
+    "CommitFailed": "ottla.client.errors",
     "Consumer": "ottla.client.consumer.blocking",
     "ConsumerRecord": "ottla.client.consumer.poison",
+    "GroupMetadata": "ottla.client.metadata",
     "KafkaError": "ottla.client.errors",
     "OAuthToken": "ottla.client.sasl.oauthbearer",
+    "OffsetAndMetadata": "ottla.client.metadata",
     "PoisonRecord": "ottla.client.consumer.poison",
     "Producer": "ottla.client.producer.blocking",
+    "ProducerFenced": "ottla.client.errors",
+    "ProducerRecord": "ottla.client.producer.interceptors",
+    "RecordMetadata": "ottla.client.producer.batches",
     "TopicPartition": "ottla.client.metadata",
+    "WakeupError": "ottla.client.errors",
+    "TransactionAbortable": "ottla.client.errors",
 }
 
 

@@ -106,6 +106,16 @@ def test_what_is_not_there_is_4(run: Any, made: str) -> None:
     assert run("produce", made, "-v", "x", "-p", "9").code == 4
 
 
+def test_a_group_goes_on_where_it_stopped(run: Any, made: str) -> None:
+    run("produce", made, "--partition", "0", stdin="a\nb\nc\n")
+    arguments = ["consume", made, "--group", made, "--from-beginning", "--max-messages"]
+    assert run(*arguments, "2").out == "a\nb\n"
+    assert run(*arguments, "1").out == "c\n"
+    assert run("group", "describe", made).code == 0
+    refused = run("consume", made, "--group", made, "--offset", "1")
+    assert refused.code == 2 and "--from-beginning alone" in refused.err
+
+
 def test_wrong_usage_is_2(run: Any, made: str) -> None:
     assert run("consume", made, "-B", "--offset", "3").code == 2
     assert run("consume", made, "--time", "yesterday").code == 2

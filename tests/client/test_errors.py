@@ -1,5 +1,6 @@
 import pytest
 
+import ottla.errors
 from ottla.client import errors
 from ottla.model.errors import ErrorCode
 
@@ -53,3 +54,25 @@ def test_what_the_broker_said_is_kept() -> None:
 
 def test_a_place_that_the_message_names_is_not_named_twice() -> None:
     assert str(errors.KafkaError("topic 'orders' is gone", topic="orders")) == "topic 'orders' is gone"
+
+
+def test_every_code_that_has_a_class_has_advice() -> None:
+    assert not [code.name for code in errors.CLASSES if code not in errors.ADVICE]
+
+
+def test_all_errors_can_be_caught_by_their_public_names() -> None:
+    made = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, Exception) and kind.__module__ == errors.__name__
+    }
+    assert set(ottla.errors.__all__) == made
+    assert ottla.errors.TopicNotFound is errors.TopicNotFound
+
+
+def test_many_refusals_are_counted_and_all_are_there() -> None:
+    each = {f"t-{at}": errors.refused(ErrorCode.INVALID_REQUEST, f"moving t-{at}") for at in range(30)}
+    error = errors.SeveralFailed(each, 40, "moving")
+    assert "moving: 30 of 40 failed: moving t-0" in str(error) and "and 20 more" in str(error)
+    assert error.errors.keys() == each.keys()
+    assert error.code is ErrorCode.INVALID_REQUEST and not error.retriable

@@ -138,6 +138,25 @@ def test_a_web_server_is_recognised() -> None:
         ottla.Admin(address)
 
 
+def test_clients_of_a_dead_cluster_close_in_their_time(topic_name: str) -> None:
+    with Broker() as broker:
+        producer = ottla.Producer(broker.address)
+        producer.send(topic_name, b"1").result(30)
+        consumer = ottla.Consumer(
+            broker.address, auto_offset_reset="earliest", group_id="g", group_protocol="consumer"
+        )
+        consumer.subscribe([topic_name])
+        deadline = time.monotonic() + 30
+        while not consumer.poll(200) and time.monotonic() < deadline:
+            pass
+    producer.send(topic_name, b"2")
+    started = time.monotonic()
+    producer.close(0.5)
+    consumer.close(0.5)
+    # Far below the 30 s and 60 s after which requests and commits are given up.
+    assert time.monotonic() - started < 15
+
+
 def test_a_dead_broker_is_not_dialled_in_a_storm() -> None:
     """Many callers, who all want it now, share attempts that come less and less often."""
     with listener(None) as (address, came):

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -218,6 +219,34 @@ def test_a_password_that_changes_while_a_producer_runs_fails_its_records() -> No
             with pytest.raises(KafkaError) as failure:
                 producer.send("t", b"2").result(30)
             assert isinstance(failure.value, AuthenticationFailed), failure.value
+
+
+@pytest.mark.parametrize(
+    "group", [{}, {"group_id": "g", "group_protocol": "consumer"}], ids=["assigned", "subscribed"]
+)
+def test_a_password_that_changes_while_a_consumer_runs_is_told_by_poll(group: Any) -> None:
+    with gated(Gate(sasl=Sasl("PLAIN", {"alice": "alice-secret"}))) as gate:
+        settings: Any = {"sasl_mechanism": "PLAIN", **SASL, **group}
+        with ottla.Admin(gate.address, sasl_mechanism="PLAIN", **SASL) as admin:
+            admin.create_topic("t", 1)
+        consumer = ottla.Consumer(gate.address, auto_offset_reset="earliest", **settings)
+        if group:
+            consumer.subscribe(["t"])
+        else:
+            consumer.assign([("t", 0)])
+        consumer.poll(100)
+        assert gate.sasl is not None
+        gate.sasl.users.clear()
+        gate.drop()
+
+        def poll_until_refused() -> None:
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline:
+                consumer.poll(200)
+
+        with pytest.raises(AuthenticationFailed, match="as 'alice'"):
+            poll_until_refused()
+        consumer.close(1)
 
 
 def test_a_refused_token_says_what_the_server_said() -> None:

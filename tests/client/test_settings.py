@@ -42,6 +42,30 @@ def test_a_wrong_value_is_refused_by_name(given: dict[str, object]) -> None:
         settings.settings_of(producer_settings.Producing, given)
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"max_in_flight_requests_per_connection": 0}, "max_in_flight_requests_per_connection"),
+        ({"max_in_flight_requests_per_connection": 6}, "1 to 5 with enable_idempotence"),
+        ({"retries": -1}, "retries"),
+        ({"partitioner": "random"}, "sticky, round_robin"),
+        ({"key_serializer": "yaml"}, "key_serializer"),
+        ({"value_serializer": 5}, "value_serializer"),
+        ({"interceptors": "mine"}, "interceptors"),
+        ({"transactional_id": ""}, "transactional_id"),
+        ({"transactional_id": "x", "enable_idempotence": False}, "transactional_id needs"),
+        ({"transactional_id": "x", "transaction_timeout_ms": 0}, "transaction_timeout_ms"),
+    ],
+)
+def test_what_cannot_be_of_a_producer_is_refused(given: dict[str, object], name: str) -> None:
+    with pytest.raises(SettingError, match=name):
+        settings.settings_of(producer_settings.Producing, given)
+
+
+def test_without_idempotence_any_number_may_be_in_flight() -> None:
+    assert producer_settings.Producing(acks=1, max_in_flight_requests_per_connection=20)
+
+
 def test_idempotence_follows_acks_unless_said() -> None:
     assert producer_settings.Producing().idempotent
     assert not producer_settings.Producing(acks=1).idempotent

@@ -18,6 +18,7 @@ import kafka.coordinator.assignors.range
 import kafka.coordinator.assignors.roundrobin
 import kafka.coordinator.assignors.sticky.sticky_assignor
 
+import ottla
 from tests.clients.adapters import PATIENCE_S, QUIET, Confluent, Message
 
 Place = tuple[str, int]
@@ -257,6 +258,46 @@ class AioKafkaSubscriber(Subscriber):
                     await consumer.commit()
         finally:
             await consumer.stop()
+
+
+class OttlaSubscriber(Subscriber):
+    """A member of our own, beside the others."""
+
+    name = "ottla"
+    assignors = ("range", "roundrobin", "sticky", "cooperative-sticky")
+
+    def _settings(self) -> dict[str, Any]:
+        return {"partition_assignment_strategy": self.assignor, "session_timeout_ms": self.session_ms}
+
+    def _run(self) -> None:
+        def revoked(parts: list[ottla.TopicPartition]) -> None:
+            self._revoked((each.topic, each.partition) for each in parts)
+
+        def assigned(parts: list[ottla.TopicPartition]) -> None:
+            self._assigned((each.topic, each.partition) for each in parts)
+
+        settings: dict[str, Any] = {
+            "group_id": self.group, "auto_offset_reset": self.reset, "heartbeat_interval_ms": 200,
+            "group_instance_id": self.instance, "enable_auto_commit": False, "metadata_max_age_ms": 500,
+            **self._settings(),
+        }  # fmt: skip
+        with ottla.Consumer(self.address, **settings) as consumer:
+            consumer.subscribe(self.topics, self.pattern, assigned, revoked)
+            while not self._stop.is_set():
+                for records in consumer.poll(50).values():
+                    self.seen += [(each.topic, each.partition, each.offset, each.value) for each in records]
+                    if self.is_committing:
+                        consumer.commit()
+
+
+class OttlaFollower(OttlaSubscriber):
+    """One that has the broker assign (KIP-848)."""
+
+    name = "ottla-consumer"
+    assignors = ("uniform", "range")
+
+    def _settings(self) -> dict[str, Any]:
+        return {"group_protocol": "consumer", "group_remote_assignor": self.assignor}
 
 
 SUBSCRIBERS = (ConfluentSubscriber, KafkaPythonSubscriber, AioKafkaSubscriber)

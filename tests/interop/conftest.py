@@ -54,6 +54,26 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
         process.kill()
 
 
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one Apache Kafka node of the newest release, for all tests of the SDK against it."""
+    try:
+        find_java()
+    except KafkaUnavailable:
+        pytest.skip("Java 17 is not here")
+    if shutil.which("mvn") is None:
+        pytest.skip("Maven is not here")
+    # Groups of tests that join and leave would wait three seconds each time.
+    process = fetch().start(
+        tmp_path_factory.mktemp("kafka"), port=free_port(), settings={"group.initial.rebalance.delay.ms": "0"}
+    )
+    try:
+        process.wait_ready()
+        yield process.address
+    finally:
+        process.stop()
+
+
 _NUMBERS = itertools.count()
 
 

@@ -1,4 +1,4 @@
-"""Redis and MariaDB, each in a process of its own on the loopback, with its data in a folder that goes away.
+"""Redis, MariaDB and PostgreSQL, each in a process of its own on the loopback, with its data in a folder that goes away.
 
 The machine's own programs are taken if it has them. Else Debian's packages are fetched and unpacked beside this file, without
 root and without installing anything: `apt-get` says what is missing, `dpkg-deb -x` unpacks it.
@@ -9,11 +9,13 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pymysql
 import pytest
 import redis
@@ -79,12 +81,21 @@ def find(program: str, package: str, lacking: str) -> tuple[Path, dict[str, str]
 
 @contextmanager
 def serving(
-    command: list[str], environment: dict[str, str], directory: Path, is_ready: Callable[[], bool]
+    command: list[str],
+    environment: dict[str, str],
+    directory: Path,
+    is_ready: Callable[[], bool],
+    user: str | None = None,
 ) -> Iterator[None]:
     """The server runs within; what it says is in the folder."""
     with (directory / "said").open("wb") as said:
         process = subprocess.Popen(
-            command, cwd=directory, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            command,
+            cwd=directory,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            user=user,
         )
     try:
         deadline = time.monotonic() + START_S_MAX
@@ -150,3 +161,55 @@ def mariadb_server(directory: Path) -> Iterator[int]:
     command = [*common, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory}/socket"]
     with serving(command, environment, directory, is_ready):
         yield port
+
+
+def find_postgresql() -> tuple[Path, dict[str, str]]:
+    """The folder of PostgreSQL's programs, which Debian does not put on the path, and the environment that they need."""
+    found = shutil.which("postgres")
+    if found is not None:
+        return Path(found).resolve().parent, {}
+    homes = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if homes:
+        return homes[-1].parent, {}
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        pytest.skip("neither PostgreSQL nor apt-get is here")
+    home = fetch("postgresql")
+    libraries = ":".join(str(folder) for folder in (home / "usr" / "lib").glob("*-linux-gnu*"))
+    [program] = (home / "usr" / "lib" / "postgresql").glob("*/bin/postgres")
+    return program.parent, {"LD_LIBRARY_PATH": libraries}
+
+
+@contextmanager
+def postgresql_server(directory: Path) -> Iterator[int]:
+    """The port of a PostgreSQL with a user and a database `totals`, without a password. It does not run as root: then it is nobody."""
+    programs, environment = find_postgresql()
+    port = free_port()
+    user = "nobody" if os.geteuid() == 0 else None
+    # Beside the test's folder, which belongs to its user alone.
+    with tempfile.TemporaryDirectory(prefix="postgresql-", ignore_cleanup_errors=True) as home:
+        if user is not None:
+            shutil.chown(home, user)
+        data = Path(home) / "data"
+        made = subprocess.run(
+            [str(programs / "initdb"), "-D", str(data), "-U", "totals", "-A", "trust", "--no-sync", "-E", "UTF8"],
+            check=False, capture_output=True, text=True, timeout=START_S_MAX, user=user, cwd=home,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        assert made.returncode == 0, made.stdout + made.stderr
+
+        def is_ready() -> bool:
+            try:
+                with psycopg.connect(
+                    f"host=127.0.0.1 port={port} user=totals dbname=postgres", autocommit=True
+                ) as made:
+                    made.execute("CREATE DATABASE totals")
+            except psycopg.OperationalError:
+                return False
+            return True
+
+        command = [
+            str(programs / "postgres"), "-D", str(data), "-p", str(port), "-c", "listen_addresses=127.0.0.1",
+            "-c", f"unix_socket_directories={home}",
+        ]  # fmt: skip
+        with serving(command, environment, directory, is_ready, user):
+            yield port

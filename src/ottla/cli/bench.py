@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import CommandError, end_on_signals, print_json, print_table, say
 from ottla.cli.progress import ProgressLine, percentile
@@ -144,7 +145,9 @@ def measure_produce(
     line = ProgressLine()
     value = bytes(65 + index * 7 % 26 for index in range(size))
     waiting: deque[SendFuture] = deque()
-    with Producer(bootstrap, acks=acks, compression_type=compression, client_id="ottla-bench") as producer:
+    with Producer(
+        bootstrap, acks=acks, compression_type=compression, **client_settings("ottla-bench")
+    ) as producer:
         started = time.perf_counter()
         for number in range(messages):
             waiting.append(producer.send(topic, value))
@@ -169,7 +172,7 @@ def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]
     line = ProgressLine()
     count = size = 0
     with Consumer(
-        bootstrap, auto_offset_reset="earliest", max_poll_records=10_000, client_id="ottla-bench"
+        bootstrap, auto_offset_reset="earliest", max_poll_records=10_000, **client_settings("ottla-bench")
     ) as consumer:
         consumer.assign(consumer.partitions_for(topic))
         consumer.seek_to_beginning()
@@ -207,7 +210,7 @@ def measure_latency(bootstrap: str, topic: str, messages: int, size: int, acks: 
     line = ProgressLine()
     value = b"x" * size
     taken: list[float] = []
-    with Producer(bootstrap, acks=acks, client_id="ottla-bench") as producer:
+    with Producer(bootstrap, acks=acks, **client_settings("ottla-bench")) as producer:
         for _ in range(10):  # connections and code paths warm up
             producer.send(topic, value).result()
         started = time.perf_counter()

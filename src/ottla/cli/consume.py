@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, usage_error
 from ottla.cli.text import Format, shown, time_ms, time_text
@@ -15,6 +16,7 @@ from ottla.cli.text import Format, shown, time_ms, time_text
 if TYPE_CHECKING:
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.consumer.fetched import ConsumerRecord
+    from ottla.client.consumer.settings import OffsetReset
     from ottla.client.metadata import TopicPartition
 
 #: How long a stop may have to wait.
@@ -56,6 +58,10 @@ def consume(
     until_end: Annotated[
         bool, typer.Option("--until-end", "-e", help="Stop at what was the end when the command started.")
     ] = False,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Read as a member of this group, from where it stopped; commits."),
+    ] = None,
     keys: Annotated[bool, typer.Option("--key", "-k", help="Print keys.")] = False,
     headers: Annotated[bool, typer.Option("--headers", "-H", help="Print headers.")] = False,
     timestamps: Annotated[bool, typer.Option("--timestamp", help="Print timestamps.")] = False,
@@ -74,18 +80,29 @@ def consume(
     Example:
       ottla consume orders --from-beginning --key --headers --max-messages 10
       ottla consume orders --time -1h --until-end --json
+      ottla consume orders --group billing
     """
     if sum((from_beginning, offset is not None, start is not None)) > 1:
         raise usage_error("give only one of --from-beginning, --offset and --time")
+    if group is not None and (offset is not None or start is not None or partition or until_end):
+        raise usage_error(
+            "a group says itself what is read and from where: --group goes with --from-beginning alone"
+        )
     stop = Stop()
     from ottla.client.consumer.blocking import Consumer
 
     shape = Shape(keys, headers, timestamps, offsets, form, separator, as_json)
     count = 0
-    with Consumer(bootstrap, auto_offset_reset="earliest", client_id="ottla-cli") as consumer:
+    reset: OffsetReset = "earliest" if group is None or from_beginning else "latest"
+    settings = client_settings("ottla-cli")
+    with Consumer(bootstrap, auto_offset_reset=reset, group_id=group, **settings) as consumer:
         try:
             with stop.waiting():
-                _place(consumer, topic, partition, from_beginning, offset, start)
+                if group is None:
+                    _place(consumer, topic, partition, from_beginning, offset, start)
+                else:
+                    consumer.partitions_for(topic)
+                    consumer.subscribe([topic])
                 ends = consumer.end_offsets(consumer.assignment()) if until_end else None
             quiet_since = time.monotonic()
             while not stop.asked and not (ends is not None and _at_end(consumer, ends)):

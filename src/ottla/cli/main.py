@@ -10,6 +10,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ottla.cli.client_config import use_file
 from ottla.cli.outcome import EXIT_CODES, describe_failure, quiet_broken_pipe, say
 from ottla.cli.serving import quick_start
 
@@ -69,11 +70,18 @@ def build(command: str | None) -> typer.Typer:
 
     @app.callback()
     def root(
+        client_config: str | None = typer.Option(
+            None,
+            "--client-config",
+            metavar="FILE",
+            envvar="OTTLA_CLIENT_CONFIG",
+            help="Properties with Kafka's names for TLS, SASL and the like, for every command that talks to a cluster.",
+        ),
         _version: bool = typer.Option(
             False, "--version", callback=show_version, is_eager=True, help="Print the version and exit."
         ),
     ) -> None:
-        pass
+        use_file(client_config)
 
     for name in (command,) if command in COMMANDS else COMMANDS:
         import_module(f"ottla.cli.{name}").register(app)

@@ -79,7 +79,10 @@ def exit_code_of(error: BaseException) -> int:
     """What the shell is told about an error of the client."""
     from ottla.client import errors
 
-    if isinstance(error, (errors.BrokerUnreachable, errors.NotKafka)):
+    if isinstance(error, errors.SeveralFailed):
+        codes = {exit_code_of(each) for each in error.errors.values()}
+        return codes.pop() if len(codes) == 1 else FAILED
+    if isinstance(error, (errors.BrokerUnreachable, errors.NotKafka, errors.AuthenticationFailed)):
         return UNREACHABLE
     if isinstance(error, (errors.TopicNotFound, errors.BrokerNotFound, errors.TransactionalIdNotFound)):
         return NOT_FOUND

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import CommandError, Stop, pairs, print_json, say, usage_error
 from ottla.cli.text import Format, time_ms, typed
@@ -187,7 +188,9 @@ def _send_all(
             if as_json:
                 print_json(result._asdict())
 
-    with Producer(bootstrap, acks=acks, compression_type=compression, client_id="ottla-cli") as producer:
+    with Producer(
+        bootstrap, acks=acks, compression_type=compression, **client_settings("ottla-cli")
+    ) as producer:
         try:
             for message in messages:
                 waiting.append(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import pairs, print_json, print_table, say, usage_error
 
@@ -39,7 +40,7 @@ def register(parent: typer.Typer) -> None:
 def open_admin(bootstrap: str) -> Admin:
     from ottla.client.admin.blocking import Admin
 
-    return Admin(bootstrap, client_id="ottla-cli")
+    return Admin(bootstrap, **client_settings("ottla-cli"))
 
 
 @app.command()

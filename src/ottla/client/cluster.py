@@ -40,6 +40,9 @@ ASKED_MAX: Final = 3
 
 Result = TypeVar("Result")
 
+#: Of an address that has worked.
+DOWN: Final = "It answered before, so it may be down or restarting"
+
 _LOGGER: Final = logging.getLogger("ottla.client")
 
 
@@ -227,10 +230,7 @@ class Cluster:
         """An address that the broker gave, and that never worked, is more likely wrong than down."""
         address = (node.host, node.port)
         if address in self.pool.known_good:
-            message, advice = (
-                f"broker {node.id}: {error.message}",
-                "It answered before, so it may be down or restarting",
-            )
+            message, advice = f"broker {node.id}: {error.message}", DOWN
         elif address in self._bootstrap:
             return error
         else:
@@ -274,6 +274,10 @@ class Cluster:
             return await first_answer([*connected, *others], ask)
         except AllFailed as nobody:
             failures = nobody.failures
+        worked = {address_text(*each) for each in self.pool.known_good}
+        for error in failures:
+            if isinstance(error, BrokerUnreachable) and error.broker in worked:
+                error.advice = DOWN
         if len(failures) == 1:
             raise failures[0]
         raise BrokerUnreachable(

@@ -233,6 +233,11 @@ class BrokerConnection(asyncio.Protocol):
         """A number that changes with every request."""
         return self._frames.next_correlation_id
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What was written and has not left this machine: requests without answers (acks=0) are held back by it alone."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def serves(self, api_key: int) -> bool:
         return api_key in self.versions
 
@@ -366,6 +371,8 @@ class BrokerConnection(asyncio.Protocol):
         )
 
     def connection_lost(self, error: Exception | None) -> None:
+        # It is closed already: aborting it as well would make asyncio tell of the loss twice.
+        self._transport = None
         reason = f": {error}" if error else ""
         advice = "The broker may have been stopped or restarted"
         if self._stage == "first request" and self._pending:

@@ -6,7 +6,12 @@ Every error says what failed, where (broker, topic, partition), the protocol's c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ottla.model.errors import ErrorCode
+
+#: How many refusals of a request for many things the text of the error lists; all are in its `errors`.
+TOLD_MAX = 10
 
 
 class KafkaError(Exception):
@@ -166,6 +171,27 @@ class ClientClosed(KafkaError):
     """The client was used after `close()`."""
 
 
+class SeveralFailed(KafkaError):
+    """Of several things asked for at once some were refused: `errors` tells each by its name. What it does not name was done."""
+
+    def __init__(self, errors: Mapping[str, KafkaError], asked: int, what: str) -> None:
+        each = list(errors.values())
+        codes = {error.code for error in each}
+        told = "; ".join(error.message for error in each[:TOLD_MAX])
+        more = f"; and {len(each) - TOLD_MAX} more" if len(each) > TOLD_MAX else ""
+        super().__init__(
+            f"{what}: {len(errors)} of {asked} failed: {told}{more}",
+            code=codes.pop() if len(codes) == 1 else None,
+            broker=each[0].broker,
+            advice=next((error.advice for error in each if error.advice), None),
+        )
+        self.errors = dict(errors)
+
+    @property
+    def retriable(self) -> bool:
+        return all(error.retriable for error in self.errors.values())
+
+
 class SettingError(ValueError):
     """A client setting has an unknown name or a value that cannot be."""
 
@@ -233,6 +259,34 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.TRANSACTION_ABORTABLE: "abort() the transaction and try again",
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: "Ask for no more than the broker's transaction.max.timeout.ms",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "The broker has lost records of this producer: look at its log",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for an ACL on the transactional id",
+    ErrorCode.SASL_AUTHENTICATION_FAILED: "Check sasl_username and sasl_password, and that the user exists for this mechanism",
+    ErrorCode.UNSUPPORTED_SASL_MECHANISM: "Choose another sasl_mechanism, or enable it on the broker",
+    ErrorCode.ILLEGAL_SASL_STATE: "Check security_protocol: the listener may be one without SASL",
+    ErrorCode.UNKNOWN_TOPIC_ID: "The topic was deleted, or made anew: look with `ottla topic list`",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "The partition has moved: try again in a moment",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "Fewer replicas are in sync than min.insync.replicas asks for; the records may be there",
+    ErrorCode.REQUEST_TIMED_OUT: "The cluster was too slow: whether it was done is unknown, so look before trying again",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "Nobody coordinates it now: try again, or look at the brokers",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "The coordinator has just started: try again in a moment",
+    ErrorCode.NOT_COORDINATOR: "The coordinator has moved: try again in a moment",
+    ErrorCode.GROUP_ID_NOT_FOUND: "Look with `ottla group list`",
+    ErrorCode.NON_EMPTY_GROUP: "Stop its members first, or send them away with remove_members",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "The group reads the topic now: stop its members first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "The member has left, or was taken for dead: look with `ottla group describe`",
+    ErrorCode.REBALANCE_IN_PROGRESS: "The group is being shared out anew: poll, and try again",
+    ErrorCode.INVALID_PARTITIONS: "A topic has one partition or more, and only grows",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "Name brokers that live, each once a partition, and as many for each",
+    ErrorCode.INVALID_CONFIG: "Look at names and values with `ottla config describe`",
+    ErrorCode.POLICY_VIOLATION: "A policy of the brokers forbids it: ask who runs them",
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED: "A quota is used up: try again later, or ask for a larger one",
+    ErrorCode.REASSIGNMENT_IN_PROGRESS: "Wait for its end, or end it: `ottla partition reassign --status`",
+    ErrorCode.LOG_DIR_NOT_FOUND: "Name one of the broker's log.dirs: `describe_log_dirs` lists them",
+    ErrorCode.CORRUPT_MESSAGE: "Bytes were damaged on their way or on a disk: look at the broker's log",
+    ErrorCode.BROKER_ID_NOT_REGISTERED: "Look at the brokers with `ottla partition` or describe_cluster",
+    ErrorCode.INVALID_REQUEST: "The broker's own words say what it does not take",
+    ErrorCode.INVALID_TIMESTAMP: "The topic takes timestamps close to now only: see message.timestamp.before.max.ms and after.max.ms",
+    ErrorCode.INVALID_REQUIRED_ACKS: "acks is 'all', 1 or 0",
     ErrorCode.NOT_CONTROLLER: "The cluster has no controller now: try again in a moment",
     ErrorCode.TOPIC_DELETION_DISABLED: "Set delete.topic.enable=true on the brokers",
     ErrorCode.UNSUPPORTED_VERSION: "Upgrade the older of client and broker",

@@ -14,7 +14,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from ottla.client.errors import ClientClosed
+from ottla.client.errors import ClientClosed, KafkaError
 
 Result = TypeVar("Result")
 
@@ -43,12 +43,23 @@ class LoopThread:
         if self.loop.is_closed() or not self._thread.is_alive():
             work.close()
             raise ClientClosed("this client is closed", advice="Make a new one")
+        if self.is_current:
+            work.close()
+            raise KafkaError(
+                "a callback that runs on the client's own thread cannot wait for the client",
+                advice="Do it in another thread, or in the one that made the call",
+            )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result(timeout_s)
         except BaseException:
             future.cancel()
             raise
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the client's own thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
 
     def stop(self) -> None:
         if self._thread.is_alive():

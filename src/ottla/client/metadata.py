@@ -51,6 +51,9 @@ class Node:
     def address(self) -> str:
         return address_text(self.host, self.port)
 
+    def __str__(self) -> str:
+        return f"broker {self.id} at {self.address}" + (f" in rack {self.rack}" if self.rack else "")
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
@@ -61,6 +64,11 @@ class PartitionInfo:
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...] = ()
 
+    def __str__(self) -> str:
+        leader = f"leader {self.leader}" if self.leader >= 0 else "no leader"
+        replicas, in_sync = (", ".join(map(str, nodes)) for nodes in (self.replicas, self.isr))
+        return f"{self.partition}: {leader}, replicas {replicas}, in sync {in_sync or 'none'}"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
@@ -68,6 +76,12 @@ class TopicInfo:
     topic_id: bytes | None
     internal: bool
     partitions: Mapping[int, PartitionInfo]
+
+    def __str__(self) -> str:
+        head = f"topic {self.name}: {len(self.partitions)} partition(s)" + (
+            ", internal" if self.internal else ""
+        )
+        return "\n".join([head, *(f"  {partition}" for partition in self.partitions.values())])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,9 @@ LIST_OFFSETS = 2
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+#: The first that is on the leader's own disk, and the last that is in tiered storage (KIP-405, KIP-1005).
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 METADATA_TIMEOUT_MS = 30_000
 

@@ -5,12 +5,18 @@ Called by the producer for records with a key; records without one are the produ
 
 from __future__ import annotations
 
-from struct import unpack_from
+from functools import lru_cache
+from struct import Struct, unpack_from
 from typing import Final
 
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
+#: A key comes again and again, which is what it is for: the hashes of the latest short ones are kept (0.1 µs beside 1.4).
+_KEPT_MAX: Final = 4096
+_KEPT_BYTES_MAX: Final = 64
+#: Readers of so many words, made in advance: most keys are short.
+_READERS: Final = tuple(Struct(f"<{words}I").unpack_from for words in range(17))
 
 
 def murmur2(key: bytes) -> int:
@@ -18,7 +24,7 @@ def murmur2(key: bytes) -> int:
     length = len(key)
     words = length >> 2
     mixed = _SEED ^ length
-    for word in unpack_from(f"<{words}I", key):
+    for word in _READERS[words](key) if words < len(_READERS) else unpack_from(f"<{words}I", key):
         product = word * _MULTIPLIER & _MASK
         mixed = (mixed * _MULTIPLIER ^ (product ^ product >> 24) * _MULTIPLIER) & _MASK
     rest = key[words << 2 :]
@@ -29,6 +35,12 @@ def murmur2(key: bytes) -> int:
     return mixed - (1 << 32) if mixed >> 31 else mixed
 
 
+@lru_cache(_KEPT_MAX)
+def _murmur2_kept(key: bytes) -> int:
+    return murmur2(key)
+
+
 def partition_for_key(key: bytes, count: int) -> int:
     """The partition, of `count`, that holds records with this key."""
-    return (murmur2(key) & 0x7FFFFFFF) % count
+    hashed = _murmur2_kept(key) if len(key) <= _KEPT_BYTES_MAX else murmur2(key)
+    return (hashed & 0x7FFFFFFF) % count

@@ -56,6 +56,7 @@ __all__ = [
     "encode_batch",
     "find_timestamp",
     "keyless",
+    "seal",
     "validate_records",
     "whole_batches",
 ]
@@ -153,6 +154,46 @@ def encode_batch(
         last_offset_delta = delta
     elif last_offset_delta < delta:
         raise ValueError(f"last offset delta {last_offset_delta} below the last record's {delta}")
+    return seal(
+        join(parts),
+        count=count,
+        base_timestamp=NO_TIMESTAMP if base_timestamp is None else base_timestamp,
+        timestamp_max=timestamp_max,
+        codec=codec,
+        level=level,
+        base_offset=base_offset,
+        last_offset_delta=last_offset_delta,
+        partition_leader_epoch=partition_leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        append_time_ms=append_time_ms,
+        deletes_later=delete_horizon_ms is not None,
+    )
+
+
+def seal(
+    payload: bytes,
+    *,
+    count: int,
+    base_timestamp: int,
+    timestamp_max: int,
+    codec: int = NONE,
+    level: int | None = None,
+    base_offset: int = 0,
+    last_offset_delta: int | None = None,
+    partition_leader_epoch: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    append_time_ms: int | None = None,
+    deletes_later: bool = False,
+) -> bytes:
+    """The batch of encoded records: compressed, behind its header. Offsets have no gap unless `last_offset_delta` says so."""
     attributes = codec
     if append_time_ms is not None:
         attributes |= TIMESTAMP_TYPE_BIT
@@ -161,16 +202,15 @@ def encode_batch(
         attributes |= TRANSACTIONAL_BIT
     if control:
         attributes |= CONTROL_BIT
-    if delete_horizon_ms is not None:
+    if deletes_later:
         attributes |= DELETE_HORIZON_BIT
-    payload = join(parts)
     if codec != NONE and count:
         payload = compress(codec, payload, level)
     length = HEADER_BYTES - LENGTH_OVERHEAD + len(payload)
-    base_timestamp = NO_TIMESTAMP if base_timestamp is None else base_timestamp
     before = (base_offset, length, partition_leader_epoch, MAGIC)
     times = (base_timestamp, timestamp_max)
-    after = (attributes, last_offset_delta, *times, producer_id, producer_epoch, base_sequence, count)
+    delta = count - 1 if last_offset_delta is None else last_offset_delta
+    after = (attributes, delta, *times, producer_id, producer_epoch, base_sequence, count)
     try:
         crc = crc32c(payload, crc32c(HEADER.pack(*before, 0, *after)[CRC_START:]))
         return HEADER.pack(*before, crc, *after) + payload

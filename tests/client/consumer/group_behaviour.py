@@ -3,6 +3,7 @@
 Each test is handed the `address` of a broker and a name of its own for topic and group.
 """
 
+import asyncio
 import itertools
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import ottla
+import ottla.aio
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.errors import CommitFailed, KafkaError, WakeupError
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
@@ -403,3 +405,103 @@ def test_the_default_group_has_a_name(address: str, name: str) -> None:
         consumer.subscribe([name])
         take(consumer, 1)
         assert consumer.group_metadata().group_id == "ottla"
+
+
+def test_coroutines_as_callbacks_of_the_asyncio_consumer(address: str, name: str) -> None:
+    [tp] = create(address, name, 1)
+    fill(address, name, 10, 1)
+    heard: list[Any] = []
+
+    async def work() -> None:
+        consumer = ottla.aio.Consumer(
+            address, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False
+        )
+
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            heard.append(("assigned", await consumer.position(partitions[0])))
+            consumer.seek(tp, 6)
+
+        async def revoked(partitions: list[TopicPartition]) -> None:
+            await consumer.commit()
+            heard.append(("revoked", (await consumer.committed(partitions))[tp].offset))
+
+        async with consumer:
+            await consumer.subscribe([name], on_assigned=assigned, on_revoked=revoked)
+            async for record in consumer:
+                heard.append(record.offset)
+                if record.offset == 8:
+                    break
+
+    asyncio.run(work())
+    assert heard == [("assigned", 0), 6, 7, 8, ("revoked", 9)]
+
+
+def test_an_assignor_of_ones_own(address: str, name: str) -> None:
+    class First(ottla.Assignor):
+        """Everything to the first."""
+
+        name = "first"
+
+        def assign(self, partitions: Any, members: Any) -> Any:
+            return {
+                min(members): [
+                    TopicPartition(topic, n) for topic in partitions for n in range(partitions[topic])
+                ]
+            }
+
+    create(address, name, 3)
+    mine = {"partition_assignment_strategy": First()}
+    with member(address, name, **mine) as one, member(address, name, **mine) as two:
+        one.subscribe([name])
+        two.subscribe([name])
+        until(
+            lambda: (
+                sorted(map(len, (one.assignment(), two.assignment()))) == [0, 3]
+                and one.group_metadata().generation_id == two.group_metadata().generation_id
+            ),
+            one,
+            two,
+        )
+
+
+def test_offsets_of_an_open_transaction_are_waited_for(address: str, name: str) -> None:
+    [tp] = create(address, name, 1)
+    fill(address, name, 10, 1)
+    with ottla.Producer(address, transactional_id=name) as producer:
+        producer.begin()
+        producer.send_offsets({tp: 4}, name)
+        with member(address, name, isolation_level="read_committed") as consumer:
+            consumer.subscribe([name])
+            # It is a member, and knows of the partition, and does not begin.
+            until(lambda: consumer.group_metadata().generation_id > 0, consumer)
+            assert consumer.poll(500) == {}
+            producer.commit()
+            assert take(consumer, 1)[0].offset == 4
+
+
+def test_interceptors_see_records_and_commits(address: str, name: str) -> None:
+    [tp] = create(address, name, 1)
+    fill(address, name, 4, 1)
+
+    class Odd:
+        def __init__(self) -> None:
+            self.heard: list[Any] = []
+
+        def on_consume(self, polled: Any) -> Any:
+            return {tp: [record for record in records if record.offset % 2] for tp, records in polled.items()}
+
+        def on_commit(self, done: Any) -> None:
+            self.heard.append(done)
+
+        def close(self) -> None:
+            self.heard.append("closed")
+
+    class Broken:
+        def on_consume(self, polled: Any) -> Any:
+            raise ZeroDivisionError
+
+    odd = Odd()
+    with member(address, name, interceptors=[Broken(), odd]) as consumer:
+        consumer.subscribe([name])
+        assert [record.offset for record in take(consumer, 2)] == [1, 3]
+    assert odd.heard == [{tp: OffsetAndMetadata(4)}, "closed"]

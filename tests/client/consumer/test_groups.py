@@ -1,25 +1,50 @@
 """Groups of consumers of the SDK on ottla: the behaviours of `group_behaviour.py`."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.client.consumer.group_behaviour import *  # noqa: F403
-from tests.running_broker import RunningBroker
+from tests.client.consumer.group_behaviour import *  # noqa: F403 (every test of it is one of this file)
+from tests.client.consumer.group_behaviour import create, fill, member, take, until
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker whose groups settle quickly."""
-    broker = RunningBroker(
-        tmp_path_factory.mktemp("groups"), 0,
-        "group.initial.rebalance.delay.ms=100", "group.consumer.heartbeat.interval.ms=100",
-        "group.consumer.min.heartbeat.interval.ms=50",
-    )  # fmt: skip
-    yield broker.address
-    assert broker.stop() == 0
+@pytest.fixture
+def address(group_address: str) -> str:
+    return group_address
 
 
 @pytest.fixture
 def name(topic_name: str) -> str:
     return topic_name
+
+
+def test_a_broker_that_is_away_does_not_hold_the_end(start_broker: Callable[..., Any], name: str) -> None:
+    broker = start_broker(0, "group.initial.rebalance.delay.ms=0")
+    create(broker.address, name, 1)
+    fill(broker.address, name, 5, 1)
+    consumer = member(broker.address, name)
+    consumer.subscribe([name])
+    take(consumer, 5)
+    broker.kill()
+    before = time.monotonic()
+    consumer.close(1)
+    assert time.monotonic() - before < 10
+
+
+def test_a_group_outlives_its_broker(start_broker: Callable[..., Any], name: str) -> None:
+    broker = start_broker(0, "group.initial.rebalance.delay.ms=0")
+    create(broker.address, name, 1)
+    fill(broker.address, name, 5, 1)
+    with member(broker.address, name) as consumer:
+        consumer.subscribe([name])
+        take(consumer, 5)
+        consumer.commit()
+        broker.stop()
+        assert consumer.poll(200) == {}
+        start_broker(broker.port, "group.initial.rebalance.delay.ms=0")
+        fill(broker.address, name, 5, 1)
+        assert [record.offset for record in take(consumer, 5)] == [5, 6, 7, 8, 9]
+        until(lambda: consumer.group_metadata().generation_id > 0, consumer)
+        consumer.commit()

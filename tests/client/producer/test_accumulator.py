@@ -297,7 +297,7 @@ def test_a_batch_that_is_too_large_is_cut_until_it_goes() -> None:
         if len(batch.records) > 1:
             assert queue.fail(batch, too_large, 0, 1000)
             assert queue.buffered_bytes == before - 37 * len(appended)
-        elif batch.records[0].value == b"2":
+        elif batch.records.values[0] == b"2":
             assert not queue.fail(batch, too_large, 0, 0)
             appended += [None]
             # The gap that it leaves is in its own numbers.

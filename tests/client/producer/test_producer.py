@@ -1,157 +1,27 @@
+"""The producer and ottla's broker, which is killed and started again here; what both servers have in common is in `behaviours.py`."""
+
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
-import confluent_kafka
 import pytest
 
 import ottla
-from ottla.client.errors import (
-    BufferFull,
-    ClientClosed,
-    DeliveryTimedOut,
-    InvalidRequest,
-    MessageTooLarge,
-    TopicNotFound,
-)
+from ottla.client.errors import BufferFull, ClientClosed, DeliveryTimedOut, KafkaError, TopicNotFound
+from ottla.client.producer.batches import RecordMetadata
 from ottla.client.producer.core import AsyncProducer
-
-
-def read_all(address: str, topic: str, partitions: int = 1) -> dict[int, list[Any]]:
-    """Everything in the topic, read by another client."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "unused",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    found: dict[int, list[Any]] = {number: [] for number in range(partitions)}
-    try:
-        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
-        ended = 0
-        while ended < partitions:
-            message = consumer.poll(30)
-            assert message is not None, "no answer"
-            error, partition = message.error(), message.partition()
-            if error is not None:
-                assert error.code() == confluent_kafka.KafkaError._PARTITION_EOF, error
-                ended += 1
-            else:
-                assert partition is not None
-                found[partition].append(message)
-    finally:
-        consumer.close()
-    return found
+from tests.client.producer.behaviours import *  # noqa: F403
+from tests.client.producer.behaviours import read_all
 
 
 @pytest.fixture
-def topic(ottla_address: str, topic_name: str) -> str:
-    with ottla.Admin(ottla_address) as admin:
-        admin.create_topic(topic_name, 3)
-    return topic_name
-
-
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize("acks", ["all", 1])
-def test_another_client_reads_what_was_sent(
-    ottla_address: str, topic: str, codec: str, acks: str | int
-) -> None:
-    with ottla.Producer(ottla_address, compression_type=codec, acks=acks) as producer:  # type: ignore[arg-type]
-        futures = [
-            producer.send(
-                topic, b"value %d" % n, b"key", 1, [("h", b"x"), ("none", None)], 1_700_000_000_000 + n
-            )
-            for n in range(200)
-        ]
-        assert [future.result(30).offset for future in futures] == list(range(200))
-    messages = read_all(ottla_address, topic, 3)[1]
-    assert [message.value() for message in messages] == [b"value %d" % n for n in range(200)]
-    assert messages[7].key() == b"key"
-    assert messages[7].headers() == [("h", b"x"), ("none", None)]
-    assert messages[7].timestamp()[1] == 1_700_000_000_007
-
-
-def test_null_keys_and_values_and_empty_ones(ottla_address: str, topic: str) -> None:
-    with ottla.Producer(ottla_address) as producer:
-        for key, value in ((None, None), (b"", b""), (b"k", None), (None, b"v")):
-            producer.send(topic, value, key, 0)
-    messages = read_all(ottla_address, topic, 3)[0]
-    assert [(m.key(), m.value()) for m in messages] == [(None, None), (b"", b""), (b"k", None), (None, b"v")]
-
-
-def test_acks_0_knows_no_offset_and_arrives(ottla_address: str, topic: str) -> None:
-    with ottla.Producer(ottla_address, acks=0) as producer:
-        assert producer.send(topic, b"v", partition=2).result(30).offset == -1
-    with ottla.Consumer(ottla_address, auto_offset_reset="earliest") as consumer:
-        consumer.assign([(topic, 2)])
-        assert [record.value for record in consumer.poll(30_000)[(topic, 2)]] == [b"v"]  # type: ignore[index]
-
-
-def test_keys_go_where_other_clients_send_them(ottla_address: str, topic: str) -> None:
-    keys = [b"customer-%d" % n for n in range(50)]
-    with ottla.Producer(ottla_address) as producer:
-        ours = {key: producer.send(topic, b"v", key).result(30).partition for key in keys}
-    theirs: dict[bytes | None, int | None] = {}
-
-    def delivered(_error: object, message: confluent_kafka.Message) -> None:
-        theirs[message.key()] = message.partition()
-
-    other = confluent_kafka.Producer({"bootstrap.servers": ottla_address, "partitioner": "murmur2_random"})
-    for key in keys:
-        other.produce(topic, b"v", key, on_delivery=delivered)
-    other.flush(30)
-    assert ours == theirs
-    assert set(ours.values()) == {0, 1, 2}
-
-
-def test_keyless_records_fill_a_batch_and_go_round(ottla_address: str, topic: str) -> None:
-    with ottla.Producer(ottla_address) as producer:
-        seen = [producer.send(topic, b"v").result(30).partition for _ in range(6)]
-        assert set(seen) == {0, 1, 2}
-    with ottla.Producer(ottla_address, linger_ms=10_000) as producer:
-        futures = [producer.send(topic, b"v") for _ in range(20)]
-        producer.flush(30)
-        assert len({future.result(0).partition for future in futures}) == 1
-
-
-def test_linger_is_ended_by_flush_and_by_close(ottla_address: str, topic: str) -> None:
-    producer = ottla.Producer(ottla_address, linger_ms=60_000)
-    first = producer.send(topic, b"1", partition=0)
-    assert not first.done()
-    producer.flush(30)
-    assert first.done()
-    second = producer.send(topic, b"2", partition=0)
-    producer.close(30)
-    assert second.result(0).offset == first.result(0).offset + 1
-    with pytest.raises(ClientClosed):
-        producer.send(topic, b"3", partition=0)
-
-
-def test_threads_share_a_producer_and_each_keeps_its_order(ottla_address: str, topic: str) -> None:
-    with ottla.Producer(ottla_address) as producer:
-
-        def send(name: int) -> None:
-            for number in range(500):
-                producer.send(topic, b"%d %d" % (name, number), partition=0)
-
-        threads = [threading.Thread(target=send, args=(name,)) for name in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    values = [message.value().split() for message in read_all(ottla_address, topic, 3)[0]]
-    for name in range(4):
-        assert [int(number) for who, number in values if int(who) == name] == list(range(500))
-
-
-def test_a_callback_hears_of_the_record(ottla_address: str, topic: str) -> None:
-    heard = threading.Event()
-    with ottla.Producer(ottla_address) as producer:
-        producer.send(topic, b"v", partition=0).add_done_callback(lambda _future: heard.set())
-        assert heard.wait(30)
+def address(ottla_address: str) -> str:
+    return ottla_address
 
 
 def test_a_topic_that_is_not_there_is_made_as_the_broker_allows(
@@ -165,37 +35,6 @@ def test_a_topic_that_is_not_there_is_made_as_the_broker_allows(
         pytest.raises(TopicNotFound, match="ottla topic create"),
     ):
         producer.send("nowhere", b"v")
-
-
-def test_a_partition_that_is_not_there_is_named(ottla_address: str, topic: str) -> None:
-    with ottla.Producer(ottla_address) as producer, pytest.raises(TopicNotFound, match="0 to 2, not 9"):
-        producer.send(topic, b"v", partition=9)
-
-
-def test_values_that_are_no_bytes_are_refused(ottla_address: str, topic: str) -> None:
-    with ottla.Producer(ottla_address) as producer, pytest.raises(TypeError, match="encode it first"):
-        producer.send(topic, "text")  # type: ignore[arg-type]
-
-
-def test_too_large_is_refused_here_and_by_the_topic(ottla_address: str, topic_name: str) -> None:
-    with ottla.Admin(ottla_address) as admin:
-        admin.create_topic(topic_name, 1, 1, {"max.message.bytes": "2000"})
-    with ottla.Producer(ottla_address, max_request_size=10_000) as producer:
-        with pytest.raises(MessageTooLarge, match="max_request_size"):
-            producer.send(topic_name, b"x" * 20_000)
-        with pytest.raises(MessageTooLarge, match=r"max\.message\.bytes"):
-            producer.send(topic_name, b"x" * 5000).result(30)
-        # The refused batch used up sequence numbers; what follows must go on all the same.
-        assert [producer.send(topic_name, b"ok").result(30).offset for _ in range(3)] == [0, 1, 2]
-
-
-def test_a_record_that_the_topic_refuses_says_why(ottla_address: str, topic_name: str) -> None:
-    with ottla.Admin(ottla_address) as admin:
-        admin.create_topic(topic_name, 1, 1, {"cleanup.policy": "compact"})
-    with ottla.Producer(ottla_address) as producer:
-        with pytest.raises(InvalidRequest, match="key"):
-            producer.send(topic_name, b"no key").result(30)
-        assert producer.send(topic_name, b"v", b"k").result(30).offset == 0
 
 
 def test_a_broker_killed_and_started_again_has_every_record_once_and_in_order(
@@ -254,10 +93,162 @@ def test_records_left_at_close_fail(start_broker: Callable[..., Any]) -> None:
         left.result(0)
 
 
-def test_the_asyncio_core_by_itself(ottla_address: str, topic: str) -> None:
-    async def body() -> list[int]:
-        async with AsyncProducer(ottla_address) as producer:
-            futures = [await producer.send(topic, b"%d" % n, partition=0) for n in range(100)]
-            return [(await future).offset for future in futures]
+def test_an_asyncio_sender_that_waits_for_room_costs_nothing_and_hears_the_end(
+    start_broker: Callable[..., Any],
+) -> None:
+    broker = start_broker()
 
-    assert asyncio.run(body()) == list(range(100))
+    async def body() -> tuple[float, list[BaseException | None]]:
+        async with AsyncProducer(
+            broker.address,
+            buffer_memory=3000,
+            max_block_ms=1000,
+            retry_backoff_ms=500,
+            retry_backoff_max_ms=500,
+        ) as producer:
+            await (await producer.send("t", b"1"))
+            broker.kill()
+            await producer.send("t", b"x" * 2000)
+            used_s = time.process_time()
+            failed = await asyncio.gather(
+                *(producer.send("t", b"x" * 2000) for _ in range(50)), return_exceptions=True
+            )
+            used_s = time.process_time() - used_s
+            await producer.close(0)
+            return used_s, [each if isinstance(each, BaseException) else None for each in failed]
+
+    used_s, errors = asyncio.run(body())
+    assert {type(error) for error in errors} == {BufferFull}
+    assert used_s < 0.5, "it waits for a second"
+
+
+def test_a_closed_producer_lets_no_sender_wait_for_room(start_broker: Callable[..., Any]) -> None:
+    broker = start_broker()
+    producer = ottla.Producer(broker.address, buffer_memory=3000)
+    producer.send("t", b"1").result(30)
+    broker.kill()
+    producer.send("t", b"x" * 2000)
+    heard: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            producer.send("t", b"x" * 2000)
+        except KafkaError as error:
+            heard.append(error)
+
+    waiting = threading.Thread(target=send)
+    waiting.start()
+    producer.close(0)
+    waiting.join(30)
+    assert [type(error) for error in heard] == [ClientClosed]
+
+
+def test_a_topic_deleted_under_way_ends_in_a_time_out_that_says_so(start_broker: Callable[..., Any]) -> None:
+    broker = start_broker(0, "auto.create.topics.enable=false")
+    with (
+        ottla.Admin(broker.address) as admin,
+        ottla.Producer(
+            broker.address, delivery_timeout_ms=1500, retry_backoff_ms=20, max_block_ms=200
+        ) as producer,
+    ):
+        admin.create_topic("t", 1)
+        producer.send("t", b"1").result(30)
+        admin.delete_topics(["t"])
+        with pytest.raises(DeliveryTimedOut, match=r"(?i)unknown.topic"):
+            producer.send("t", b"2").result(30)
+        with pytest.raises(TopicNotFound, match="does not exist"):
+            producer.send("t", b"3")
+        admin.create_topic("t", 1)
+        assert producer.send("t", b"4").result(30).offset == 0
+
+
+def test_a_new_topic_waits_for_a_broker_that_is_away(start_broker: Callable[..., Any]) -> None:
+    broker = start_broker()
+    port = broker.port
+    with ottla.Producer(broker.address, retry_backoff_ms=20) as producer:
+        broker.kill()
+        heard: list[int] = []
+        waiting = threading.Thread(target=lambda: heard.append(producer.send("new", b"v").result(30).offset))
+        waiting.start()
+        start_broker(port)
+        waiting.join(60)
+    assert heard == [0]
+
+
+def test_without_retries_the_first_failure_is_the_last(start_broker: Callable[..., Any]) -> None:
+    broker = start_broker()
+    with ottla.Producer(broker.address, retries=0, acks=1, request_timeout_ms=300) as producer:
+        producer.send("t", b"1").result(30)
+        broker.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(
+                KafkaError, match=r"did not answer Produce within 0\.3 s|did not answer produce within 0\.3 s"
+            ):
+                producer.send("t", b"2").result(30)
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+
+
+def test_a_callback_that_waits_for_its_own_producer_is_told_so(ottla_address: str, topic: str) -> None:
+    said: list[KafkaError] = []
+    with ottla.Producer(ottla_address, buffer_memory=1000, max_block_ms=600_000) as producer:
+
+        def wait(_metadata: RecordMetadata, _error: KafkaError | None) -> None:
+            for call in (
+                producer.flush,
+                lambda: [producer.send(topic, b"x" * 500, partition=1) for _ in range(3)],
+            ):
+                try:
+                    call()
+                except KafkaError as error:
+                    said.append(error)
+
+        producer.send(topic, b"v", partition=0, on_delivery=wait).result(30)
+    assert "own thread" in str(said[0])
+    assert isinstance(said[1], BufferFull)
+
+
+def test_without_acknowledgements_a_slow_broker_fills_the_buffer_and_not_the_memory(
+    start_broker: Callable[..., Any],
+) -> None:
+    broker = start_broker()
+    sent = 1
+    with ottla.Producer(
+        broker.address, acks=0, buffer_memory=2_000_000, max_block_ms=300, max_request_size=100_000
+    ) as producer:
+        producer.send("t", b"1").result(30)
+        broker.process.send_signal(signal.SIGSTOP)
+
+        def fill() -> None:
+            nonlocal sent
+            for _ in range(2000):
+                producer.send("t", b"x" * 50_000)
+                sent += 1
+
+        try:
+            with pytest.raises(BufferFull):
+                fill()
+        finally:
+            broker.process.send_signal(signal.SIGCONT)
+    # Closing waits until all is out; the broker takes a moment for it.
+    deadline_s = time.monotonic() + 30
+    while (arrived := len(read_all(broker.address, "t")[0])) < sent and time.monotonic() < deadline_s:
+        pass
+    assert arrived == sent
+
+
+def test_a_program_that_forgets_to_close_ends(ottla_address: str, topic: str) -> None:
+    program = (
+        "import ottla, sys\n"
+        "producer = ottla.Producer(sys.argv[1], linger_ms=60000)\n"
+        "producer.send(sys.argv[2], b'v', partition=0)\n"
+        "print('end')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, ottla_address, topic],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr

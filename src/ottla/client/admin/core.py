@@ -1,130 +1,82 @@
-"""Administration over the protocol: topics, partitions, configs, offsets, the cluster itself.
+"""The admin client on asyncio: all that the protocol lets an administrator do, and both ottla and Apache Kafka serve.
 
-Requests that change the cluster go to the controller; when it has moved, they go to the new one. Each call raises the
-first refusal as a `KafkaError` naming the topic or resource. The blocking face of it is `ottla.Admin`.
+Each method is a request or a few, made by the module of its subject in this room. What the cluster refuses is raised as a `KafkaError` that
+names the topic, group or resource; of several things asked for at once those that can be done are done, and if more than one is refused
+a `SeveralFailed` lists them. The blocking face of it is `ottla.Admin`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Unpack
+from typing import Final, Literal, Unpack
 
-from ottla.client.admin import groups as group_requests
-from ottla.client.admin import transactions as transaction_requests
+from ottla.client.admin import cluster as clusters
+from ottla.client.admin import configs, group_offsets, log_dirs, transactions
+from ottla.client.admin import groups as groups_of
+from ottla.client.admin import partitions as replicas
+from ottla.client.admin import topics as topics_of
+from ottla.client.admin.cluster import ClusterInfo, Downgrade, Feature, QuorumInfo
+from ottla.client.admin.configs import ConfigEntry, Resource, ResourceType
+from ottla.client.admin.group_offsets import Committed
 from ottla.client.admin.groups import GroupInfo, GroupListing
-from ottla.client.admin.partitions import (
-    Election,
-    Reassignment,
-    alter_reassignments,
-    elect_leaders,
-    fenced_brokers,
-    list_reassignments,
-    unregister_broker,
+from ottla.client.admin.log_dirs import LogDir
+from ottla.client.admin.partitions import Election, Reassignment
+from ottla.client.admin.topics import NewTopic
+from ottla.client.admin.transactions import (
+    HangingTransaction,
+    ProducerIdAndEpoch,
+    Producers,
+    TransactionInfo,
+    TransactionListing,
 )
-from ottla.client.admin.transactions import HangingTransaction, Producers, TransactionInfo, TransactionListing
-from ottla.client.cluster import Cluster, backoff_ms
-from ottla.client.connection import Body, BrokerConnection
-from ottla.client.errors import BrokerNotFound, TopicNotFound, refused
-from ottla.client.metadata import Node, TopicInfo, TopicPartition
-from ottla.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetAndTime, list_offsets
+from ottla.client.cluster import Cluster
+from ottla.client.metadata import OffsetAndMetadata, TopicInfo, TopicPartition
+from ottla.client.offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    OffsetAndTime,
+    list_offsets,
+)
 from ottla.client.settings import Client, ClientSettings, bootstrap_addresses, settings_of
-from ottla.model.errors import ErrorCode
 
 __all__ = [
     "EARLIEST",
+    "EARLIEST_LOCAL",
     "LATEST",
+    "LATEST_TIERED",
     "MAX_TIMESTAMP",
     "AsyncAdmin",
     "ClusterInfo",
+    "Committed",
     "ConfigEntry",
+    "Downgrade",
     "Election",
+    "Feature",
     "GroupInfo",
     "GroupListing",
     "HangingTransaction",
+    "IsolationLevel",
+    "LogDir",
     "NewTopic",
+    "ProducerIdAndEpoch",
     "Producers",
+    "QuorumInfo",
     "Reassignment",
     "Resource",
+    "ResourceType",
     "TransactionInfo",
     "TransactionListing",
 ]
 
-CREATE_TOPICS = 19
-DELETE_TOPICS = 20
-DELETE_RECORDS = 21
-DESCRIBE_CONFIGS = 32
-CREATE_PARTITIONS = 37
-INCREMENTAL_ALTER_CONFIGS = 44
-
-RESOURCE_TYPES: dict[str, int] = {"topic": 2, "broker": 4}
-SET, DELETE = 0, 1
-ATTEMPTS_MAX = 5
-
-#: The protocol's numbers for where a config's value comes from.
-SOURCES = {1: "topic", 2: "dynamic broker", 3: "dynamic default broker", 4: "static broker", 5: "default"}
-TYPES = {
-    1: "boolean",
-    2: "string",
-    3: "int",
-    4: "short",
-    5: "long",
-    6: "double",
-    7: "list",
-    8: "class",
-    9: "password",
-}
-
-ResourceType = Literal["topic", "broker"]
-
-
-@dataclass(frozen=True, slots=True)
-class NewTopic:
-    """A topic to create; -1 leaves a number to the broker's defaults."""
-
-    name: str
-    partitions: int = -1
-    replication_factor: int = -1
-    configs: Mapping[str, str] = field(default_factory=dict)
-    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """What a config belongs to. The broker named "" stands for the default of all brokers."""
-
-    type: ResourceType
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    name: str
-    value: str | None
-    source: str
-    read_only: bool
-    sensitive: bool
-    type: str
-    documentation: str | None
-    synonyms: tuple[tuple[str, str | None, str], ...] = ()
-
-    @property
-    def is_default(self) -> bool:
-        return self.source == "default"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
-    cluster_id: str | None
-    controller_id: int
-    nodes: tuple[Node, ...]
-    #: Registered, and away: told only if they were asked for.
-    fenced: tuple[Node, ...] = ()
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
+ISOLATION_LEVELS: Final[tuple[IsolationLevel, ...]] = ("read_uncommitted", "read_committed")
 
 
 class AsyncAdmin:
-    """Use `await start()` first and `await close()` last, or `async with`."""
+    """Administers a cluster. Use `await start()` first and `await close()` last, or `async with`."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ClientSettings]) -> None:
         settings = settings_of(Client, given)
@@ -139,37 +91,20 @@ class AsyncAdmin:
         await self.close()
 
     async def start(self) -> None:
+        """Reach the cluster, or raise `BrokerUnreachable`."""
         await self.cluster.start()
 
     async def close(self) -> None:
+        """Disconnect."""
         await self.cluster.close()
 
     # Topics
 
-    async def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
-        wanted = list(topics)
-        body: Body = {
-            "topics": [
-                {
-                    "name": topic.name,
-                    "num_partitions": -1 if topic.assignments else topic.partitions,
-                    "replication_factor": -1 if topic.assignments else topic.replication_factor,
-                    "assignments": [
-                        {"partition_index": index, "broker_ids": list(brokers)}
-                        for index, brokers in sorted(topic.assignments.items())
-                    ],
-                    "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
-                }
-                for topic in wanted
-            ],
-            "timeout": self.settings.request_timeout_ms,
-            "validate_only": validate_only,
-        }
-        response, broker = await self.ask_controller(CREATE_TOPICS, body, lambda answer: answer.topics)
-        for row in response.topics:
-            self._raise(row, f"creating topic {row.name!r}", broker, topic=str(row.name))
-        if not validate_only:
-            await self._see({topic.name for topic in wanted}, present=True)
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, TopicInfo]:
+        """Create topics, and wait until they can be used; gives them as they are, or nothing if they were only validated."""
+        return await topics_of.create_topics(self, topics, validate_only=validate_only)
 
     async def create_topic(
         self,
@@ -178,97 +113,56 @@ class AsyncAdmin:
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
         *,
+        assignments: Mapping[int, Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        topic = NewTopic(name, partitions, replication_factor, configs or {})
+        """Create a topic; -1 leaves a number to the broker's defaults, `assignments` places each partition on brokers."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {}, assignments or {})
         await self.create_topics([topic], validate_only=validate_only)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        wanted = list(names)
-        body: Body = {
-            "topics": [{"name": name, "topic_id": None} for name in wanted],
-            "topic_names": wanted,
-            "timeout": self.settings.request_timeout_ms,
-        }
-        response, broker = await self.ask_controller(DELETE_TOPICS, body, lambda answer: answer.responses)
-        for row in response.responses:
-            self._raise(row, f"deleting topic {row.name!r}", broker, topic=str(row.name))
-        await self._see(set(wanted), present=False)
+        """Delete topics and their records, and wait until they are gone."""
+        await topics_of.delete_topics(self, names)
 
-    async def create_partitions(self, topic: str, count: int, *, validate_only: bool = False) -> None:
-        """Grow a topic to `count` partitions."""
-        body: Body = {
-            "topics": [{"name": topic, "count": count, "assignments": None}],
-            "timeout": self.settings.request_timeout_ms,
-            "validate_only": validate_only,
-        }
-        response, broker = await self.ask_controller(CREATE_PARTITIONS, body, lambda answer: answer.results)
-        for row in response.results:
-            self._raise(row, f"adding partitions to {row.name!r}", broker, topic=str(row.name))
+    async def create_partitions(
+        self,
+        topic: str,
+        count: int,
+        assignments: Sequence[Sequence[int]] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Grow a topic to `count` partitions; `assignments` places each new one on brokers, the preferred leader first."""
+        await topics_of.create_partitions(self, topic, count, assignments, validate_only=validate_only)
 
     async def list_topics(self, *, internal: bool = False) -> dict[str, TopicInfo]:
-        metadata = await self.cluster.refresh(None)
-        return {
-            name: topic for name, topic in sorted(metadata.topics.items()) if internal or not topic.internal
-        }
+        """All topics by name, with their partitions and leaders."""
+        return await topics_of.list_topics(self, internal=internal)
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicInfo]:
-        wanted = list(names)
-        metadata = await self.cluster.refresh(wanted)
-        for name in wanted:
-            if name not in metadata.topics:
-                code = metadata.errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise refused(code, f"topic {name!r}", topic=name)
-                raise TopicNotFound(
-                    f"topic {name!r} does not exist",
-                    code=code,
-                    topic=name,
-                    advice="Look with `ottla topic list`",
-                )
-        return {name: metadata.topics[name] for name in wanted}
+        """Topics with their partitions, leaders and replicas."""
+        return await topics_of.describe_topics(self, names)
 
-    async def list_offsets(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTime]:
-        """For each partition the offset for a time in ms, or for `EARLIEST`, `LATEST` or `MAX_TIMESTAMP`."""
-        return await list_offsets(self.cluster, times)
+    # Records and offsets
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, int], *, isolation_level: IsolationLevel = "read_uncommitted"
+    ) -> dict[TopicPartition, OffsetAndTime]:
+        """For each partition the offset for a time in ms, or for one of `EARLIEST`, `LATEST`, `MAX_TIMESTAMP`, `EARLIEST_LOCAL`, `LATEST_TIERED`.
+
+        With `read_committed` the latest is where open transactions begin.
+        """
+        if isolation_level not in ISOLATION_LEVELS:
+            raise ValueError(
+                f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}, not {isolation_level!r}"
+            )
+        return await list_offsets(
+            self.cluster, times, isolation_level=ISOLATION_LEVELS.index(isolation_level)
+        )
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below an offset of each partition (-1: all); gives the new log starts."""
-        by_leader: dict[Node, dict[str, list[dict[str, int]]]] = {}
-        for topic in {tp.topic for tp in before}:
-            await self.cluster.topic(topic, self.settings.request_timeout_ms)
-        for tp, offset in before.items():
-            leader = self.cluster.metadata.leader(*tp)
-            if leader is None:
-                raise refused(
-                    ErrorCode.LEADER_NOT_AVAILABLE,
-                    f"deleting records of {tp}",
-                    topic=tp.topic,
-                    partition=tp.partition,
-                )
-            rows = by_leader.setdefault(leader, {}).setdefault(tp.topic, [])
-            rows.append({"partition_index": tp.partition, "offset": offset})
-        found: dict[TopicPartition, int] = {}
-        for node, topics in by_leader.items():
-            connection = await self.cluster.connection(node)
-            body: Body = {
-                "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-                "timeout": self.settings.request_timeout_ms,
-            }
-            response = await connection.request(DELETE_RECORDS, body)
-            for row in response.topics:
-                for part in row.partitions:
-                    tp = TopicPartition(str(row.name), int(part.partition_index))
-                    if part.error_code:
-                        raise refused(
-                            int(part.error_code),
-                            f"deleting records of {tp}",
-                            broker=connection.address,
-                            topic=tp.topic,
-                            partition=tp.partition,
-                        )
-                    found[tp] = int(part.low_watermark)
-        return found
+        return await topics_of.delete_records(self, before)
 
     # Configs
 
@@ -280,92 +174,62 @@ class AsyncAdmin:
         documentation: bool = False,
         synonyms: bool = False,
     ) -> dict[str, ConfigEntry]:
-        connection = await self._connection_for(resource)
-        row: Body = {
-            "resource_type": RESOURCE_TYPES[resource.type],
-            "resource_name": resource.name,
-            "configuration_keys": None if names is None else list(names),
-        }
-        body: Body = {
-            "resources": [row],
-            "include_synonyms": synonyms,
-            "include_documentation": documentation,
-        }
-        response = await connection.request(DESCRIBE_CONFIGS, body)
-        found: dict[str, ConfigEntry] = {}
-        for result in response.results:
-            topic = resource.name if resource.type == "topic" else None
-            self._raise(
-                result, f"configs of {resource.type} {resource.name!r}", connection.address, topic=topic
-            )
-            for entry in result.configs:
-                found[str(entry.name)] = ConfigEntry(
-                    str(entry.name),
-                    entry.value,
-                    SOURCES.get(int(entry.config_source), "unknown"),
-                    bool(entry.read_only),
-                    bool(entry.is_sensitive),
-                    TYPES.get(int(entry.config_type), "unknown"),
-                    entry.documentation,
-                    tuple(
-                        (str(s.name), s.value, SOURCES.get(int(s.source), "unknown")) for s in entry.synonyms
-                    ),
-                )
-        return dict(sorted(found.items()))
+        """The configs of a topic, broker or group, with where each value comes from; all of them if none is named."""
+        return await configs.describe_configs(
+            self, resource, names, documentation=documentation, synonyms=synonyms
+        )
 
     async def alter_configs(
-        self, resource: Resource, changes: Mapping[str, str | None], *, validate_only: bool = False
+        self,
+        resource: Resource,
+        changes: Mapping[str, str | None],
+        *,
+        append: Mapping[str, str] | None = None,
+        subtract: Mapping[str, str] | None = None,
+        validate_only: bool = False,
     ) -> None:
-        """Set configs, or unset those whose value is None, and leave the others."""
-        body: Body = {
-            "resources": [
-                {
-                    "resource_type": RESOURCE_TYPES[resource.type],
-                    "resource_name": resource.name,
-                    "configs": [
-                        {"name": name, "config_operation": DELETE if value is None else SET, "value": value}
-                        for name, value in changes.items()
-                    ],
-                }
-            ],
-            "validate_only": validate_only,
-        }
-        try:
-            connection = await self._connection_for(resource)
-        except BrokerNotFound:
-            if not resource.name.isdigit():
-                raise
-            # It may be away for now: the controller knows.
-            connection = await self.cluster.controller()
-        response = await connection.request(INCREMENTAL_ALTER_CONFIGS, body)
-        for row in response.responses:
-            topic = resource.name if resource.type == "topic" else None
-            self._raise(row, f"configs of {resource.type} {resource.name!r}", connection.address, topic=topic)
+        """Set configs, or unset those whose value is None, and leave the others; `append` to and `subtract` from lists."""
+        await configs.alter_configs(
+            self, resource, changes, append=append or {}, subtract=subtract or {}, validate_only=validate_only
+        )
 
-    async def _connection_for(self, resource: Resource) -> BrokerConnection:
-        """A broker's own configs are asked of that broker; everything else of the controller."""
-        if resource.type == "broker" and resource.name:
-            if resource.name.isdigit() and int(resource.name) in self.cluster.metadata.nodes:
-                return await self.cluster.connection(self.cluster.metadata.nodes[int(resource.name)])
-            known = ", ".join(str(node_id) for node_id in sorted(self.cluster.metadata.nodes))
-            raise BrokerNotFound(
-                f"there is no broker {resource.name!r} in the cluster",
-                code=ErrorCode.BROKER_NOT_AVAILABLE,
-                advice=f"The brokers are {known}",
-            )
-        return await self.cluster.controller()
+    async def list_config_resources(self, types: Collection[ResourceType] = ()) -> list[Resource]:
+        """Everything of these types (all, if none is given) that has configs, or may have."""
+        return await configs.list_config_resources(self, types)
 
     # The cluster
 
     async def describe_cluster(self, *, include_fenced: bool = False) -> ClusterInfo:
-        metadata = await self.cluster.refresh(())
-        nodes = tuple(metadata.nodes[node_id] for node_id in sorted(metadata.nodes))
-        fenced = await fenced_brokers(self) if include_fenced else ()
-        return ClusterInfo(metadata.cluster_id, metadata.controller_id, nodes, fenced)
+        """The cluster's id, brokers and controller; with the brokers that are registered and away, if wanted."""
+        return await clusters.describe_cluster(self, include_fenced=include_fenced)
 
     async def unregister_broker(self, broker_id: int) -> None:
         """Forget a broker that has stopped for good."""
-        await unregister_broker(self, broker_id)
+        await clusters.unregister_broker(self, broker_id)
+
+    async def describe_features(self) -> dict[str, Feature]:
+        """The cluster's features by name: the level in force, and those that could be."""
+        return await clusters.describe_features(self)
+
+    async def update_features(
+        self, levels: Mapping[str, int], *, downgrade: Downgrade = "no", validate_only: bool = False
+    ) -> None:
+        """Set features to levels; a lower level than now needs `downgrade`."""
+        await clusters.update_features(self, levels, downgrade=downgrade, validate_only=validate_only)
+
+    async def describe_quorum(self) -> QuorumInfo:
+        """Who writes the cluster's metadata, and how far those who read it are."""
+        return await clusters.describe_quorum(self)
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[int, dict[str, LogDir]]:
+        """By broker and path the directories of logs: what lies there, and how much room is left."""
+        return await log_dirs.describe_log_dirs(self, brokers, partitions)
+
+    async def alter_replica_log_dirs(self, broker_id: int, directories: Mapping[TopicPartition, str]) -> None:
+        """Begin to move replicas to other directories of a broker; `describe_log_dirs` tells how far that is."""
+        await log_dirs.alter_replica_log_dirs(self, broker_id, directories)
 
     # Partitions
 
@@ -373,41 +237,69 @@ class AsyncAdmin:
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, Election]:
         """Let the preferred replica lead, or (unclean) any that lives if nobody does; of all partitions if none is named."""
-        return await elect_leaders(self, partitions, unclean=unclean)
+        return await replicas.elect_leaders(self, partitions, unclean=unclean)
 
     async def alter_partition_reassignments(
         self, assignments: Mapping[TopicPartition, Sequence[int] | None]
     ) -> None:
         """Begin to move partitions to these brokers, the preferred leader first; None ends a move that is under way."""
-        await alter_reassignments(self, assignments)
+        await replicas.alter_reassignments(self, assignments)
 
     async def list_partition_reassignments(
         self, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """The moves that are under way."""
-        return await list_reassignments(self, partitions)
+        return await replicas.list_reassignments(self, partitions)
 
     # Groups
 
-    async def list_groups(self) -> list[GroupListing]:
-        """The consumer groups of all brokers."""
-        return await group_requests.list_groups(self)
+    async def list_groups(
+        self, *, states: Collection[str] = (), types: Collection[str] = ()
+    ) -> list[GroupListing]:
+        """The groups of all brokers, or those in such states ("Stable", "Empty" …) and of such types ("classic", "consumer" …)."""
+        return await groups_of.list_groups(self, states=states, types=types)
 
     async def describe_group(self, group: str) -> GroupInfo:
-        """A group's state and members."""
-        return await group_requests.describe_group(self, group)
+        """A group's state and members, of either protocol."""
+        return await groups_of.describe_group(self, group)
 
-    async def group_offsets(self, group: str) -> dict[TopicPartition, int]:
-        """All offsets that a group has committed."""
-        return await group_requests.group_offsets(self, group)
+    async def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupInfo]:
+        """The states and members of several groups."""
+        return await groups_of.describe_groups(self, groups)
 
-    async def set_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit in a group's name; one with active members refuses."""
-        await group_requests.set_group_offsets(self, group, offsets)
+    async def remove_members(
+        self, group: str, members: Iterable[str] | None = None, *, reason: str = ""
+    ) -> None:
+        """Send members away, by member id or instance id; all if none is named. Those that still run come back."""
+        await groups_of.remove_members(self, group, members, reason=reason)
 
     async def delete_groups(self, groups: Iterable[str]) -> None:
         """Delete groups without members, and their offsets."""
-        await group_requests.delete_groups(self, groups)
+        await groups_of.delete_groups(self, groups)
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """All offsets that a group has committed."""
+        return {
+            place: each.offset for place, each in (await group_offsets.group_offsets(self, group)).items()
+        }
+
+    async def list_group_offsets(self, groups: Iterable[str]) -> dict[str, Committed]:
+        """All that several groups have committed, with the metadata of each offset."""
+        return await group_offsets.list_group_offsets(self, groups)
+
+    async def group_lag(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
+        """How many offsets lie between what each group has committed and the ends of the partitions."""
+        return await group_offsets.group_lag(self, groups)
+
+    async def set_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Commit in a group's name; one with active members refuses."""
+        await group_offsets.set_group_offsets(self, group, offsets)
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group has committed for partitions of topics that it does not read now."""
+        await group_offsets.delete_group_offsets(self, group, partitions)
 
     # Transactions
 
@@ -420,66 +312,32 @@ class AsyncAdmin:
         pattern: str | None = None,
     ) -> list[TransactionListing]:
         """The transactional ids of all brokers, or those that pass all filters given; `pattern` must match the whole id."""
-        return await transaction_requests.list_transactions(
+        return await transactions.list_transactions(
             self, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms, pattern=pattern
         )
 
     async def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionInfo]:
         """What transactional ids are at, and the partitions of their transactions."""
-        return await transaction_requests.describe_transactions(self, transactional_ids)
+        return await transactions.describe_transactions(self, transactional_ids)
 
     async def abort_transaction(self, transactional_id: str) -> TransactionInfo:
         """Abort what a transactional id has going on; its producer is fenced. Gives what it was before."""
-        return await transaction_requests.abort_transaction(self, transactional_id)
+        return await transactions.abort_transaction(self, transactional_id)
+
+    async def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, ProducerIdAndEpoch]:
+        """Shut out the producers of transactional ids, and abort what they have going on. Ids that nobody used are made by it."""
+        return await transactions.fence_producers(self, transactional_ids)
 
     async def describe_producers(self, partitions: Iterable[TopicPartition]) -> Producers:
         """The idempotent and transactional producers that partitions remember."""
-        return await transaction_requests.describe_producers(self, partitions)
+        return await transactions.describe_producers(self, partitions)
 
     async def find_hanging_transactions(
         self, partitions: Iterable[TopicPartition], older_than_ms: int | None = None
     ) -> list[HangingTransaction]:
         """What is open in these partitions, and known to no coordinator; only if nothing was written to it for so long."""
-        return await transaction_requests.find_hanging(self, partitions, older_than_ms)
+        return await transactions.find_hanging(self, partitions, older_than_ms)
 
     async def abort_hanging_transaction(self, hanging: HangingTransaction) -> None:
         """End in its partition what was found to hang."""
-        await transaction_requests.abort_hanging(self, hanging)
-
-    async def ask_controller(self, api_key: int, body: Body, rows: Any) -> tuple[Any, str]:
-        """Ask the controller; when it is not the controller any more, learn the new one and ask again."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            connection = await self.cluster.controller()
-            response = await connection.request(
-                api_key, body, timeout_ms=2 * self.settings.request_timeout_ms
-            )
-            moved = any(row.error_code == ErrorCode.NOT_CONTROLLER for row in rows(response))
-            if not moved or attempt == ATTEMPTS_MAX:
-                break
-            await asyncio.sleep(backoff_ms(self.settings, attempt) / 1000)
-            await self.cluster.refresh(())
-        return response, connection.address
-
-    async def _see(self, names: set[str], *, present: bool) -> None:
-        """Wait until the brokers tell of the change, so that what comes next finds it."""
-        deadline = asyncio.get_running_loop().time() + self.settings.request_timeout_ms / 1000
-        attempt = 0
-        while asyncio.get_running_loop().time() < deadline:
-            metadata = await self.cluster.refresh(names)
-            ready = {
-                name
-                for name in names
-                if (
-                    name in metadata.topics
-                    and all(p.leader >= 0 for p in metadata.topics[name].partitions.values())
-                )
-                == present
-            }
-            if ready == names:
-                return
-            attempt += 1
-            await asyncio.sleep(backoff_ms(self.settings, attempt) / 2000)
-
-    def _raise(self, row: Any, what: str, broker: str, *, topic: str | None = None) -> None:
-        if row.error_code:
-            raise refused(int(row.error_code), what, message=row.error_message, broker=broker, topic=topic)
+        await transactions.abort_hanging(self, hanging)

@@ -1,34 +1,32 @@
-"""Consumer groups from outside: which there are, who is in them, how far they have read, setting that back, deleting them.
+"""Groups from outside: which there are, who is in them, sending members away, deleting them.
 
-The requests behind the methods of the same names in `client/admin/core.py`. A group's requests go to its coordinator.
+The requests behind the methods of the same names in `client/admin/core.py`. A group's requests go to its coordinator; how far groups have
+read is in `group_offsets.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from struct import error as struct_error
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
+from ottla.client.admin.asking import raise_all
 from ottla.client.connection import Body
 from ottla.client.coordinators import ask_coordinator, ask_every_broker, find_coordinator
-from ottla.client.errors import refused
-from ottla.client.metadata import TopicPartition
+from ottla.client.errors import KafkaError, refused
+from ottla.client.metadata import TopicPartition, known_code
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
 
-OFFSET_COMMIT = 8
-OFFSET_FETCH = 9
+LEAVE_GROUP = 13
 DESCRIBE_GROUPS = 15
 LIST_GROUPS = 16
 DELETE_GROUPS = 42
 CONSUMER_GROUP_DESCRIBE = 69
-
-#: The last versions that name topics instead of their ids.
-_COMMIT_VERSION, _FETCH_VERSION = 9, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +35,9 @@ class GroupListing:
     state: str
     type: str
     protocol_type: str
+
+    def __str__(self) -> str:
+        return f"{self.group}: {self.state or 'state not told'}, {self.type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +48,37 @@ class GroupMember:
     host: str
     partitions: tuple[TopicPartition, ...]
 
+    def __str__(self) -> str:
+        name = f"{self.instance_id} ({self.member_id})" if self.instance_id else self.member_id
+        return f"{name} at {self.host}: {', '.join(map(str, self.partitions)) or 'nothing'}"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
     group: str
     state: str
+    #: How partitions are shared out: the assignor's name.
     protocol: str
     coordinator: str
     members: tuple[GroupMember, ...]
+    #: "classic", or "consumer" for those of KIP-848.
+    type: str = "classic"
+
+    def __str__(self) -> str:
+        how = f", {self.protocol}" if self.protocol else ""
+        head = f"group {self.group}: {self.state}, {self.type}{how}, {len(self.members)} member(s), coordinator {self.coordinator}"
+        return "\n".join([head, *(f"  {member}" for member in self.members)])
 
 
-async def list_groups(admin: AsyncAdmin) -> list[GroupListing]:
+async def list_groups(
+    admin: AsyncAdmin, *, states: Collection[str] = (), types: Collection[str] = ()
+) -> list[GroupListing]:
     found: dict[str, GroupListing] = {}
-    body: Body = {"states_filter": [], "types_filter": []}
-    for answer in (await ask_every_broker(admin.cluster, LIST_GROUPS, body, "listing groups")).values():
+    body: Body = {"states_filter": list(states), "types_filter": list(types)}
+    # A broker that is too old for a filter would list everything.
+    needed = 5 if types else 4 if states else 0
+    answers = await ask_every_broker(admin.cluster, LIST_GROUPS, body, "listing groups", version_min=needed)
+    for answer in answers.values():
         for row in answer.groups:
             found[row.group_id] = GroupListing(
                 str(row.group_id),
@@ -71,8 +89,20 @@ async def list_groups(admin: AsyncAdmin) -> list[GroupListing]:
     return [found[name] for name in sorted(found)]
 
 
+async def describe_groups(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str, GroupInfo]:
+    found: dict[str, GroupInfo] = {}
+    errors: dict[str, KafkaError] = {}
+    for group in groups:
+        try:
+            found[group] = await describe_group(admin, group)
+        except KafkaError as error:
+            errors[group] = error
+    raise_all(errors, len(found) + len(errors), "describing groups")
+    return found
+
+
 async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
-    answer, broker = await _ask(
+    answer, broker = await ask_group(
         admin, group, DESCRIBE_GROUPS, {"groups": [group]}, lambda answer: [answer.groups[0]]
     )
     row = answer.groups[0]
@@ -98,7 +128,7 @@ async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo |
     """A group of KIP-848; None if it is not there, or the broker does not know of such."""
     if not (await find_coordinator(admin.cluster, "group", group))[1].serves(CONSUMER_GROUP_DESCRIBE):
         return None
-    answer, broker = await _ask(
+    answer, broker = await ask_group(
         admin, group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, lambda answer: [answer.groups[0]]
     )
     row = answer.groups[0]
@@ -117,68 +147,55 @@ async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo |
         )
         for each in row.members
     )  # fmt: skip
-    return GroupInfo(group, row.group_state, row.assignor_name, broker, members)
+    return GroupInfo(group, row.group_state, row.assignor_name, broker, members, "consumer")
 
 
-async def group_offsets(admin: AsyncAdmin, group: str) -> dict[TopicPartition, int]:
-    """All that the group has committed."""
-    body: Body = {
-        "group_id": group, "topics": None, "require_stable": False,
-        "groups": [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": None}],
-    }  # fmt: skip
-
-    def row_of(answer: Any) -> Any:
-        return answer.groups[0] if hasattr(answer, "groups") else answer
-
-    answer, broker = await _ask(
-        admin, group, OFFSET_FETCH, body, lambda answer: [row_of(answer)], _FETCH_VERSION
-    )
-    row = row_of(answer)
-    if row.error_code:
-        raise refused(int(row.error_code), f"offsets of group {group!r}", broker=broker)
-    return {
-        TopicPartition(str(topic.name), int(each.partition_index)): int(each.committed_offset)
-        for topic in row.topics
-        for each in topic.partitions
-        if each.committed_offset >= 0
+async def remove_members(
+    admin: AsyncAdmin, group: str, members: Iterable[str] | None, *, reason: str
+) -> None:
+    """Send members away, by their ids or instances; they come back if they still run."""
+    known = (await describe_group(admin, group)).members
+    names = {each.member_id: each for each in known} | {
+        each.instance_id: each for each in known if each.instance_id
     }
-
-
-async def set_group_offsets(admin: AsyncAdmin, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit in the group's name; a group with members refuses."""
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for place, offset in offsets.items():
-        topics.setdefault(place.topic, []).append(
-            {
-                "partition_index": place.partition, "committed_offset": offset, "committed_leader_epoch": -1,
-                "committed_metadata": "",
-            }
-        )  # fmt: skip
-    body: Body = {
-        "group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
-        "retention_time": -1, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
-    }  # fmt: skip
-    answer, broker = await _ask(
-        admin, group, OFFSET_COMMIT, body,
-        lambda answer: [each for topic in answer.topics for each in topic.partitions], _COMMIT_VERSION,
-    )  # fmt: skip
-    for topic in answer.topics:
-        for each in topic.partitions:
-            if each.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                raise refused(
-                    ErrorCode.NON_EMPTY_GROUP, f"setting offsets of group {group!r}",
-                    message="it has active members, which would not notice; stop them first", broker=broker,
-                )  # fmt: skip
-            if each.error_code:
-                raise refused(
-                    int(each.error_code), f"setting the offset of {topic.name}-{each.partition_index}",
-                    broker=broker, topic=str(topic.name), partition=int(each.partition_index),
-                )  # fmt: skip
+    leaving: dict[str, GroupMember] = {}
+    errors: dict[str, KafkaError] = {}
+    for name in [each.member_id for each in known] if members is None else members:
+        if name in names:
+            leaving[name] = names[name]
+        else:
+            errors[name] = refused(
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"removing {name!r} from group {group!r}",
+                message="there is no such member",
+            )
+    if leaving:
+        body: Body = {
+            "group_id": group,
+            "members": [
+                {
+                    "member_id": "" if each.instance_id else each.member_id, "group_instance_id": each.instance_id,
+                    "reason": reason or None,
+                }
+                for each in leaving.values()
+            ],
+        }  # fmt: skip
+        answer, broker = await ask_group(admin, group, LEAVE_GROUP, body, lambda answer: [answer])
+        if answer.error_code:
+            raise refused(int(answer.error_code), f"removing members of group {group!r}", broker=broker)
+        for name, row in zip(leaving, getattr(answer, "members", ()), strict=False):
+            if row.error_code:
+                errors[name] = refused(
+                    int(row.error_code), f"removing {name!r} from group {group!r}", broker=broker
+                )
+    raise_all(errors, len(leaving) + len(errors), f"removing members of group {group!r}")
 
 
 async def delete_groups(admin: AsyncAdmin, groups: Iterable[str]) -> None:
-    for group in groups:
-        answer, broker = await _ask(
+    errors: dict[str, KafkaError] = {}
+    asked = list(groups)
+    for group in asked:
+        answer, broker = await ask_group(
             admin, group, DELETE_GROUPS, {"groups_names": [group]}, lambda answer: answer.results
         )
         code = int(answer.results[0].error_code)
@@ -186,11 +203,12 @@ async def delete_groups(admin: AsyncAdmin, groups: Iterable[str]) -> None:
             message = {
                 ErrorCode.NON_EMPTY_GROUP: "it has active members; stop them first",
                 ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
-            }.get(ErrorCode(code))
-            raise refused(code, f"deleting group {group!r}", message=message, broker=broker)
+            }.get(known_code(code))
+            errors[group] = refused(code, f"deleting group {group!r}", message=message, broker=broker)
+    raise_all(errors, len(asked), "deleting groups")
 
 
-async def _ask(
+async def ask_group(
     admin: AsyncAdmin,
     group: str,
     api_key: int,
@@ -198,6 +216,7 @@ async def _ask(
     rows: Callable[[Any], Iterable[Any]],
     version_max: int | None = None,
 ) -> tuple[Any, str]:
+    """The answer of a group's coordinator, and its address."""
     answer, node = await ask_coordinator(
         admin.cluster, "group", group, api_key, body, rows, version_max=version_max
     )

@@ -1,7 +1,7 @@
-"""Where partitions are and who leads them: elections, reassignments, brokers that leave for good.
+"""Where partitions are and who leads them: elections and reassignments.
 
-The requests behind the methods of the same names in `client/admin/core.py`; all of them are the controller's to answer. Unlike topics,
-partitions are asked for by the thousand: an election answers each of them for itself, and a reassignment raises the first refusal.
+The requests behind the methods of the same names in `client/admin/core.py`; all of them are the controller's to answer. An election answers
+each partition for itself, since that nothing was to be done is no failure.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ottla.client.admin.asking import ask_controller, by_topic, raise_all
 from ottla.client.connection import Body
-from ottla.client.errors import BrokerNotFound, UnsupportedVersion, refused
-from ottla.client.metadata import Node, TopicPartition, known_code
+from ottla.client.errors import refused
+from ottla.client.metadata import TopicPartition, known_code
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 ELECT_LEADERS = 43
 ALTER_PARTITION_REASSIGNMENTS = 45
 LIST_PARTITION_REASSIGNMENTS = 46
-DESCRIBE_CLUSTER = 60
-UNREGISTER_BROKER = 64
 
 PREFERRED, UNCLEAN = 0, 1
 
@@ -33,6 +32,9 @@ class Election:
 
     code: ErrorCode
     message: str | None
+
+    def __str__(self) -> str:
+        return self.message or self.code.name.lower().replace("_", " ")
 
     @property
     def failed(self) -> bool:
@@ -47,6 +49,9 @@ class Reassignment:
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return f"on {_list(self.replicas)}, adding {_list(self.adding)}, removing {_list(self.removing)}"
+
     @property
     def target(self) -> tuple[int, ...]:
         """Where it will be."""
@@ -56,7 +61,7 @@ class Reassignment:
 async def elect_leaders(
     admin: AsyncAdmin, partitions: Iterable[TopicPartition] | None, *, unclean: bool
 ) -> dict[TopicPartition, Election]:
-    topics = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+    topics = None if partitions is None else by_topic(dict.fromkeys(partitions))
     body: Body = {
         "election_type": UNCLEAN if unclean else PREFERRED,
         "topic_partitions": None
@@ -64,7 +69,7 @@ async def elect_leaders(
         else [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()],
         "timeout": admin.settings.request_timeout_ms,
     }
-    answer, broker = await admin.ask_controller(ELECT_LEADERS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(admin, ELECT_LEADERS, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(int(answer.error_code), "electing leaders", broker=broker)
     return {
@@ -79,7 +84,7 @@ async def elect_leaders(
 async def alter_reassignments(
     admin: AsyncAdmin, assignments: Mapping[TopicPartition, Sequence[int] | None]
 ) -> None:
-    topics = _by_topic(assignments)
+    topics = by_topic(assignments)
     body: Body = {
         "timeout": admin.settings.request_timeout_ms,
         "topics": [
@@ -93,32 +98,34 @@ async def alter_reassignments(
             for name, rows in topics.items()
         ],
     }
-    answer, broker = await admin.ask_controller(ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(admin, ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(
             int(answer.error_code), "reassigning partitions", message=answer.error_message, broker=broker
         )
-    for topic in answer.responses:
-        for row in topic.partitions:
-            if row.error_code:
-                raise refused(
-                    int(row.error_code), f"reassigning {topic.name}-{row.partition_index}",
-                    message=row.error_message, broker=broker, topic=str(topic.name),
-                    partition=int(row.partition_index),
-                )  # fmt: skip
+    errors = {
+        f"{topic.name}-{row.partition_index}": refused(
+            int(row.error_code), f"reassigning {topic.name}-{row.partition_index}",
+            message=row.error_message, broker=broker, topic=str(topic.name), partition=int(row.partition_index),
+        )
+        for topic in answer.responses
+        for row in topic.partitions
+        if row.error_code
+    }  # fmt: skip
+    raise_all(errors, len(assignments), "reassigning partitions")
 
 
 async def list_reassignments(
     admin: AsyncAdmin, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, Reassignment]:
-    topics = None if partitions is None else _by_topic(dict.fromkeys(partitions))
+    topics = None if partitions is None else by_topic(dict.fromkeys(partitions))
     body: Body = {
         "timeout": admin.settings.request_timeout_ms,
         "topics": None
         if topics is None
         else [{"name": name, "partition_indexes": list(rows)} for name, rows in topics.items()],
     }
-    answer, broker = await admin.ask_controller(LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(admin, LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(
             int(answer.error_code), "listing reassignments", message=answer.error_message, broker=broker
@@ -132,47 +139,9 @@ async def list_reassignments(
     }
 
 
-async def unregister_broker(admin: AsyncAdmin, broker_id: int) -> None:
-    body: Body = {"broker_id": broker_id}
-    answer, broker = await admin.ask_controller(UNREGISTER_BROKER, body, lambda answer: [answer])
-    if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
-        raise BrokerNotFound(
-            f"there is no broker {broker_id} in the cluster", code=ErrorCode.BROKER_ID_NOT_REGISTERED
-        )
-    if answer.error_code:
-        raise refused(
-            int(answer.error_code), f"unregistering broker {broker_id}",
-            message=answer.error_message, broker=broker,
-        )  # fmt: skip
-
-
-async def fenced_brokers(admin: AsyncAdmin) -> tuple[Node, ...]:
-    """The brokers that are registered and away; none of a cluster that cannot tell."""
-    connection = await admin.cluster.any_connection()
-    try:
-        if connection.version_for(DESCRIBE_CLUSTER) < 2:
-            return ()
-    except UnsupportedVersion:
-        return ()
-    answer = await connection.request(DESCRIBE_CLUSTER, {"include_fenced_brokers": True})
-    if answer.error_code:
-        raise refused(
-            int(answer.error_code), "describing the cluster",
-            message=answer.error_message, broker=connection.address,
-        )  # fmt: skip
-    return tuple(
-        Node(int(row.broker_id), str(row.host), int(row.port), row.rack)
-        for row in sorted(answer.brokers, key=lambda row: int(row.broker_id))
-        if row.is_fenced
-    )
-
-
-def _by_topic(partitions: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
-    topics: dict[str, dict[int, Any]] = {}
-    for (topic, number), value in sorted(partitions.items(), key=lambda item: item[0]):
-        topics.setdefault(topic, {})[number] = value
-    return topics
-
-
 def _ids(nodes: Iterable[Any]) -> tuple[int, ...]:
     return tuple(int(node) for node in nodes)
+
+
+def _list(nodes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, nodes)) or "none"

@@ -10,17 +10,16 @@ what has just ended between the first two is not taken for it.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.client.cluster import backoff_ms
-from ottla.client.connection import Body, BrokerConnection
+from ottla.client.admin.asking import ask_leaders, raise_all
+from ottla.client.connection import Body
 from ottla.client.coordinators import MOVED, ask_coordinator, ask_every_broker
-from ottla.client.errors import KafkaError, TopicNotFound, refused
-from ottla.client.metadata import Node, TopicPartition
+from ottla.client.errors import KafkaError, refused
+from ottla.client.metadata import TopicPartition
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ STATES: Final = (
     "Empty", ONGOING, *ENDING, "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead",
 )  # fmt: skip
 
-ATTEMPTS_MAX = 8
 #: The time-out of whoever fences a producer; it begins no transaction.
 _FENCING_TIMEOUT_MS: Final = 60_000
 
@@ -52,6 +50,9 @@ class TransactionListing:
     producer_id: int
     #: The id of the broker.
     coordinator: int
+
+    def __str__(self) -> str:
+        return f"{self.transactional_id}: {self.state}, producer {self.producer_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,20 @@ class TransactionInfo:
     started_ms: int | None
     partitions: tuple[TopicPartition, ...]
     coordinator: int
+
+    def __str__(self) -> str:
+        where = ", ".join(map(str, self.partitions))
+        return (
+            f"{self.transactional_id}: {self.state}, producer {self.producer_id} epoch {self.producer_epoch}"
+            + (f", in {where}" if where else "")
+        )
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """What a transactional id has now: whoever comes with less is fenced."""
+
+    producer_id: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +193,30 @@ async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> Transac
     return before
 
 
+async def fence_producers(
+    admin: AsyncAdmin, transactional_ids: Iterable[str]
+) -> dict[str, ProducerIdAndEpoch]:
+    found: dict[str, ProducerIdAndEpoch] = {}
+    errors: dict[str, KafkaError] = {}
+    for name in transactional_ids:
+        body: Body = {
+            "transactional_id": name, "producer_id": -1, "producer_epoch": -1, "enable2_pc": False,
+            "transaction_timeout": _FENCING_TIMEOUT_MS, "keep_prepared_txn": False,
+        }  # fmt: skip
+        answer, node = await ask_coordinator(
+            admin.cluster, "transactional id", name, INIT_PRODUCER_ID, body, lambda answer: [answer],
+            passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
+        )  # fmt: skip
+        if answer.error_code:
+            errors[name] = refused(
+                int(answer.error_code), f"fencing the producer of {name!r}", broker=node.address
+            )
+        else:
+            found[name] = ProducerIdAndEpoch(int(answer.producer_id), int(answer.producer_epoch))
+    raise_all(errors, len(found) + len(errors), "fencing producers")
+    return found
+
+
 # --- what is open in partitions -----------------------------------------------------------------------------------
 
 
@@ -193,7 +232,7 @@ async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartit
     def rows(answer: Any) -> Iterable[tuple[str, Any]]:
         return ((str(topic.name), row) for topic in answer.topics for row in topic.partitions)
 
-    found = await _ask_leaders(admin, set(partitions), DESCRIBE_PRODUCERS, body, rows, "producers of")
+    found = await ask_leaders(admin, set(partitions), DESCRIBE_PRODUCERS, body, rows, "producers of")
     return {
         place: [
             ProducerState(
@@ -276,56 +315,6 @@ async def abort_hanging(admin: AsyncAdmin, hanging: HangingTransaction) -> None:
             (str(topic.name), row) for each in answer.markers for topic in each.topics for row in topic.partitions
         )  # fmt: skip
 
-    await _ask_leaders(
+    await ask_leaders(
         admin, {place}, WRITE_TXN_MARKERS, lambda _: {"markers": [marker]}, rows, "writing a marker into"
     )
-
-
-async def _ask_leaders(
-    admin: AsyncAdmin,
-    places: Collection[TopicPartition],
-    api_key: int,
-    body: Callable[[Collection[TopicPartition]], Body],
-    rows: Callable[[Any], Iterable[tuple[str, Any]]],
-    what: str,
-) -> Mapping[TopicPartition, Any]:
-    """Ask each partition's leader, again where it has moved; `rows` gives an answer's rows with their topics."""
-    cluster = admin.cluster
-    found: dict[TopicPartition, Any] = {}
-    left = set(places)
-    await cluster.refresh({place.topic for place in left})
-    for attempt in range(1, ATTEMPTS_MAX + 1):
-        errors: list[KafkaError] = []
-        by_leader: dict[Node, list[TopicPartition]] = {}
-        for place in sorted(left):
-            if cluster.metadata.partition(*place) is None:
-                raise TopicNotFound(
-                    f"there is no partition {place.partition} of topic {place.topic!r}", topic=place.topic,
-                    partition=place.partition, advice="Look with `ottla topic list`",
-                )  # fmt: skip
-            leader = cluster.metadata.leader(*place)
-            if leader is None:
-                errors.append(_refused(ErrorCode.LEADER_NOT_AVAILABLE, what, place))
-            else:
-                by_leader.setdefault(leader, []).append(place)
-        for node, asked in by_leader.items():
-            connection: BrokerConnection = await cluster.connection(node)
-            for topic, row in rows(await connection.request(api_key, body(asked))):
-                place = TopicPartition(topic, int(row.partition_index))
-                if row.error_code:
-                    errors.append(_refused(int(row.error_code), what, place, connection.address))
-                else:
-                    found[place] = row
-        left -= found.keys()
-        if not left:
-            return found
-        final = next((error for error in errors if not error.retriable), None)
-        if final is not None or attempt == ATTEMPTS_MAX:
-            raise final or errors[0]
-        await asyncio.sleep(backoff_ms(admin.settings, attempt) / 1000)
-        await cluster.refresh({place.topic for place in left})
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _refused(code: int, what: str, place: TopicPartition, broker: str | None = None) -> KafkaError:
-    return refused(code, f"{what} {place}", broker=broker, topic=place.topic, partition=place.partition)

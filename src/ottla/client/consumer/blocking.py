@@ -18,7 +18,8 @@ from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.consumer.plans import Plan, perform
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit
 from ottla.client.consumer.settings import ConsumerSettings
-from ottla.client.consumer.subscription import Callback, subscription_of
+from ottla.client.consumer.subscription import Callback as OnPartitions
+from ottla.client.consumer.subscription import subscription_of
 from ottla.client.errors import ClientClosed
 from ottla.client.loop_thread import Blocking
 from ottla.client.metadata import GroupMetadata, TopicPartition
@@ -41,9 +42,9 @@ class Consumer(Blocking):
         self,
         topics: str | Iterable[str] = (),
         pattern: str | None = None,
-        on_assigned: Callback | None = None,
-        on_revoked: Callback | None = None,
-        on_lost: Callback | None = None,
+        on_assigned: OnPartitions | None = None,
+        on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
     ) -> None:
         """Read these topics, or those whose whole name matches the pattern, together with the others of the group.
 
@@ -68,20 +69,25 @@ class Consumer(Blocking):
         self._perform(self._core.assigning(TopicPartition(*tp) for tp in partitions))
 
     def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
         return self._core.assignment()
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
-        return self._thread.run(self._core.partitions(topic))
+        """The partitions of a topic."""
+        return self._thread.run(self._core.partitions_for(topic))
 
     # Positions
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """Go on at that offset of the partition."""
         self._core.seek(TopicPartition(*partition), offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the beginning of these partitions, or of all that are assigned."""
         self._thread.run(self._core.seek_to_beginning(partitions))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the end of these partitions, or of all that are assigned."""
         self._thread.run(self._core.seek_to_end(partitions))
 
     def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -89,12 +95,15 @@ class Consumer(Blocking):
         self._thread.run(self._core.seek_to_time(timestamp_ms, partitions))
 
     def pause(self, *partitions: TopicPartition) -> None:
+        """Give no records of these partitions until `resume`; the consumer keeps them."""
         self._core.pause(*partitions)
 
     def resume(self, *partitions: TopicPartition) -> None:
+        """Give records of these partitions again."""
         self._core.resume(*partitions)
 
     def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
         return self._core.paused()
 
     def position(self, partition: TopicPartition | tuple[str, int]) -> int:
@@ -102,6 +111,7 @@ class Consumer(Blocking):
         return self._thread.run(self._core.position(TopicPartition(*partition)))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each partition begins."""
         return self._thread.run(self._core.beginning_offsets(partitions))
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -109,6 +119,7 @@ class Consumer(Blocking):
         return self._thread.run(self._core.end_offsets(partitions))
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """For each partition the offset of its first record at or after that time, or None."""
         return self._thread.run(self._core.offsets_for_times(times))
 
     def lag(self, partitions: Iterable[TopicPartition | tuple[str, int]] = ()) -> dict[TopicPartition, int]:

@@ -18,16 +18,18 @@ from ottla.client.consumer.commits import OUT_ADVICE, GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.consumer.fetcher import Fetcher, fetch_buffer
 from ottla.client.consumer.group import Group
+from ottla.client.consumer.interceptors import Interceptors
 from ottla.client.consumer.metrics import ConsumerMetrics, consumer_metrics
-from ottla.client.consumer.plans import Callback, Plan, perform_async
+from ottla.client.consumer.plans import Callback, Plan, StoreCall, perform_async
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit, Progress
+from ottla.client.consumer.queries import OffsetQueries
 from ottla.client.consumer.settings import ConsumerSettings, Consuming
 from ottla.client.consumer.subscription import Callback as OnPartitions
 from ottla.client.consumer.subscription import Subscription, subscription_of
 from ottla.client.coordinators import Coordinator
-from ottla.client.errors import ClientClosed, CommitFailed, KafkaError, TopicNotFound, WakeupError
+from ottla.client.errors import ClientClosed, CommitFailed, KafkaError, WakeupError
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
-from ottla.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from ottla.client.offsets import EARLIEST, LATEST, list_offsets
 from ottla.client.settings import bootstrap_addresses, settings_of
 
 METADATA_TIMEOUT_MS = 30_000
@@ -43,7 +45,7 @@ def now_ms() -> float:
     return time.monotonic() * 1000
 
 
-class AsyncConsumer:
+class AsyncConsumer(OffsetQueries):
     """Use `await start()` first and `await close()` last, or `async with`."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ConsumerSettings]) -> None:
@@ -56,9 +58,12 @@ class AsyncConsumer:
         self._group_id = settings.group_id or DEFAULT_GROUP
         self._coordinator = Coordinator(self.cluster, "group", self._group_id)
         self._offsets = GroupOffsets(self.cluster, self._coordinator, self._group_id, self._committer)
-        self.progress = Progress(self.buffer, settings, self._group_id)
+        self._interceptors = Interceptors(settings.interceptors)
+        self.progress = Progress(self.buffer, settings, self._group_id, self._interceptors.on_commit)
         self.progress.notify = self.notify
         self._is_woken = False
+        #: From the call of close on nobody polls; callbacks of its last rebalance still commit.
+        self._is_closing = False
         self._is_closed = False
 
     async def __aenter__(self) -> AsyncConsumer:
@@ -69,6 +74,7 @@ class AsyncConsumer:
         await perform_async(self.closing(commits=kind is None))
 
     async def start(self) -> None:
+        """Reach the cluster, or raise `BrokerUnreachable`."""
         await self.cluster.start()
         self.fetcher.start()
 
@@ -78,15 +84,20 @@ class AsyncConsumer:
 
     def closing(self, timeout: float | None = None, *, commits: bool = True) -> Plan[None]:
         """The plan of `close`. After an exception nothing is committed: what was handed out last may not have been worked on."""
-        if self._is_closed:
+        if self._is_closing:
             return
-        self._is_closed = True
+        self._is_closing = True
+        self.notify()
         if not commits:
             self.progress.stop()
         try:
             yield from self._unsubscribing(timeout)
         finally:
+            self._is_closed = True
             yield self._shut()
+            self._interceptors.close()
+            if self.settings.offset_store is not None:
+                yield StoreCall(self.settings.offset_store.close)
 
     async def _shut(self) -> None:
         await self.progress.finish(0)
@@ -97,14 +108,10 @@ class AsyncConsumer:
 
     # What to read
 
-    async def partitions(self, topic: str) -> list[TopicPartition]:
-        known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
-        return [TopicPartition(topic, index) for index in known.partitions]
-
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+    async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Read these partitions from now on. They start at what the group has committed (if there is a group_id) or the store has,
         else by `auto_offset_reset`, unless a seek follows."""
-        await perform_async(self.assigning(partitions))
+        await perform_async(self.assigning(TopicPartition(*tp) for tp in partitions))
 
     def assigning(self, partitions: Iterable[TopicPartition]) -> Plan[None]:
         if self.group is not None:
@@ -112,7 +119,7 @@ class AsyncConsumer:
                 "this consumer has subscribed, so its group assigns", advice="Call unsubscribe() first"
             )
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        yield self._check_partitions(wanted)
+        yield self.check_partitions(wanted)
         new = [tp for tp in wanted if tp not in self.buffer.partitions]
         starts: Mapping[TopicPartition, int] = {}
         if self.settings.offset_store is not None:
@@ -122,17 +129,6 @@ class AsyncConsumer:
         self._begin_partitions(wanted, starts)
         if self.settings.group_id is not None or self.settings.offset_store is not None:
             self.progress.begin(now_ms())
-
-    async def _check_partitions(self, wanted: Iterable[TopicPartition]) -> None:
-        for tp in wanted:
-            known = await self.cluster.topic(tp.topic, METADATA_TIMEOUT_MS)
-            if tp.partition not in known.partitions:
-                raise TopicNotFound(
-                    f"topic {tp.topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    advice="Look with `ottla topic describe`",
-                )
 
     def _begin_partitions(
         self, wanted: Iterable[TopicPartition], starts: Mapping[TopicPartition, int]
@@ -183,11 +179,10 @@ class AsyncConsumer:
 
     def _unsubscribing(self, timeout: float | None) -> Plan[None]:
         group = self.group
-        timeout_ms = self.settings.request_timeout_ms if timeout is None else timeout * 1000
-        deadline_ms = now_ms() + timeout_ms
+        deadline_ms = now_ms() + (self.settings.request_timeout_ms if timeout is None else timeout * 1000)
         try:
             if self.buffer.partitions:
-                yield from self.progress.commit_last(self._offsets, timeout_ms)
+                yield from self.progress.commit_last(self._offsets, deadline_ms - now_ms())
                 callback = None if group is None else group.subscription.callback("revoke")
                 owned = sorted(self.buffer.partitions)
                 if callback is not None:
@@ -207,6 +202,7 @@ class AsyncConsumer:
         return self.group.subscription.matching(self.cluster.metadata)
 
     def assignment(self) -> list[TopicPartition]:
+        """The partitions that this consumer reads now."""
         return list(self.buffer.partitions)
 
     def group_metadata(self) -> GroupMetadata:
@@ -226,8 +222,9 @@ class AsyncConsumer:
 
     # Positions
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        self._place(TopicPartition(*tp), offset)
+    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
+        """Go on at that offset of the partition."""
+        self._place(TopicPartition(*partition), offset)
         self.fetcher.pump_soon()
 
     def _place(self, tp: TopicPartition, offset: int) -> None:
@@ -236,9 +233,11 @@ class AsyncConsumer:
         self.buffer.place(tp, offset=offset)
 
     async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the beginning of these partitions, or of all that are assigned."""
         await self._seek_to(partitions, EARLIEST)
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go on at the end of these partitions, or of all that are assigned."""
         await self._seek_to(partitions, LATEST)
 
     async def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -258,17 +257,21 @@ class AsyncConsumer:
         self.fetcher.pump_soon()
 
     def pause(self, *partitions: TopicPartition) -> None:
+        """Give no records of these partitions until `resume`; the consumer keeps them."""
         self.buffer.pause(partitions, True)
 
     def resume(self, *partitions: TopicPartition) -> None:
+        """Give records of these partitions again."""
         self.buffer.pause(partitions, False)
         self.fetcher.pump_soon()
 
     def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
         return [tp for tp, partition in self.buffer.partitions.items() if partition.paused]
 
-    async def position(self, tp: TopicPartition) -> int:
+    async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
         """The offset of the next record, waiting until the start is known."""
+        tp = TopicPartition(*partition)
         self.fetcher.pump_soon()
         while True:
             # Cleared before the look: whatever arrives behind it ends the wait.
@@ -281,30 +284,9 @@ class AsyncConsumer:
                 raise state.error
             await self._hear_arrival(self.settings.request_timeout_ms)
 
-    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {
-            tp: row.offset
-            for tp, row in (await list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST))).items()
-        }
-
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where each partition ends for this consumer: with read_committed, before its first open transaction."""
-        committed = self.settings.isolation_level == "read_committed"
-        found = await list_offsets(
-            self.cluster,
-            dict.fromkeys(partitions, LATEST),
-            isolation_level=READ_COMMITTED if committed else READ_UNCOMMITTED,
-        )
-        return {tp: row.offset for tp, row in found.items()}
-
-    async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int | None]:
-        """For each partition the offset of its first record at or after that time, or None."""
-        found = await list_offsets(self.cluster, times)
-        return {tp: row.offset if row.offset >= 0 else None for tp, row in found.items()}
-
-    async def lag(self, partitions: Iterable[TopicPartition] = ()) -> dict[TopicPartition, int]:
+    async def lag(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] = ()
+    ) -> dict[TopicPartition, int]:
         """How many offsets the caller is behind the end of each partition (of all that are assigned)."""
         wanted = [TopicPartition(*tp) for tp in partitions] or list(self.buffer.partitions)
         positions = {tp: await self.position(tp) for tp in wanted}
@@ -331,9 +313,9 @@ class AsyncConsumer:
         self._check_open()
         return self.progress.commit_async(offsets, self._offsets, on_commit)
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> Committed:
+    async def committed(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> Committed:
         """What the group (or the own store) has kept of these partitions; those of which it has nothing are left out."""
-        return await perform_async(self.reading_committed(partitions))
+        return await perform_async(self.reading_committed(TopicPartition(*tp) for tp in partitions))
 
     def reading_committed(self, partitions: Iterable[TopicPartition]) -> Plan[Committed]:
         self._check_open()
@@ -395,14 +377,14 @@ class AsyncConsumer:
         group = self.group
         return (
             self._is_woken
-            or self._is_closed
+            or self._is_closing
             or (group is not None and group.due)
             or self.progress.due(now_ms())
         )
 
     def work(self) -> Plan[None]:
         """What a poll does before it takes records: the steps of a rebalance, commits whose time has come, bad news."""
-        self._check_open()
+        self._check_open(self._is_closing)
         if self._is_woken:
             self._is_woken = False
             raise WakeupError("wakeup() was called")
@@ -419,7 +401,7 @@ class AsyncConsumer:
         if step is None:
             return
         if step.kind == "revoke":
-            yield from self.progress.commit_last(self._offsets)
+            yield from self.progress.commit_last(self._offsets, self.settings.request_timeout_ms)
         kept: Mapping[TopicPartition, int] = {}
         if step.kind == "assign" and step.partitions and self.settings.offset_store is not None:
             kept = yield self.progress.load(step.partitions)
@@ -439,16 +421,17 @@ class AsyncConsumer:
                 self._begin_partitions(sorted(step.after), {})
             yield group.end_step()
 
-    def _check_open(self) -> None:
-        if self._is_closed:
+    def _check_open(self, is_closing: bool = False) -> None:
+        if self._is_closed or is_closing:
             raise ClientClosed("this consumer is closed", advice="Make a new one")
 
     def take(self, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """What `poll` would give at once, from any thread."""
         try:
-            return self.buffer.take(max_records or self.settings.max_poll_records)
+            records = self.buffer.take(max_records or self.settings.max_poll_records)
         finally:
             self._pump_if_room()
+        return self._interceptors.on_consume(records) if records and self._interceptors else records
 
     async def poll_columns(
         self, timeout_ms: float = 0, max_records: int | None = None

@@ -18,7 +18,7 @@ from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer
 from ottla.client.consumer.plans import Callback, Plan, StoreCall
 from ottla.client.consumer.settings import Consuming
-from ottla.client.errors import KafkaError
+from ottla.client.errors import KafkaError, RequestTimedOut
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger("ottla.consumer")
@@ -49,7 +49,14 @@ class Iteration:
 
 
 class Progress:
-    def __init__(self, buffer: FetchBuffer, settings: Consuming, group_id: str) -> None:
+    def __init__(
+        self,
+        buffer: FetchBuffer,
+        settings: Consuming,
+        group_id: str,
+        on_commit: Callable[[Committed], None] = lambda _: None,
+    ) -> None:
+        self._on_commit = on_commit
         self._buffer = buffer
         self._settings = settings
         self._group_id = group_id
@@ -125,7 +132,7 @@ class Progress:
             elif wanted and offsets is not None:
                 yield self._commit_soon(offsets, wanted, self._tell_auto)
 
-    def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float | None = None) -> Plan[None]:
+    def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float) -> Plan[None]:
         """The automatic commit before partitions go; a failure is told in the log, because they go all the same."""
         if not self.is_automatic:
             return
@@ -143,7 +150,7 @@ class Progress:
     def commit(
         self, given: Given | None, offsets: GroupOffsets | None, timeout_ms: float | None = None
     ) -> Plan[None]:
-        """Keep these offsets, or how far the caller is; tried for so long, or for `default_api_timeout_ms`."""
+        """Keep these offsets, or how far the caller is."""
         wanted = self.wanted(given)
         if not wanted:
             return
@@ -198,9 +205,16 @@ class Progress:
     async def _commit_in_turn(
         self, offsets: GroupOffsets, wanted: Committed, timeout_ms: float | None = None
     ) -> None:
-        allowed_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        async with self._lock:
-            await offsets.commit(wanted, allowed_ms)
+        longest_ms = self._settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            # Waiting for the commits before it counts too.
+            async with asyncio.timeout(longest_ms / 1000), self._lock:
+                await offsets.commit(wanted, longest_ms)
+        except TimeoutError:
+            raise RequestTimedOut(
+                f"group {self._group_id}: no answer to the commit within {longest_ms / 1000:g} s",
+                advice="The coordinator may be down or cut off",
+            ) from None
         self._note(wanted)
 
     async def _commit_soon(self, offsets: GroupOffsets, wanted: Committed, tell: OnCommit) -> None:
@@ -220,6 +234,7 @@ class Progress:
         for tp, place in wanted.items():
             if tp in self._buffer.partitions:
                 self._kept[tp] = place.offset
+        self._on_commit(wanted)
 
     async def finish(self, timeout_ms: float) -> None:
         """Wait for commits on their way, for a time."""

@@ -12,6 +12,7 @@ from ottla.client.consumer.poison import ON_POISON, OnPoison
 from ottla.client.consumer.resets import reset_timestamp
 from ottla.client.consumer.stores.store import OffsetStore
 from ottla.client.errors import SettingError
+from ottla.client.interception import Interceptor
 from ottla.client.serialization import Deserializer, Name, deserializer_of
 from ottla.client.settings import Client, ClientSettings
 
@@ -39,6 +40,7 @@ class Consuming(Client):
     auto_commit_interval_ms: int = 5_000
     default_api_timeout_ms: int = 60_000
     offset_store: OffsetStore | None = None
+    interceptors: Sequence[Interceptor] = ()
     auto_offset_reset: OffsetReset = "latest"
     fetch_max_bytes: int = 52_428_800
     fetch_max_wait_ms: int = 500
@@ -107,6 +109,7 @@ class ConsumerSettings(ClientSettings, total=False):
     auto_commit_interval_ms: int
     default_api_timeout_ms: int
     offset_store: OffsetStore | None
+    interceptors: Sequence[Interceptor]
     auto_offset_reset: OffsetReset
     fetch_max_bytes: int
     fetch_max_wait_ms: int

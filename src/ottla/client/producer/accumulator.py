@@ -28,7 +28,7 @@ from ottla.client.producer.metrics import Counts
 from ottla.client.producer.partition_queue import PartitionQueue, Verdict
 from ottla.model.errors import ErrorCode
 from ottla.records.batch import HEADER_BYTES
-from ottla.records.record import Record
+from ottla.records.record import Headers, Record
 
 
 class Limits(NamedTuple):
@@ -59,6 +59,7 @@ class Drained(NamedTuple):
 class Accumulator:
     def __init__(self, limits: Limits, counts: Counts | None = None) -> None:
         self.limits = limits
+        self._batch_bytes, self._buffer_bytes = limits.batch_bytes, limits.buffer_bytes
         self.counts = Counts() if counts is None else counts
         self.buffered_bytes = 0
         #: A partition's producer id has no epochs left: the next one must be asked for.
@@ -68,7 +69,7 @@ class Accumulator:
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         #: Told of each batch that fails for good, on the sender's thread.
         self.on_failed: Callable[[Batch, KafkaError], None] | None = None
-        self._made = 0
+        self.made = 0
         self._flushing = 0
         self._refusal: Callable[[], KafkaError] | None = None
         self._closed = False
@@ -79,6 +80,36 @@ class Accumulator:
         self._room: deque[tuple[int, Callable[[], object]]] = deque()
 
     # Any thread
+
+    def join(
+        self,
+        tp: tuple[str, int],
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        timestamp_ms: int,
+        size_bytes: int,
+        callback: OnDelivery | None,
+    ) -> SendFuture | None:
+        """Add a record to the partition's last batch, which leaves it open. None when there is none with room: then `append` decides.
+
+        Almost every record comes this way: nothing is done here that is needed once a batch only.
+        """
+        with self.lock:
+            partition = self._busy.get(tp)  # type: ignore[call-overload]
+            if partition is None or not partition.waiting or self._refusal is not None:
+                return None
+            batch = partition.waiting[-1]
+            batch_bytes = batch.size_bytes + size_bytes
+            buffered_bytes = self.buffered_bytes + size_bytes
+            if batch_bytes >= self._batch_bytes or buffered_bytes > self._buffer_bytes or batch.closed:
+                return None
+            self.buffered_bytes = buffered_bytes
+            batch.size_bytes = batch_bytes
+            index = batch.records.append(value, key, headers, timestamp_ms)
+            if callback is not None:
+                batch.callbacks.append((index, callback))
+        return SendFuture(batch, index)
 
     def append(
         self,
@@ -102,13 +133,11 @@ class Accumulator:
             waiting = partition.waiting
             batch = waiting[-1] if waiting else None
             if batch is None or batch.closed or batch.size_bytes + size_bytes > batch_bytes:
-                self._made += 1
-                batch = Batch(self, tp, now_ms, self._made)
+                self.made += 1
+                batch = Batch(self, tp, now_ms, self.made)
                 waiting.append(batch)
             batch.size_bytes += size_bytes
-            records = batch.records
-            index = len(records)
-            records.append(record)
+            index = batch.records.append(record.value, record.key, record.headers, record.timestamp_ms)
             if callback is not None:
                 batch.callbacks.append((index, callback))
             return SendFuture(batch, index), index == 0 or batch.size_bytes >= batch_bytes
@@ -119,15 +148,6 @@ class Accumulator:
             partition = self._partitions[tp] = PartitionQueue(tp)
         self._busy[tp] = partition
         return partition
-
-    def has_open_batch(self, tp: TopicPartition) -> bool:
-        """Whether the next record for the partition would join a batch that has room."""
-        with self.lock:
-            partition = self._busy.get(tp)
-            if partition is None or not partition.waiting:
-                return False
-            batch = partition.waiting[-1]
-            return not batch.closed and batch.size_bytes < self.limits.batch_bytes
 
     def _fits(self, size_bytes: int) -> bool:
         return self.buffered_bytes + size_bytes <= self.limits.buffer_bytes or not self.buffered_bytes
@@ -375,6 +395,7 @@ class Accumulator:
             batch.append_time_ms = append_time_ms
             batch.encoded = None
             batch.done = True
+            batch.acknowledged = error is None and not batch.record_errors
             if whole.parts is not None and all(part.done for part in whole.parts):
                 whole.done = True
             if whole.done:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from ottla.client.errors import DeliveryTimedOut, KafkaError
 from ottla.client.metadata import TopicPartition
 from ottla.records.batch import HEADER_BYTES
+from ottla.records.gathered import Gathered
+from ottla.records.record import Headers as RecordHeaders
 from ottla.records.record import Record
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Batch:
 
     __slots__ = (
         "accumulator",
+        "acknowledged",
         "append_time_ms",
         "attempts",
         "base_offset",
@@ -74,7 +77,7 @@ class Batch:
     def __init__(self, accumulator: Accumulator, tp: TopicPartition, created_ms: float, order: int) -> None:
         self.accumulator = accumulator
         self.tp = tp
-        self.records: list[Record] = []
+        self.records = Gathered()
         self.size_bytes = HEADER_BYTES
         self.created_ms = created_ms
         self.order = (order, 0)
@@ -83,6 +86,8 @@ class Batch:
         self.callbacks: list[tuple[int, OnDelivery]] = []
         # The outcome.
         self.done = False
+        # All of it, as it was sent: nobody need look for errors.
+        self.acknowledged = False
         self.base_offset = -1
         self.append_time_ms = -1
         self.error: KafkaError | None = None
@@ -105,10 +110,10 @@ class Batch:
         assert len(self.records) > 1
         middle = len(self.records) // 2
         root, parts = self.parent or self, []
-        for start, records in ((0, self.records[:middle]), (middle, self.records[middle:])):
+        for start, stop in ((0, middle), (middle, len(self.records))):
             part = Batch(self.accumulator, self.tp, self.created_ms, 0)
-            part.records = records
-            part.size_bytes += sum(size_of(record) for record in records)
+            part.records = self.records.part(start, stop)
+            part.size_bytes += sum(size_of(record) for record in part.records)
             part.start = self.start + start
             part.order = (self.order[0], part.start)
             part.closed = True
@@ -135,8 +140,9 @@ class Batch:
             part = self._part(index)
             return part.metadata_of(index - part.start)
         offset = self.base_offset + index if self.base_offset >= 0 else -1
-        stamp = self.append_time_ms if self.append_time_ms >= 0 else self.records[index].timestamp_ms
-        return RecordMetadata(self.tp.topic, self.tp.partition, offset, stamp)
+        stamp = self.append_time_ms if self.append_time_ms >= 0 else self.records.timestamp_of(index)
+        # As the constructor makes it, in half the time: one a record.
+        return tuple.__new__(RecordMetadata, (*self.tp, offset, stamp))
 
     def _part(self, index: int) -> Batch:
         assert self.parts is not None
@@ -154,21 +160,24 @@ class Batch:
 class SendFuture:
     """The outcome of one `send`: wait for it with `result()` in a thread, or await it."""
 
-    __slots__ = ("_batch", "_index")
+    __slots__ = ("_batch", "index")
 
     def __init__(self, batch: Batch, index: int) -> None:
         self._batch = batch
-        self._index = index
+        #: The record's place in its batch.
+        self.index = index
 
     def done(self) -> bool:
         return self._batch.done
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait (seconds) for the acknowledgement; raise what went wrong. Not for use on the event loop: await instead."""
-        error = self.exception(timeout)
-        if error is not None:
-            raise error.with_traceback(None)
-        return self._batch.metadata_of(self._index)
+        batch = self._batch
+        if not batch.acknowledged:
+            error = self.exception(timeout)
+            if error is not None:
+                raise error.with_traceback(None)
+        return batch.metadata_of(self.index)
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
         """Wait (seconds) for the outcome; what went wrong, or None. `TimeoutError` if it is open still."""
@@ -178,11 +187,11 @@ class SendFuture:
             with batch.accumulator.lock:
                 if not condition.wait_for(lambda: batch.done, timeout):
                     raise TimeoutError(f"the record for {batch.tp} is not acknowledged after {timeout:g} s")
-        return batch.error_of(self._index)
+        return batch.error_of(self.index)
 
     def add_done_callback(self, callback: Callable[[SendFuture], object]) -> None:
         """Call back when done, on the client's own thread (or at once, here, when it is done already)."""
-        self._batch.accumulator.when_done(self._batch, self._index, lambda _metadata, _error: callback(self))
+        self._batch.accumulator.when_done(self._batch, self.index, lambda _metadata, _error: callback(self))
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         batch = self._batch
@@ -191,10 +200,10 @@ class SendFuture:
             waiting: asyncio.Future[None] = loop.create_future()
             self.add_done_callback(lambda _: loop.call_soon_threadsafe(settle, waiting))
             yield from waiting
-        error = batch.error_of(self._index)
+        error = batch.error_of(self.index)
         if error is not None:
             raise error.with_traceback(None)
-        return batch.metadata_of(self._index)
+        return batch.metadata_of(self.index)
 
 
 def settle(waiting: asyncio.Future[None]) -> None:
@@ -217,34 +226,34 @@ def timed_out(batch: Batch, delivery_timeout_ms: float) -> DeliveryTimedOut:
 
 def size_of(record: Record) -> int:
     """The most bytes that a record takes in a batch."""
-    size_bytes = RECORD_OVERHEAD_BYTES
+    size_bytes = RECORD_OVERHEAD_BYTES + size_of_headers(record.headers)
     if record.value is not None:
         size_bytes += len(record.value)
     if record.key is not None:
         size_bytes += len(record.key)
-    for name, content in record.headers:
-        size_bytes += 4 * len(name) + (len(content) if content is not None else 0) + 10
     return size_bytes
+
+
+def size_of_headers(headers: RecordHeaders) -> int:
+    return sum(4 * len(name) + (len(content) if content is not None else 0) + 10 for name, content in headers)
 
 
 def record_of(
     value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int
 ) -> tuple[Record, int]:
     """A record and the most bytes that it takes in a batch."""
-    if not headers:
-        size_bytes = RECORD_OVERHEAD_BYTES
-        if value is not None:
-            size_bytes += len(value)
-        if key is not None:
-            size_bytes += len(key)
-        return Record(0, timestamp_ms, key, value), size_bytes
+    record = Record(0, timestamp_ms, key, value, headers_of(headers))
+    return record, size_of(record)
+
+
+def headers_of(headers: Headers) -> RecordHeaders:
+    """Headers as they were given, checked, as a record keeps them."""
     pairs = []
     for name, content in headers.items() if isinstance(headers, Mapping) else headers:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header must be a str, not {type(name).__name__}")
         pairs.append((name, as_bytes(content, f"header {name!r}")))
-    record = Record(0, timestamp_ms, key, value, tuple(pairs))
-    return record, size_of(record)
+    return tuple(pairs)
 
 
 def as_bytes(content: Any, what: str) -> bytes | None:

@@ -53,8 +53,13 @@ class Producer(Blocking):
         acknowledged or has failed, on the producer's own thread: it must not block. Waits up to `max_block_ms`
         for a topic that is not known yet and for room in the buffer.
         """
-        sent = self._core.try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
-        return sent if type(sent) is SendFuture else self._send_later(sent)
+        core = self._core
+        sent = core.try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
+        if type(sent) is not SendFuture:
+            return self._send_later(sent)
+        if not sent.index and core.piles_up:
+            core.let_sender_look()
+        return sent
 
     def _send_later(self, blocked: SendFuture | Blocked) -> SendFuture:
         core, thread = self._core, self._thread
@@ -65,8 +70,9 @@ class Producer(Blocking):
                 left_s = max(deadline_s - time.monotonic(), 0)
                 if not blocked.size_bytes:
                     thread.run(core.find_topic(blocked.topic, left_s))
-                elif not core.accumulator.wait_for_room(blocked.size_bytes, left_s):
-                    raise buffer_full(block_s)
+                elif thread.is_current or not core.accumulator.wait_for_room(blocked.size_bytes, left_s):
+                    # A callback runs on the thread that makes room: it would wait for itself.
+                    raise buffer_full(0 if thread.is_current else block_s)
                 blocked = blocked.again()
             except Exception as error:
                 assert not isinstance(blocked, SendFuture)

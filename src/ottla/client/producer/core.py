@@ -18,7 +18,16 @@ from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.errors import KafkaError, MessageTooLarge, SerializationError, TransactionMisused
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicInfo, TopicPartition
 from ottla.client.producer.accumulator import Accumulator, Limits, buffer_full
-from ottla.client.producer.batches import Headers, OnDelivery, SendFuture, as_bytes, record_of, settle
+from ottla.client.producer.batches import (
+    RECORD_OVERHEAD_BYTES,
+    Headers,
+    OnDelivery,
+    SendFuture,
+    as_bytes,
+    headers_of,
+    settle,
+    size_of_headers,
+)
 from ottla.client.producer.interceptors import Interceptors, ProducerRecord
 from ottla.client.producer.metrics import ProducerMetrics
 from ottla.client.producer.partitioning import checked, spread_of
@@ -77,8 +86,8 @@ class AsyncProducer:
         self._value_serializer = serializer_of(settings.value_serializer, "value_serializer")
         self._serializes = self._key_serializer is not None or self._value_serializer is not None
         self._partitioner = settings.partitioner if callable(settings.partitioner) else None
-        self._spread = spread_of(settings.partitioner, self.accumulator.has_open_batch)
-        self._append = self.accumulator.append
+        self._spread = spread_of(settings.partitioner)
+        self._join = self.accumulator.join
         self._size_bytes_max = settings.max_request_size
         #: Queue a record, from any thread; it is chosen once, so that records that nobody intercepts pay nothing for it.
         self.try_send = self._try_intercepted if self._interceptors else self._try
@@ -134,9 +143,24 @@ class AsyncProducer:
         Waits up to `max_block_ms` for a topic that is not known yet and for room in the buffer.
         """
         sent = self.try_send(topic, value, key, partition, headers, timestamp_ms, on_delivery)
-        return sent if isinstance(sent, SendFuture) else await self._send_later(sent)
+        if type(sent) is not SendFuture:
+            return await self._send_later(sent)
+        if not sent.index and self.piles_up:
+            # The sender has its turn, on this very loop.
+            await asyncio.sleep(0)
+        return sent
 
-    async def _send_later(self, blocked: Blocked) -> SendFuture:
+    @property
+    def piles_up(self) -> bool:
+        """Whether the sender should have a turn now: at every fourth batch, of which a request takes some, when as many are queued."""
+        accumulator = self.accumulator
+        return not accumulator.made & 3 and accumulator.buffered_bytes > 4 * accumulator.limits.batch_bytes
+
+    def let_sender_look(self) -> None:
+        self._sender.let_look()
+
+    async def _send_later(self, blocked: SendFuture | Blocked) -> SendFuture:
+        assert isinstance(blocked, Blocked)
         deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
         try:
             while True:
@@ -240,15 +264,10 @@ class AsyncProducer:
                 value_bytes = as_bytes(value, "value")
             if key is not None and type(key) is not bytes:
                 key_bytes = as_bytes(key, "key")
-        stamp = int(time.time() * 1000) if timestamp_ms is None else _checked_time(timestamp_ms)
-        record, size_bytes = record_of(value_bytes, key_bytes, headers, stamp)
-        if size_bytes > self._size_bytes_max:
-            raise MessageTooLarge(
-                f"a record of {size_bytes} bytes is over max_request_size ({self._size_bytes_max})",
-                topic=topic,
-                advice="Raise max_request_size here and max.message.bytes on the topic, or send less",
-            )
+        stamp = time.time_ns() // 1_000_000 if timestamp_ms is None else _checked_time(timestamp_ms)
+        pairs = headers_of(headers) if headers else ()
         partitions = known.partitions
+        spreads = False
         if partition is not None:
             if partition not in partitions:
                 checked(topic, partition, partitions)
@@ -258,15 +277,36 @@ class AsyncProducer:
         elif key_bytes is not None:
             partition = partition_for_key(key_bytes, len(partitions))
         else:
-            partition = self._spread(topic, partitions)
-        return self._appended(TopicPartition(topic, partition), record, size_bytes, on_delivery)
+            partition = self._spread.current(topic, partitions)
+            spreads = True
+        size_bytes = RECORD_OVERHEAD_BYTES
+        if value_bytes is not None:
+            size_bytes += len(value_bytes)
+        if key_bytes is not None:
+            size_bytes += len(key_bytes)
+        if pairs:
+            size_bytes += size_of_headers(pairs)
+        joined = self._join((topic, partition), value_bytes, key_bytes, pairs, stamp, size_bytes, on_delivery)
+        if joined is not None:
+            return joined
+        if size_bytes > self._size_bytes_max:
+            raise MessageTooLarge(
+                f"a record of {size_bytes} bytes is over max_request_size ({self._size_bytes_max})",
+                topic=topic,
+                advice="Raise max_request_size here and max.message.bytes on the topic, or send less",
+            )
+        if spreads:
+            partition = self._spread.moved(topic, partition, partitions)
+        record = Record(0, stamp, key_bytes, value_bytes, pairs)
+        return self._append(TopicPartition(topic, partition), record, size_bytes, on_delivery)
 
-    def _appended(
+    def _append(
         self, tp: TopicPartition, record: Record, size_bytes: int, on_delivery: OnDelivery | None
     ) -> SendFuture | Blocked:
-        appended = self._append(tp, record, size_bytes, now_ms(), on_delivery)
+        """A record that begins a batch, or finds no room."""
+        appended = self.accumulator.append(tp, record, size_bytes, now_ms(), on_delivery)
         if appended is None:
-            again = partial(self._appended, tp, record, size_bytes, on_delivery)
+            again = partial(self._append, tp, record, size_bytes, on_delivery)
             return Blocked(tp.topic, size_bytes, again)
         future, wake = appended
         if wake:
@@ -337,10 +377,13 @@ class AsyncProducer:
         transactions = self._transactional()
         try:
             await transactions.commit()
-        except KafkaError:
+        except KafkaError as error:
             if transactions.open:
-                with contextlib.suppress(KafkaError):
+                try:
                     await transactions.abort()
+                except KafkaError as worse:
+                    # That the producer is fenced says more than that a part of the transaction failed for it.
+                    raise worse from error
             raise
 
     def _transactional(self) -> Transactions:

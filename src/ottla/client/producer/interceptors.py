@@ -10,15 +10,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from ottla.client.errors import KafkaError
+from ottla.client.interception import Interceptor, call
 from ottla.client.producer.batches import Headers, OnDelivery, RecordMetadata
 
 logger = logging.getLogger(__name__)
-
-#: An object with any of the methods above; a protocol cannot say that each of them may be missing.
-Interceptor: TypeAlias = Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Interceptors:
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         for each in self._chain:
-            made = self._call(each, "on_send", record)
+            made = call(each, "on_send", record)
             if isinstance(made, ProducerRecord):
                 record = made
             elif made is not None:
@@ -66,18 +64,8 @@ class Interceptors:
 
     def _acknowledged(self, metadata: RecordMetadata, error: Exception | None) -> None:
         for each in self._chain:
-            self._call(each, "on_acknowledgement", metadata, error)
+            call(each, "on_acknowledgement", metadata, error)
 
     def close(self) -> None:
         for each in self._chain:
-            self._call(each, "close")
-
-    def _call(self, interceptor: Interceptor, name: str, *arguments: Any) -> Any:
-        method = getattr(interceptor, name, None)
-        if method is None:
-            return None
-        try:
-            return method(*arguments)
-        except Exception:
-            logger.exception("%s of interceptor %r raised", name, interceptor)
-            return None
+            call(each, "close")

@@ -10,44 +10,56 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ottla.client.errors import TopicNotFound
-from ottla.client.metadata import PartitionInfo, TopicPartition
+from ottla.client.metadata import PartitionInfo
 from ottla.client.producer.settings import PartitionerName
 
 #: (topic, key as given, key as bytes, value as given, the topic's partitions) -> one of them
 Partitioner: TypeAlias = Callable[[str, Any, bytes | None, Any, tuple[int, ...]], int]
-#: (topic, its partitions) -> one of them, for a record without a key
-Spread: TypeAlias = Callable[[str, Mapping[int, PartitionInfo]], int]
+
+
+class Spread(Protocol):
+    """Where a record without a key goes."""
+
+    def current(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
+        """The partition that the next record should join."""
+
+    def moved(self, topic: str, partition: int, partitions: Mapping[int, PartitionInfo]) -> int:
+        """The one it goes to, since that one had no batch with room for it."""
 
 
 class Sticky:
-    def __init__(self, has_open_batch: Callable[[TopicPartition], bool]) -> None:
-        self._has_open_batch = has_open_batch
+    def __init__(self) -> None:
         self._current: dict[str, int] = {}
 
-    def __call__(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
-        current = self._current.get(topic)
-        if current is None:
-            current = random.randrange(len(partitions))
-        elif self._has_open_batch(TopicPartition(topic, current)):
-            return current
-        else:
-            current += 1
-        choice = self._current[topic] = with_leader(current, partitions)
-        return choice
+    def current(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
+        found = self._current.get(topic)
+        if found is None:
+            found = self._current[topic] = random.randrange(len(partitions))
+        return found
+
+    def moved(self, topic: str, partition: int, partitions: Mapping[int, PartitionInfo]) -> int:
+        current = self._current.get(topic, partition)
+        # Another thread may have moved on already.
+        if current == partition:
+            current = self._current[topic] = with_leader(partition + 1, partitions)
+        return current
 
 
 class RoundRobin:
     def __init__(self) -> None:
         self._counters: dict[str, itertools.count[int]] = {}
 
-    def __call__(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
+    def current(self, topic: str, partitions: Mapping[int, PartitionInfo]) -> int:
         counter = self._counters.get(topic)
         if counter is None:
             counter = self._counters.setdefault(topic, itertools.count(random.randrange(len(partitions))))
         return with_leader(next(counter), partitions)
+
+    def moved(self, topic: str, partition: int, partitions: Mapping[int, PartitionInfo]) -> int:
+        return partition
 
 
 def with_leader(turn: int, partitions: Mapping[int, PartitionInfo]) -> int:
@@ -60,10 +72,8 @@ def with_leader(turn: int, partitions: Mapping[int, PartitionInfo]) -> int:
     return turn % count
 
 
-def spread_of(
-    name: PartitionerName | Partitioner, has_open_batch: Callable[[TopicPartition], bool]
-) -> Spread:
-    return RoundRobin() if name == "round_robin" else Sticky(has_open_batch)
+def spread_of(name: PartitionerName | Partitioner) -> Spread:
+    return RoundRobin() if name == "round_robin" else Sticky()
 
 
 def checked(topic: str, partition: Any, partitions: Mapping[int, PartitionInfo]) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,6 @@ from ottla.client.producer.accumulator import Accumulator, Drained
 from ottla.client.producer.batches import Batch, ProducerId, SendFuture
 from ottla.client.producer.settings import COMPRESSIONS, Producing
 from ottla.model.errors import ErrorCode
-from ottla.records.record import encode_batch
 
 if TYPE_CHECKING:
     from ottla.client.producer.transactions import Transactions
@@ -34,7 +34,13 @@ INIT_PRODUCER_ID = 22
 PRODUCE_BY_NAME = 12
 #: The last version that wants partitions to be announced to the coordinator (KIP-890).
 PRODUCE_ANNOUNCED = 11
+#: The end of the transaction before is written within moments: try again soon.
+CONCURRENT_BACKOFF_MS = 20
+UNSENT_WAIT_MS = 5
 TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
+
+#: How long a thread lets the sender have its turn, at most: as long as the interpreter lets a thread run.
+LOOK_S_MAX = 0.005
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +84,7 @@ class Sender:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._waking = False
+        self._looked = threading.Event()
         self._closing = False
 
     def start(self) -> None:
@@ -94,6 +101,16 @@ class Sender:
             self._loop.call_soon_threadsafe(self._woken.set)
         except RuntimeError:  # the loop ended with the client
             self._waking = False
+
+    def let_look(self) -> None:
+        """Wake the sender and wait, in another thread, until it has looked; not for what it sends.
+
+        A thread that sends without pause holds the interpreter for as long as it may, and the sender gets it for moments only: records
+        would pile up until `buffer_memory` is full. To wait for it costs nothing, as its work has to be done anyway.
+        """
+        self._looked.clear()
+        self.wake()
+        self._looked.wait(LOOK_S_MAX)
 
     @property
     def in_flight(self) -> int:
@@ -116,7 +133,13 @@ class Sender:
         self._closing = True
         self._woken.set()
         if self._task is not None:
+            deadline_s = time.monotonic() + (
+                self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+            )
             await asyncio.wait([self._task], timeout=timeout_s)
+            # Records that nobody acknowledges are done when they are written; those that are not out yet would be lost.
+            while self._unsent_bytes() and time.monotonic() < deadline_s:  # noqa: ASYNC110  # no transport tells
+                await asyncio.sleep(UNSENT_WAIT_MS / 1000)
             tasks = [self._task, self._asking, *(link.opening for link in self._links.values())]
             running = [task for task in tasks if task is not None]
             for task in running:
@@ -154,6 +177,7 @@ class Sender:
             now = now_ms()
             self._accumulator.expired(now)
             wait_ms = self._step(now)
+            self._looked.set()
             if self._closing and self._accumulator.empty:
                 return
             if wait_ms is None:
@@ -227,13 +251,22 @@ class Sender:
         node = self._cluster.metadata.nodes.get(node_id)
         return None if node is None else self._cluster.connected(node)
 
+    def _unsent_bytes(self) -> int:
+        connections = map(self._connection, self._links)
+        return sum(connection.unsent_bytes for connection in connections if connection is not None)
+
     def _free(self, now: float, node_id: int) -> bool:
         link = self._link(node_id)
-        return (
-            link.in_flight < self._settings.max_in_flight_requests_per_connection
-            and link.not_before_ms <= now
-            and self._connection(node_id) is not None
-        )
+        if link.in_flight >= self._settings.max_in_flight_requests_per_connection or link.not_before_ms > now:
+            return False
+        connection = self._connection(node_id)
+        if connection is None:
+            return False
+        if connection.unsent_bytes > self._settings.max_request_size:
+            # Without acknowledgements nothing else bounds what a slow broker has coming.
+            link.not_before_ms = now + UNSENT_WAIT_MS
+            return False
+        return True
 
     def _admitted(self, tp: TopicPartition) -> bool:
         return self._transactions is None or self._transactions.states.admitted(tp)
@@ -314,10 +347,9 @@ class Sender:
     def _encode(self, batch: Batch) -> bytes:
         if batch.encoded is None:
             if batch.producer is None:
-                batch.encoded = encode_batch(batch.records, codec=self._codec)
+                batch.encoded = batch.records.encode(codec=self._codec)
             else:
-                batch.encoded = encode_batch(
-                    batch.records,
+                batch.encoded = batch.records.encode(
                     codec=self._codec,
                     producer_id=batch.producer[0],
                     producer_epoch=batch.producer[1],
@@ -391,7 +423,10 @@ class Sender:
     def _failed(self, batches: list[Batch], error: KafkaError) -> None:
         now = now_ms()
         for batch in batches:
-            self._accumulator.fail(batch, error, now, backoff_ms(self._settings, batch.attempts + 1))
+            wait_ms = backoff_ms(self._settings, batch.attempts + 1)
+            if error.code == ErrorCode.CONCURRENT_TRANSACTIONS:
+                wait_ms = min(wait_ms, CONCURRENT_BACKOFF_MS)
+            self._accumulator.fail(batch, error, now, wait_ms)
         if error.retriable:
             self._cluster.refresh_soon()
         if self._transactions is not None:

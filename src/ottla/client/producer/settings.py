@@ -11,7 +11,7 @@ from ottla.client.serialization import Name, Serializer, serializer_of
 from ottla.client.settings import Client, ClientSettings
 
 if TYPE_CHECKING:
-    from ottla.client.producer.interceptors import Interceptor
+    from ottla.client.interception import Interceptor
     from ottla.client.producer.partitioning import Partitioner
 
 Acks = Literal["all", -1, 0, 1, "0", "1", "-1"]

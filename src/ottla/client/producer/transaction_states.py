@@ -164,14 +164,14 @@ class TransactionStates:
 
     # What went wrong
 
-    def failed(self, error: KafkaError) -> None:
-        """A request to a coordinator was refused for good."""
+    def failed(self, error: KafkaError, *, ending: bool = False) -> None:
+        """A request to a coordinator was refused for good; `ending`: it was the one that ends the transaction."""
         if self.state in (State.FATAL, State.INITIALIZING):
             return
-        if error.code in ABORTABLE_CODES and self.state in (State.ONGOING, State.COMMITTING):
-            self._fail(error)
-        elif error.code not in ABORTABLE_CODES or self.state is State.ABORTING:
+        if error.code not in ABORTABLE_CODES or (ending and self.state is State.ABORTING):
             self.fatal(error)
+        elif self.state in (State.ONGOING, State.COMMITTING):
+            self._fail(error)
 
     def batch_failed(self, error: KafkaError, *, numbered: bool) -> None:
         """A batch of the transaction failed for good."""

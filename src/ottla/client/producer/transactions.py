@@ -18,6 +18,7 @@ from ottla.client.errors import KafkaError, RequestTimedOut, refused
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import Batch, ProducerId
+from ottla.client.producer.sender import CONCURRENT_BACKOFF_MS
 from ottla.client.producer.settings import Producing
 from ottla.client.producer.transaction_states import State, TransactionStates
 from ottla.model.errors import ErrorCode
@@ -31,8 +32,6 @@ COMMIT_OFFSETS = 28
 ADD_PARTITIONS_CLIENTS_MAX, END_ANNOUNCED, COMMIT_OFFSETS_ANNOUNCED = 3, 4, 4
 END_IMPLICIT_MIN = 5
 FEATURE, IMPLICIT_LEVEL = "transaction.version", 2
-#: The end of the transaction before is written within moments: look again soon.
-CONCURRENT_BACKOFF_MS = 20
 
 
 class Transactions:
@@ -87,6 +86,9 @@ class Transactions:
             self._gate()
             self.give_up_waiting()
             await self._flush()
+            if self._adding is not None:
+                # The coordinator may have begun the transaction for the partitions that it is just told of.
+                await asyncio.gather(self._adding, return_exceptions=True)
             if self.states.state is State.FATAL:
                 self.states.abort()
             await self._end(committed=False)
@@ -260,7 +262,7 @@ class Transactions:
                 if code in MOVED:
                     self._coordinators.pop((kind, key), None)
             if not error.retriable:
-                self._refused(error)
+                self._refused(error, ending=api_key == END)
             wait_s = backoff_ms(self._settings, attempt) / 1000
             if error.code == ErrorCode.CONCURRENT_TRANSACTIONS:
                 wait_s = min(wait_s, CONCURRENT_BACKOFF_MS / 1000)
@@ -268,9 +270,9 @@ class Transactions:
                 raise error
             await asyncio.sleep(wait_s)
 
-    def _refused(self, error: KafkaError) -> None:
+    def _refused(self, error: KafkaError, *, ending: bool) -> None:
         states = self.states
-        states.failed(error)
+        states.failed(error, ending=ending)
         self._gate()
         if states.state in (State.ABORTABLE, State.FATAL):
             self.give_up_waiting()

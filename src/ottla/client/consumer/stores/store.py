@@ -20,7 +20,8 @@ class OffsetStore(Protocol):
     def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Keep these; raise `OffsetsMoved` if another consumer has saved since this one loaded."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The consumer is closed."""
 
 
 class OffsetsMoved(KafkaError):

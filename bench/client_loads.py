@@ -1,0 +1,224 @@
+"""What a Python client is made to do, in a process of its own: `python -m bench.client_loads JOB`, which prints figures as JSON.
+
+The job is JSON on the command line; `bench.clients` makes it. Every work warms up first with what it will do, outside the
+measured stretch: connections, caches, whatever compiles itself. CPU is that of the whole process, all its threads, and of the broker.
+Latency has a process for each side: both read the machine's monotonic clock, so a message carries the time it was sent at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from itertools import cycle, repeat
+from typing import Any
+
+from bench import measure
+from bench.client_faces import READERS, WRITERS, Failed, Pairs, Writer
+
+Figures = dict[str, float]
+
+LINGER_MS = 5
+KEYS = 1000
+TICK_S = 0.001
+JOIN_POLLS = 5
+MB = 1_000_000
+STAMP = struct.Struct(">q")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    client: str
+    work: str
+    address: str
+    broker_pid: int
+    topic: str
+    partitions: int
+    #: Messages that are measured, and those before them that are not.
+    messages: int = 0
+    warm: int = 0
+    message_bytes: int = 200
+    keyed: bool = False
+    in_group: bool = False
+    rate_s: int = 0
+    seconds: float = 0.0
+
+
+class Measured:
+    """`with Measured(job) as measured: …` and then `measured.figures`: a second's messages, and what they cost."""
+
+    figures: Figures
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._stretch = measure.Stretch((job.broker_pid,))
+
+    def __enter__(self) -> Measured:
+        self._cpu_ns = time.process_time_ns()
+        self._stretch.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stretch.__exit__(*exception)
+        own_ns = time.process_time_ns() - self._cpu_ns
+        span, messages = self._stretch.span, max(self._job.messages, 1)
+        self.figures = {
+            "messages_s": messages / span.wall_ns * 1e9,
+            "mb_s": messages * self._job.message_bytes / MB / span.wall_ns * 1e9,
+            "client_cpu_us": own_ns / 1e3 / messages,
+            "broker_cpu_us": span.cpu_ns / 1e3 / messages,
+        }
+
+
+def pairs(job: Job, count: int) -> Pairs:
+    value = os.urandom(job.message_bytes)
+    keys: Iterator[bytes | None] = (
+        cycle([b"key-%06d" % number for number in range(KEYS)]) if job.keyed else repeat(None)
+    )
+    return zip(keys, repeat(value, count), strict=False)
+
+
+async def _writer(job: Job, linger_ms: int) -> Writer:
+    writer = WRITERS[job.client](job.address, job.topic, linger_ms)
+    await writer.open()
+    return writer
+
+
+async def produce(job: Job) -> Figures:
+    writer = await _writer(job, LINGER_MS)
+    await writer.write(pairs(job, job.warm))
+    await writer.finish()
+    writer.delivered = 0
+    with Measured(job) as measured:
+        await writer.write(pairs(job, job.messages))
+        await writer.finish()
+    await writer.close()
+    if writer.delivered != job.messages:
+        raise Failed(f"{writer.delivered} of {job.messages} messages were delivered")
+    return measured.figures
+
+
+async def consume(job: Job) -> Figures:
+    reader = READERS[job.client](job.address, job.topic, job.partitions)
+    await reader.open()
+    await reader.read(job.warm)
+    with Measured(job) as measured:
+        await reader.rewind()
+        reader.seen = 0
+        size = await reader.read(job.messages)
+    await reader.close()
+    if size < job.messages * job.message_bytes:
+        raise Failed(f"{size} bytes came of {job.messages} messages")
+    return measured.figures
+
+
+async def pace(job: Job) -> Figures:
+    """So many messages a second, each with the time at which it was given to its client."""
+    writer = await _writer(job, 0)
+    padding = bytes(job.message_bytes - STAMP.size)
+    clock = time.perf_counter_ns
+    begin = clock()
+    sent = 0
+    while sent < job.messages:
+        due = min(job.messages, (clock() - begin) * job.rate_s // 1_000_000_000)
+        if due > sent:
+            await writer.write((None, STAMP.pack(clock()) + padding) for _ in range(due - sent))
+            sent = due
+        await asyncio.sleep(TICK_S)
+    seconds = (clock() - begin) / 1e9
+    await writer.finish()
+    await writer.close()
+    return {"rate_s": sent / seconds}
+
+
+async def listen(job: Job) -> Figures:
+    """Reads what `pace` sends, however it is cut; says so on standard output when it may begin."""
+    reader = READERS[job.client](job.address, job.topic, job.partitions)
+    await reader.open()
+    times: list[int] = []
+    clock, unpack = time.perf_counter_ns, STAMP.unpack_from
+    silent = 0
+    print("ready", flush=True)
+    async for values in reader.values():
+        now = clock()
+        times += [now - unpack(value)[0] for value in values]
+        silent = 0 if values else silent + 1
+        if len(times) >= job.messages:
+            break
+        if silent > 30:
+            raise Failed(f"{len(times)} of {job.messages} messages came")
+    await reader.close()
+    if len(times) != job.messages:
+        raise Failed(f"{len(times)} messages came, {job.messages} were sent")
+    ordered = sorted(times[job.warm :])
+    return {
+        f"{name}_ms": measure.quantile(ordered, share) / 1e6
+        for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
+    }
+
+
+async def idle(job: Job) -> Figures:
+    """What a consumer costs that waits for records which do not come."""
+    group = f"idle-{job.client}" if job.in_group else None
+    reader = READERS[job.client](job.address, job.topic, job.partitions, group)
+    await reader.open()
+    # A group of one is settled after its first rebalance; each poll takes a second.
+    for _ in range(JOIN_POLLS if job.in_group else 1):
+        await reader.poll()
+    begin, cpu_ns = time.monotonic(), time.process_time_ns()
+    while time.monotonic() - begin < job.seconds:
+        if await reader.poll():
+            raise Failed("the topic is not empty")
+    percent = (time.process_time_ns() - cpu_ns) / 1e9 / (time.monotonic() - begin) * 100
+    await reader.close()
+    return {"group_idle_cpu_percent" if job.in_group else "idle_cpu_percent": percent}
+
+
+async def grow(job: Job) -> Figures:
+    """How much more memory a client holds after all messages than after the first of them, writing and reading."""
+    writer = await _writer(job, LINGER_MS)
+    await writer.write(pairs(job, job.warm))
+    await writer.finish()
+    before = measure.resident_bytes(os.getpid())
+    await writer.write(pairs(job, job.messages))
+    await writer.finish()
+    written = measure.resident_bytes(os.getpid()) - before
+    await writer.close()
+    reader = READERS[job.client](job.address, job.topic, job.partitions)
+    await reader.open()
+    await reader.read(job.warm)
+    before = measure.resident_bytes(os.getpid())
+    await reader.read(job.warm + job.messages)
+    read = measure.resident_bytes(os.getpid()) - before
+    await reader.close()
+    return {"produce_growth_mb": written / MB, "consume_growth_mb": read / MB}
+
+
+WORKS: dict[str, Callable[[Job], Awaitable[Figures]]] = {
+    work.__name__: work for work in (produce, consume, pace, listen, idle, grow)
+}
+
+
+def main() -> int:
+    given: dict[str, Any] = json.loads(sys.argv[1])
+    job = Job(**given)
+
+    async def work() -> Figures:
+        return await WORKS[job.work](job)
+
+    try:
+        figures = asyncio.run(work())
+    except Failed as error:
+        print(f"{job.client}, {job.work}: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(figures), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,39 @@
+"""Interceptors: objects that see records before the caller does, and hear which offsets were committed.
+
+Each may have any of `on_consume(records) -> records`, which gets and gives what a poll returns, `on_commit(offsets)` and `close()`. They
+form a chain. One that raises is logged and passed over, as in Kafka: watching must not break reading. Columns pass them by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ottla.client.consumer.poison import ConsumerRecord
+from ottla.client.interception import Interceptor, call
+from ottla.client.metadata import OffsetAndMetadata, TopicPartition
+
+Records: TypeAlias = dict[TopicPartition, list[ConsumerRecord]]
+
+
+class Interceptors:
+    def __init__(self, chain: Sequence[Interceptor]) -> None:
+        self._chain = tuple(chain)
+
+    def __bool__(self) -> bool:
+        return bool(self._chain)
+
+    def on_consume(self, records: Records) -> Records:
+        for each in self._chain:
+            made = call(each, "on_consume", records)
+            if isinstance(made, dict):
+                records = made
+        return records
+
+    def on_commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
+        for each in self._chain:
+            call(each, "on_commit", offsets)
+
+    def close(self) -> None:
+        for each in self._chain:
+            call(each, "close")

@@ -1,0 +1,60 @@
+"""What may be asked of partitions without reading them: which there are, where they begin and end, which offset belongs to a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ottla.client.cluster import Cluster
+from ottla.client.consumer.settings import Consuming
+from ottla.client.errors import TopicNotFound
+from ottla.client.metadata import TopicPartition
+from ottla.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+
+METADATA_TIMEOUT_MS = 30_000
+
+
+class OffsetQueries:
+    """The part of an asyncio consumer that needs its cluster alone."""
+
+    cluster: Cluster
+    settings: Consuming
+
+    async def partitions_for(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic."""
+        known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
+        return [TopicPartition(topic, index) for index in known.partitions]
+
+    async def check_partitions(self, wanted: Iterable[TopicPartition]) -> None:
+        for tp in wanted:
+            known = await self.cluster.topic(tp.topic, METADATA_TIMEOUT_MS)
+            if tp.partition not in known.partitions:
+                raise TopicNotFound(
+                    f"topic {tp.topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    advice="Look with `ottla topic describe`",
+                )
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each partition begins."""
+        return {
+            tp: row.offset
+            for tp, row in (await list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST))).items()
+        }
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each partition ends for this consumer: with read_committed, before its first open transaction."""
+        committed = self.settings.isolation_level == "read_committed"
+        found = await list_offsets(
+            self.cluster,
+            dict.fromkeys(partitions, LATEST),
+            isolation_level=READ_COMMITTED if committed else READ_UNCOMMITTED,
+        )
+        return {tp: row.offset for tp, row in found.items()}
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """For each partition the offset of its first record at or after that time, or None."""
+        found = await list_offsets(self.cluster, times)
+        return {tp: row.offset if row.offset >= 0 else None for tp, row in found.items()}

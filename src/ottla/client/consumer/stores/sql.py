@@ -1,0 +1,157 @@
+"""What the stores in SQL databases have in common: one row a partition, and saves that notice when another consumer has taken over.
+
+    group_id | topic | partition_number | next_offset
+
+A save moves a row only from where this store has loaded or saved it last. So a consumer that was paused, and whose partitions went to
+another meanwhile, raises `OffsetsMoved`, and its transaction is rolled back with all that it wrote. One connection, one thread at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ottla.client.consumer.stores.store import OffsetStore, moved
+from ottla.client.errors import KafkaError, SettingError
+from ottla.client.metadata import TopicPartition
+
+Connection = TypeVar("Connection")
+
+TABLE = "ottla_offsets"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+
+
+class SqlOffsets(OffsetStore, Generic[Connection]):
+    """Subclasses know how to run a statement, and how their database says what differs."""
+
+    #: How a value is written in a statement.
+    value: ClassVar[str] = "%s"
+    #: A statement that adds a row unless there is one.
+    insert: ClassVar[str] = "INSERT INTO {table} VALUES ({row}) ON CONFLICT DO NOTHING"
+    columns: ClassVar[str] = (
+        "group_id TEXT, topic TEXT, partition_number INTEGER, next_offset BIGINT NOT NULL, "
+        "PRIMARY KEY (group_id, topic, partition_number)"
+    )
+
+    def __init__(self, connection: Connection, table: str, *, owned: bool) -> None:
+        if not _NAME.fullmatch(table):
+            raise SettingError(f"{table!r} is no name for a table: letters, digits and _ make one")
+        self.connection = connection
+        self._table = table
+        self._is_owned = owned
+        self._lock = threading.RLock()
+        self._depth = 0
+        #: A save within the open transaction failed: nothing of it may be kept, whoever catches the error.
+        self._is_doomed = False
+        #: Where each partition was loaded or saved last, None for nowhere; what an open transaction changes waits beside it.
+        self._known: dict[tuple[str, TopicPartition], int | None] = {}
+        self._pending: dict[tuple[str, TopicPartition], int | None] = {}
+        where = f"group_id = {self.value} AND topic = {self.value} AND partition_number = {self.value}"
+        self._select = f"SELECT next_offset FROM {table} WHERE {where}"  # noqa: S608  # checked above
+        self._insert = self.insert.format(table=table, row=", ".join([self.value] * 4))
+        self._update = f"UPDATE {table} SET next_offset = {self.value} WHERE {where}"  # noqa: S608  # checked above
+        with self.transaction():
+            self._run(f"CREATE TABLE IF NOT EXISTS {table} ({self.columns})")
+
+    # The database's own
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> tuple[int, list[Any]]:
+        """How many rows a statement changed, and those that it found."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _end(self, *, commits: bool) -> None:
+        raise NotImplementedError
+
+    def _shut(self) -> None:
+        raise NotImplementedError
+
+    # Offsets
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open: commits of the consumer belong to it then."""
+        return self._depth > 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction of the database. What is written through the connection and the offsets that are committed within go
+        together, or not at all:
+
+            with store.transaction() as connection:
+                connection.execute(...)
+                consumer.commit()
+        """
+        with self._lock:
+            if self._depth == 0:
+                self._begin()
+            self._depth += 1
+            try:
+                yield self.connection
+            except BaseException:
+                self._close_transaction(commits=False)
+                raise
+            else:
+                self._close_transaction(commits=True)
+
+    def _close_transaction(self, *, commits: bool) -> None:
+        self._depth -= 1
+        if self._depth:
+            self._is_doomed |= not commits
+            return
+        pending, self._pending = self._pending, {}
+        doomed, self._is_doomed = self._is_doomed, False
+        self._end(commits=commits and not doomed)
+        if commits and doomed:
+            raise KafkaError(
+                "the transaction was rolled back, because offsets could not be saved in it",
+                advice="See the error that was raised there",
+            )
+        if commits:
+            self._known.update(pending)
+
+    def load(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        found: dict[TopicPartition, int] = {}
+        with self.transaction():
+            for tp in partitions:
+                rows = self._run(self._select, (group, *tp))[1]
+                self._pending[group, tp] = int(rows[0][0]) if rows else None
+                if rows:
+                    found[tp] = int(rows[0][0])
+        return found
+
+    def save(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        with self.transaction():
+            # In one order by everybody, so that two consumers do not wait for each other.
+            for tp, offset in sorted(offsets.items()):
+                self._save_one(group, tp, offset)
+
+    def _save_one(self, group: str, tp: TopicPartition, offset: int) -> None:
+        key = (group, tp)
+        if key in self._pending or key in self._known:
+            known = self._pending[key] if key in self._pending else self._known[key]
+            if known == offset:
+                return
+            if known is None:
+                changed, _ = self._run(self._insert, (group, *tp, offset))
+            else:
+                changed, _ = self._run(
+                    f"{self._update} AND next_offset = {self.value}", (offset, group, *tp, known)
+                )
+            if not changed:
+                rows = self._run(self._select, (group, *tp))[1]
+                raise moved(group, tp, known, int(rows[0][0]) if rows else None)
+        elif not self._run(self._insert, (group, *tp, offset))[0]:
+            self._run(self._update, (offset, group, *tp))
+        self._pending[key] = offset
+
+    def close(self) -> None:
+        """Close the connection, if it is the store's own."""
+        if self._is_owned:
+            self._is_owned = False
+            self._shut()
