@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 from collections import Counter
@@ -398,17 +399,16 @@ def socket_buffers(port: int) -> set[tuple[int, int]]:
     """Of this process's connections to a port: what the system sends and receives by."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):  # it is closed already, or not connected
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             with socket.socket(fileno=os.dup(int(name))) as own:
-                if own.getpeername()[1] == port:
-                    found.add(
-                        tuple(
-                            own.getsockopt(socket.SOL_SOCKET, kind)
-                            for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)
-                        )
-                    )
-        except (OSError, IndexError):
-            continue  # no socket, or not connected
+                if own.family == socket.AF_INET and own.getpeername()[1] == port:
+                    sizes = [
+                        own.getsockopt(socket.SOL_SOCKET, kind)
+                        for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+                    ]
+                    found.add((sizes[0], sizes[1]))
     return found
 
 
