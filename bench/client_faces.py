@@ -22,7 +22,8 @@ from ottla import aio
 from ottla.client.consumer.decoding import RecordDecoder
 
 BATCH_BYTES = 262_144
-POLL_RECORDS = 10_000
+#: Kafka's own default for max.poll.records, for all clients. Ten thousand at a time cost each of them more, in the collector of garbage.
+POLL_RECORDS = 500
 POLL_MS = 1000
 #: How many messages go out between two looks at what came of the earlier ones.
 STRIDE = 256

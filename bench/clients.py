@@ -65,8 +65,8 @@ class Sizes:
     """How much of each kind a round does."""
 
     produced_share: float = 1.0
-    consumed: int = 600_000
-    latency_s: float = 4.0
+    consumed: int = 400_000
+    latency_s: float = 3.0
     idle_s: float = 20.0
     growth_warm: int = 200_000
     growth_messages: int = 1_800_000
@@ -199,6 +199,8 @@ class Clients:
             broker.wait_ready()
             self._broker = broker
             self._admin = AdminClient({"bootstrap.servers": broker.address, **QUIET})
+            # It has no end but this, and complains of a broker that ends before it.
+            stack.callback(self.__dict__.pop, "_admin")
             self._filled = self._topic("filled")
             self._fill()
             for number in range(rounds):

@@ -1,12 +1,15 @@
 """Both faces of each client are one: the same methods, with the same parameters and results."""
 
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ottla
 import ottla.aio
+import ottla.client
 
 PAIRS = [
     (ottla.Producer, ottla.aio.Producer),
@@ -14,15 +17,13 @@ PAIRS = [
     (ottla.Admin, ottla.aio.Admin),
 ]
 
-#: What the asyncio core has for its blocking face to call, and nobody else.
-BETWEEN_FACES = {
-    "Producer": {"commit_or_abort", "find_topic", "not_queued"},
-    "Consumer": {
-        "assigning", "closing", "committing", "committing_async", "has_work", "notify", "poll_begins", "poll_ends",
-        "reading_committed", "subscribing", "take", "take_columns", "unsubscribing", "work",
-    },
-    "Admin": set(),
-}  # fmt: skip
+SOURCES = "".join(path.read_text() for path in Path(ottla.client.__file__).parent.rglob("*.py"))
+
+
+def between_faces(blocking: type, asynchronous: type) -> set[str]:
+    """What the asyncio core has beyond the blocking face because the package itself calls it."""
+    more = public(asynchronous).keys() - public(blocking).keys()
+    return {name for name in more if re.search(rf"\.{name}\b", SOURCES)}
 
 
 def public(client: type) -> dict[str, Any]:
@@ -37,10 +38,7 @@ def words(annotation: object) -> str:
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS, ids=["producer", "consumer", "admin"])
 def test_the_faces_have_the_same_methods(blocking: type, asynchronous: type) -> None:
     here, there = public(blocking).keys(), public(asynchronous).keys()
-    between = BETWEEN_FACES[blocking.__name__]
-    assert between <= there, "the list above names what is gone"
-    # An asyncio client cannot connect while it is made.
-    assert here == there - between - {"start"}
+    assert here == there - between_faces(blocking, asynchronous)
 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS, ids=["producer", "consumer", "admin"])
@@ -66,7 +64,7 @@ def test_the_methods_take_and_give_the_same(blocking: type, asynchronous: type) 
 
 @pytest.mark.parametrize(("blocking", "asynchronous"), PAIRS, ids=["producer", "consumer", "admin"])
 def test_every_method_says_what_it_does(blocking: type, asynchronous: type) -> None:
-    between = BETWEEN_FACES[blocking.__name__]
+    between = between_faces(blocking, asynchronous)
     silent = [
         f"{client.__module__}.{name}"
         for client in (blocking, asynchronous)

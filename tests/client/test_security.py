@@ -314,6 +314,23 @@ def test_sessions_are_renewed_while_records_flow() -> None:
             assert producer.send("t", b"last").result(30).offset == sent
 
 
+def test_requests_that_come_while_a_session_is_renewed_are_held() -> None:
+    sasl = Sasl("SCRAM-SHA-512", {"alice": "alice-secret"}, session_ms=200)
+
+    async def body(address: str) -> None:
+        async with ottla.aio.Admin(address, sasl_mechanism="SCRAM-SHA-512", **SASL) as admin:
+
+            async def go_on_asking() -> None:
+                while sasl.passed < 4:
+                    await admin.describe_cluster()
+
+            await asyncio.gather(*(go_on_asking() for _ in range(20)))
+
+    with gated(Gate(sasl=sasl)) as gate:
+        asyncio.run(body(gate.address))
+        assert gate.connections == 1
+
+
 def test_a_renewal_that_fails_closes_the_connection_and_is_told() -> None:
     sasl = Sasl("PLAIN", {"alice": "alice-secret"}, session_ms=50)
     with gated(Gate(sasl=sasl)) as gate, ottla.Admin(gate.address, sasl_mechanism="PLAIN", **SASL) as admin:

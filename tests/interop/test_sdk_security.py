@@ -192,11 +192,13 @@ def test_sessions_are_renewed_on_the_same_connection(secured: Secured, topic: st
     address, settings = ways(secured)[way]
     with ottla.Admin(address, **settings) as admin:
         admin.create_topic(topic, 1, 1)
-        with ottla.Producer(address, retry_backoff_ms=0, **settings) as producer:
+        with ottla.Producer(address, retry_backoff_ms=0, batch_size=16_384, **settings) as producer:
             before = connection_ids(producer)
             deadline = time.monotonic() + 3 * SESSION_MS / 1000
             while time.monotonic() < deadline:
-                producer.send(topic, b"x").result(60)
+                # Several requests are on their way at any time.
+                for future in [producer.send(topic, bytes(1_000)) for _ in range(2_000)]:
+                    future.result(60)
             assert connection_ids(producer) == before
         # An idle one, whose session has ended long ago, is renewed as well.
         assert topic in admin.list_topics()

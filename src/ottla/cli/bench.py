@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -172,7 +173,12 @@ def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]
     line = ProgressLine()
     count = size = 0
     with Consumer(
-        bootstrap, auto_offset_reset="earliest", max_poll_records=10_000, **client_settings("ottla-bench")
+        bootstrap,
+        auto_offset_reset="earliest",
+        max_poll_records=10_000,
+        # Else the compiled code, where there is one, is loaded in the middle of what is measured.
+        record_decoder="auto" if find_spec("numba") is None else "compiled",
+        **client_settings("ottla-bench"),
     ) as consumer:
         consumer.assign(consumer.partitions_for(topic))
         consumer.seek_to_beginning()

@@ -58,6 +58,15 @@ def test_who_wants_the_compiled_one_has_it_at_once_or_is_told(monkeypatch: pytes
         Decoding("compiled")
 
 
+def test_without_numba_it_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(decoding, "find_spec", looked.append)
+    mine = Decoding("auto")
+    for _ in range(5):
+        mine.read(AUTO_RECORDS)
+    assert looked == ["numba"] and mine.twin is pieces
+
+
 def test_a_compiler_that_fails_is_told_once_and_done_without(
     fresh: decoding._Loader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

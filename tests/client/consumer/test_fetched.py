@@ -242,6 +242,34 @@ def test_a_damaged_batch_is_not_left_out_in_silence() -> None:
     assert held.position(A) == 0
 
 
+def test_a_batch_that_says_it_ends_before_it_begins_is_refused_and_not_passed_over() -> None:
+    """Passed over it would be fetched again and again."""
+    held = buffer(A)
+    damaged = bytearray(batch(0, 3))
+    damaged[23] = 0x80  # the last offset delta
+    put(held, A, bytes(damaged))
+    assert held.take(10) == {}
+    with pytest.raises(CorruptBatch):
+        held.take(10)
+
+
+def test_who_is_interrupted_gets_the_same_records_again() -> None:
+    """By a signal whose handler raises, for one."""
+    interrupted = iter([False, False, True])
+
+    def read(_topic: str, value: bytes) -> bytes:
+        if next(interrupted, False):
+            raise KeyboardInterrupt
+        return value
+
+    held = buffer(A, maker=RecordMaker(None, read))
+    put(held, A, batch(0, 5))
+    assert offsets(held.take(1)) == [0]
+    with pytest.raises(KeyboardInterrupt):
+        held.take(10)
+    assert offsets(held.take(10)) == [1, 2, 3, 4]
+
+
 def test_crcs_are_not_looked_at_if_they_are_not_to_be() -> None:
     held = buffer(A, check_crcs=False)
     bad = bytearray(batch(0, 1))

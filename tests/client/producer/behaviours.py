@@ -382,17 +382,22 @@ def test_many_records_through_a_small_buffer(address: str, topic: str) -> None:
 
 def test_what_a_producer_has_done_is_counted(address: str, topic: str) -> None:
     with ottla.Producer(address, linger_ms=60_000) as producer:
+        # A topic that was just made may refuse its first batch for a moment.
+        producer.send(topic, b"first", partition=0)
+        producer.flush(30)
+        before = producer.metrics()
         for _ in range(100):
             producer.send(topic, b"x" * 100, partition=0)
         assert producer.metrics().buffered_bytes > 10_000
         producer.flush(30)
         metrics = producer.metrics()
-    assert (metrics.records_sent, metrics.batches_sent, metrics.requests, metrics.retries) == (100, 1, 1, 0)
-    assert metrics.records_per_batch_avg == 100
+    assert (metrics.records_sent, metrics.batches_sent) == (101, 2)
+    assert (metrics.requests, metrics.retries) == (before.requests + 1, before.retries)
+    assert metrics.records_per_batch_avg == 50.5
     assert metrics.buffered_bytes == metrics.requests_in_flight == 0
-    assert 0 < metrics.request_latency_avg_ms == metrics.request_latency_max_ms
+    assert 0 < metrics.request_latency_avg_ms <= metrics.request_latency_max_ms
     assert 0 < metrics.batch_fill_avg < 1
-    assert "records_sent                         100" in str(metrics)
+    assert "records_sent                         101" in str(metrics)
 
 
 @pytest.mark.parametrize("in_flight", [1, 5])

@@ -11,7 +11,6 @@ from ottla.client.producer.batches import RECORD_OVERHEAD_BYTES, SendFuture
 from ottla.client.producer.core import AsyncProducer
 from ottla.client.producer.partitioning import RoundRobin, Sticky
 from tests.client.producer.test_accumulator import LOST, A, B, accumulator, add, taken, values
-from tests.client.producer.test_producer import topic  # noqa: F401 (a fixture)
 
 SIZE = RECORD_OVERHEAD_BYTES + 1
 
@@ -110,13 +109,13 @@ def test_partitions_without_a_leader_are_passed_over() -> None:
     assert {Sticky().moved("t", 0, partitions(-1, -1)) for _ in range(9)} == {1}
 
 
-def test_who_sends_without_pause_lets_the_sender_have_its_turn(ottla_address: str, topic: str) -> None:  # noqa: F811
+def test_who_sends_without_pause_lets_the_sender_have_its_turn(ottla_address: str, topic_name: str) -> None:
     async def requests_meanwhile() -> int:
         async with AsyncProducer(ottla_address, batch_size=2000) as producer:
-            await (await producer.send(topic, b"first"))
+            await (await producer.send(topic_name, b"first"))
             before = producer.metrics().requests
             for _ in range(200):
-                await producer.send(topic, b"v" * 200)
+                await producer.send(topic_name, b"v" * 200)
             return producer.metrics().requests - before
 
     assert asyncio.run(requests_meanwhile()) > 0

@@ -13,11 +13,6 @@ from tests.client.producer.transactional import *  # noqa: F403
 from tests.client.producer.transactional import committed
 
 
-@pytest.fixture
-def address(ottla_address: str) -> str:
-    return ottla_address
-
-
 def test_a_broker_killed_and_started_again_in_the_middle_keeps_all_or_nothing(
     start_broker: Callable[..., Any],
 ) -> None:

@@ -199,14 +199,11 @@ class Consumer(Blocking):
                 yield taken
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Every record as it comes, for ever."""
+        """Every record as it comes, for ever. A second loop goes on where the first was left."""
+        yield from self._core.progress.iteration or ()
         for polled in self.batches():
             iteration = self._core.progress.iteration = Iteration(polled)
-            for tp, records in polled.items():
-                iteration.waiting.pop(tp, None)
-                for record in records:
-                    iteration.current = record
-                    yield record
+            yield from iteration
 
     def wakeup(self) -> None:
         """Make the poll that is under way, or the next one, raise `WakeupError`; from any thread."""

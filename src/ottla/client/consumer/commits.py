@@ -39,6 +39,8 @@ _PASSING = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
         # The next heartbeat brings the epoch that is asked for (KIP-848).
         ErrorCode.STALE_MEMBER_EPOCH,
+        # The members have joined and wait for their shares: a moment, which needs nothing of the caller.
+        ErrorCode.REBALANCE_IN_PROGRESS,
     )
 )
 _OUT = frozenset(
@@ -52,11 +54,18 @@ _OUT = frozenset(
 
 
 class GroupOffsets:
-    """`identity` tells who commits; it may change from one attempt to the next, and raises if nobody can."""
+    """`identity` tells who commits; it may change from one attempt to the next, and raises if nobody can. While `is_joining`, the
+    coordinator may know of a generation that the member has not heard of yet."""
 
     def __init__(
-        self, cluster: Cluster, coordinator: Coordinator, group_id: str, identity: Callable[[], GroupMetadata]
+        self,
+        cluster: Cluster,
+        coordinator: Coordinator,
+        group_id: str,
+        identity: Callable[[], GroupMetadata],
+        is_joining: Callable[[], bool],
     ) -> None:
+        self._is_joining = is_joining
         self._group_id = group_id
         self._cluster = cluster
         self._coordinator = coordinator
@@ -128,6 +137,9 @@ class GroupOffsets:
         if failures:
             # One that passes counts least: trying again cannot help against the others.
             tp, code = min(failures, key=lambda failure: failure[1] in _PASSING)
+            if code == ErrorCode.ILLEGAL_GENERATION and (self._is_joining() or self._identity() != who):
+                # A rebalance has overtaken the commit, and this consumer is part of it.
+                code = ErrorCode.REBALANCE_IN_PROGRESS
             raise _commit_refused(code, who, tp, broker)
 
     async def _fetch_once(

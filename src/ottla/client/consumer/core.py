@@ -57,11 +57,14 @@ class AsyncConsumer(OffsetQueries):
         self.group: Group | None = None
         self._group_id = settings.group_id or DEFAULT_GROUP
         self._coordinator = Coordinator(self.cluster, "group", self._group_id)
-        self._offsets = GroupOffsets(self.cluster, self._coordinator, self._group_id, self._committer)
+        self._offsets = GroupOffsets(
+            self.cluster, self._coordinator, self._group_id, self._committer, self._is_joining
+        )
         self._interceptors = Interceptors(settings.interceptors)
         self.progress = Progress(self.buffer, settings, self._group_id, self._interceptors.on_commit)
         self.progress.notify = self.notify
         self._is_woken = False
+        self._is_unsubscribing = False
         #: From the call of close on nobody polls; callbacks of its last rebalance still commit.
         self._is_closing = False
         self._is_closed = False
@@ -90,17 +93,18 @@ class AsyncConsumer(OffsetQueries):
         self.notify()
         if not commits:
             self.progress.stop()
+            yield self.progress.finish(0)
         try:
             yield from self._unsubscribing(timeout)
         finally:
             self._is_closed = True
             yield self._shut()
+            yield from self.progress.tell()
             self._interceptors.close()
             if self.settings.offset_store is not None:
                 yield StoreCall(self.settings.offset_store.close)
 
     async def _shut(self) -> None:
-        await self.progress.finish(0)
         await self._coordinator.close()
         await self.fetcher.close()
         await self.cluster.close()
@@ -119,7 +123,7 @@ class AsyncConsumer(OffsetQueries):
                 "this consumer has subscribed, so its group assigns", advice="Call unsubscribe() first"
             )
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        yield self.check_partitions(wanted)
+        yield self._check_partitions(wanted)
         new = [tp for tp in wanted if tp not in self.buffer.partitions]
         starts: Mapping[TopicPartition, int] = {}
         if self.settings.offset_store is not None:
@@ -178,22 +182,30 @@ class AsyncConsumer(OffsetQueries):
         return self._unsubscribing(None)
 
     def _unsubscribing(self, timeout: float | None) -> Plan[None]:
+        # The callback that is called here may itself unsubscribe or close: then it is not called again, and all is done after it.
+        is_nested, self._is_unsubscribing = self._is_unsubscribing, True
         group = self.group
         deadline_ms = now_ms() + (self.settings.request_timeout_ms if timeout is None else timeout * 1000)
         try:
             if self.buffer.partitions:
                 yield from self.progress.commit_last(self._offsets, deadline_ms - now_ms())
-                callback = None if group is None else group.subscription.callback("revoke")
+                callback = None if group is None or is_nested else group.subscription.callback("revoke")
                 owned = sorted(self.buffer.partitions)
                 if callback is not None:
                     yield Callback(lambda: callback(owned))
         finally:
-            self._begin_partitions((), {})
-            self.progress.stop()
-            self.progress.iteration = None
-            if group is not None:
-                yield group.leave(max(deadline_ms - now_ms(), 0))
-                self.group = None
+            self._is_unsubscribing = is_nested
+            if self.group is group and not self._is_closed:
+                yield from self._leaving(deadline_ms)
+
+    def _leaving(self, deadline_ms: float) -> Plan[None]:
+        self.progress.end_iteration()
+        self._begin_partitions((), {})
+        self.progress.stop()
+        yield self.progress.finish(max(deadline_ms - now_ms(), 0))
+        if self.group is not None:
+            yield self.group.leave(max(deadline_ms - now_ms(), 0))
+            self.group = None
 
     def subscription(self) -> frozenset[str]:
         """The topics that were subscribed to by name, and those that the pattern matches."""
@@ -219,6 +231,9 @@ class AsyncConsumer(OffsetQueries):
                 advice=OUT_ADVICE,
             )
         return self.group_metadata()
+
+    def _is_joining(self) -> bool:
+        return self.group is not None and self.group.member.is_joining
 
     # Positions
 
@@ -362,7 +377,8 @@ class AsyncConsumer(OffsetQueries):
             self.poll_ends()
 
     def poll_begins(self) -> None:
-        self.progress.iteration = None
+        if self.progress.end_iteration():
+            self.fetcher.pump_soon()
         if self.group is not None:
             self.group.is_polling = True
             self.group.polled()
@@ -392,7 +408,10 @@ class AsyncConsumer(OffsetQueries):
         while group is not None and group.due:
             if group.failure is not None:
                 raise group.failure
-            yield from self._take_step(group)
+            if group.member.overslept:
+                yield group.come_back()
+            else:
+                yield from self._take_step(group)
         yield from self.progress.keep_up(now_ms(), self._offsets)
 
     def _take_step(self, group: Group) -> Plan[None]:
@@ -417,9 +436,11 @@ class AsyncConsumer(OffsetQueries):
             if callback is not None:
                 yield Callback(lambda: callback(partitions))
         finally:
-            if step.kind != "assign":
-                self._begin_partitions(sorted(step.after), {})
-            yield group.end_step()
+            # The callback may have left the group.
+            if self.group is group:
+                if step.kind != "assign":
+                    self._begin_partitions(sorted(step.after), {})
+                yield group.end_step()
 
     def _check_open(self, is_closing: bool = False) -> None:
         if self._is_closed or is_closing:
@@ -457,14 +478,13 @@ class AsyncConsumer(OffsetQueries):
             self.fetcher.pump_soon()
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Every record as it comes, for ever."""
+        """Every record as it comes, for ever. A second loop goes on where the first was left."""
+        for record in self.progress.iteration or ():
+            yield record
         async for polled in self.batches():
             iteration = self.progress.iteration = Iteration(polled)
-            for tp, records in polled.items():
-                iteration.waiting.pop(tp, None)
-                for record in records:
-                    iteration.current = record
-                    yield record
+            for record in iteration:
+                yield record
 
     async def batches(
         self, timeout_ms: float = ITERATION_POLL_MS
@@ -478,7 +498,8 @@ class AsyncConsumer(OffsetQueries):
     def wakeup(self) -> None:
         """Make the poll that is under way, or the next one, raise `WakeupError`; from any thread."""
         self._is_woken = True
-        self.notify()
+        # By way of the loop: a signal's handler runs in a thread that may hold the buffer's lock.
+        self.fetcher.call_soon(self.notify)
 
     def notify(self) -> None:
         """Wake whoever waits in a poll, from any thread."""

@@ -40,6 +40,8 @@ class _Loader:
 
     def __init__(self) -> None:
         self.twin: Twin | None = None
+        #: Whether it is known that it cannot be had.
+        self.is_hopeless = False
         self._lock = threading.Lock()
         self._tried = False
         self._thread: threading.Thread | None = None
@@ -52,13 +54,17 @@ class _Loader:
                 try:
                     self.twin = cast(Twin, import_module("ottla.records.compiled"))
                 except Exception as error:
+                    self.is_hopeless = True
                     if find_spec("numba") is not None:
                         _log.warning("numba fails (%s): records are decoded in pure Python", error)
             return self.twin
 
     def load_soon(self) -> None:
         """Load it in a thread. The interpreter waits for it at its end: a compiler that is cut off there may crash."""
-        if self._tried or self._thread is not None or find_spec("numba") is None:
+        if self._tried or self._thread is not None:
+            return
+        if find_spec("numba") is None:
+            self.is_hopeless = True
             return
         self._thread = threading.Thread(target=self.load, name="ottla-compile")
         try:
@@ -90,11 +96,14 @@ class Decoding:
         if self._settled:
             return
         self._until_load -= records
-        if self._until_load <= 0:
-            if _loader.twin is not None:
-                self._adopt(_loader.twin)
-            else:
-                _loader.load_soon()
+        if self._until_load > 0:
+            return
+        if _loader.twin is not None:
+            self._adopt(_loader.twin)
+        elif _loader.is_hopeless:
+            self._settled = True
+        else:
+            _loader.load_soon()
 
     def _adopt(self, twin: Twin) -> None:
         self.twin = twin

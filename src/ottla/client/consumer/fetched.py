@@ -182,6 +182,8 @@ class FetchBuffer:
                 if partition.generation != generation or not partition.batches or partition.paused:
                     break
                 batch, rows, start = partition.batches[0], partition.rows, partition.position or 0
+                # Whoever interrupts this (a signal that raises) leaves rows behind that are past the position.
+                partition.rows = None
             try:
                 if rows is None:
                     rows = twin.open_rows(batch.data, check_crc=self._check_crcs)
@@ -349,13 +351,15 @@ class FetchBuffer:
         )
         end = base_offset + last_delta + 1
         is_unwanted = unwanted.has(batch, attributes, producer_id, end - 1)
-        if end <= partition.fetch_offset:
-            return
         # What is left out is never opened, so this is where its damage shows: then it is kept, to be refused.
-        if not is_unwanted or (self._check_crcs and crc_of(batch) != crc):
+        is_old = end <= partition.fetch_offset
+        is_damaged = last_delta < 0 or ((is_old or is_unwanted) and self._check_crcs and crc_of(batch) != crc)
+        if is_old and not is_damaged:
+            return
+        if is_damaged or not is_unwanted:
             partition.batches.append(Batch(batch, base_offset, end))
             partition.buffered_bytes += len(batch)
-        partition.fetch_offset = end
+        partition.fetch_offset = max(end, partition.fetch_offset)
         partition.last_epoch = epoch
 
     def fail(self, partition: Partition, generation: int, error: KafkaError) -> None:

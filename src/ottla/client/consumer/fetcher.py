@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -106,10 +107,15 @@ class Fetcher:
         except RuntimeError:  # the loop ended with the client
             self._pumping = False
 
+    def call_soon(self, work: Callable[[], object]) -> None:
+        """Have it called on the loop, from any thread; not at all if the loop has ended with the client."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(work)
+
     def arrived_soon(self) -> None:
         """Wake whoever waits for something to arrive, from any thread."""
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.arrived.set)
+        self.call_soon(self.arrived.set)
 
     def pump(self) -> None:
         """Send every fetch that may be sent now, and look up positions."""
@@ -237,6 +243,7 @@ class Fetcher:
         )
         partition.last_epoch = -1
         self._out_of_range(partition, partition.generation, error)
+        self.arrived.set()
         self.pump_soon()
         return False
 

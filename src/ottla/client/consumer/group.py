@@ -26,7 +26,7 @@ from ottla.client.coordinators import MOVED, Coordinator
 from ottla.client.errors import KafkaError, UnsupportedVersion
 from ottla.client.metadata import GroupMetadata, Metadata, OffsetAndMetadata, TopicPartition
 
-log = logging.getLogger("ottla.consumer")
+log = logging.getLogger("ottla.client")
 
 #: Joins and syncs are held by the coordinator: what must not wait behind them goes another way.
 MEMBER_LANE = "group"
@@ -101,7 +101,8 @@ class Group:
     @property
     def due(self) -> bool:
         """Whether there is something for the caller to do or to hear."""
-        return self._is_ready or self._failure is not None or self.member.failure is not None
+        member = self.member
+        return self._is_ready or member.overslept or self._failure is not None or member.failure is not None
 
     @property
     def failure(self) -> KafkaError | None:
@@ -110,8 +111,12 @@ class Group:
     def polled(self) -> None:
         """The caller is alive; from any thread."""
         self._polled_ms = now_ms()
-        if self.member.overslept:
-            self._loop.call_soon_threadsafe(self._awake.set)
+
+    async def come_back(self) -> None:
+        """The caller polls after all. Its partitions are others' by now, and it hears so before it gets more of their records."""
+        self.member.polled(now_ms())
+        self._look_at_step()
+        self._awake.set()
 
     def ready_step(self) -> Step | None:
         return self._step if self._is_ready else None

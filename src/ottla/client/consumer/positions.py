@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ottla.client.consumer.partition import Partition
@@ -49,13 +50,18 @@ class Positions:
         cluster, isolation_level = fetcher.cluster, fetcher.isolation_level
         times = {partition.tp: partition.reset for partition, _ in asked if partition.reset is not None}
         try:
-            found = await list_offsets(cluster, times, isolation_level=isolation_level)
+            # Asked once: the fetcher tries again, with what is to be looked up then.
+            found = await list_offsets(cluster, times, attempts_max=1, isolation_level=isolation_level)
             # No record is that young: the next one will be.
             late = dict.fromkeys((tp for tp, row in found.items() if row.offset < 0), LATEST)
             if late:
-                found |= await list_offsets(cluster, late, isolation_level=isolation_level)
+                found |= await list_offsets(cluster, late, attempts_max=1, isolation_level=isolation_level)
         except KafkaError as error:
-            fetcher.failed(asked, error)
+            if len(asked) == 1:
+                fetcher.failed(asked, error)
+            else:
+                # A topic that is gone or a partition without a leader must not keep the others from being read.
+                await asyncio.gather(*(self._find([each]) for each in asked))
             return
         finally:
             self._looking_up.difference_update(partition.tp for partition, _ in asked)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from ottla.client.consumer.settings import Consuming
 from ottla.client.errors import KafkaError, RequestTimedOut
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 
-log = logging.getLogger("ottla.consumer")
+log = logging.getLogger("ottla.client")
 
 Given: TypeAlias = Mapping[TopicPartition, int | OffsetAndMetadata]
 Committed: TypeAlias = dict[TopicPartition, OffsetAndMetadata]
@@ -33,19 +33,44 @@ class Iteration:
     """Records that were taken out of the buffer and wait in a `for` loop: nobody has seen those behind the current one."""
 
     def __init__(self, polled: Mapping[TopicPartition, list[ConsumerRecord]]) -> None:
-        self.waiting = dict(polled)
-        self.current: ConsumerRecord | None = None
+        self._waiting = {tp: records for tp, records in polled.items() if records}
+        self._current: ConsumerRecord | None = None
+        #: What is left of the partition of the current record, whose last record is this.
+        self._rest: Iterator[ConsumerRecord] = iter(())
+        self._last: ConsumerRecord | None = None
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """The records that nobody has seen: a second loop goes on where the first was left."""
+        while True:
+            # Looked up each time: a seek or a poll of the caller has taken the rest away.
+            record = next(self._rest, None)
+            if record is not None:
+                self._current = record
+                yield record
+            elif self._waiting:
+                records = self._waiting.pop(next(iter(self._waiting)))
+                self._rest, self._last = iter(records), records[-1]
+            else:
+                return
 
     def positions(self) -> dict[TopicPartition, int]:
-        found = {tp: records[0].offset for tp, records in self.waiting.items()}
-        if self.current is not None:
-            found[TopicPartition(self.current.topic, self.current.partition)] = self.current.offset + 1
+        found = {tp: records[0].offset for tp, records in self._waiting.items()}
+        if self._current is not None:
+            found[TopicPartition(self._current.topic, self._current.partition)] = self._current.offset + 1
         return found
 
     def forget(self, tp: TopicPartition) -> None:
-        self.waiting.pop(tp, None)
-        if self.current is not None and (self.current.topic, self.current.partition) == tp:
-            self.current = None
+        self._waiting.pop(tp, None)
+        if self._current is not None and (self._current.topic, self._current.partition) == tp:
+            self._rest, self._current = iter(()), None
+
+    def end(self) -> dict[TopicPartition, int]:
+        """The loop was left: give out no more; where the records begin that nobody has seen."""
+        if self._current is self._last:
+            self._current = None
+        unseen = self.positions()
+        self._waiting, self._rest, self._current = {}, iter(()), None
+        return unseen
 
 
 class Progress:
@@ -82,6 +107,14 @@ class Progress:
         if self.iteration is not None:
             found.update({tp: offset for tp, offset in self.iteration.positions().items() if tp in found})
         return found
+
+    def end_iteration(self) -> bool:
+        """Records that a loop was left before are read again; whether there are such."""
+        iteration, self.iteration = self.iteration, None
+        unseen = {} if iteration is None else iteration.end()
+        for tp in unseen.keys() & self._buffer.partitions.keys():
+            self._buffer.place(tp, offset=unseen[tp])
+        return bool(unseen)
 
     def started(self, starts: Mapping[TopicPartition, int]) -> None:
         """These partitions go on where it was kept."""
@@ -121,8 +154,7 @@ class Progress:
 
     def keep_up(self, now_ms: float, offsets: GroupOffsets | None) -> Plan[None]:
         """Run callbacks of commits that are over, and the automatic commit if its time has come."""
-        while self._told:
-            yield Callback(self._told.popleft())
+        yield from self.tell()
         if now_ms >= self._due_ms:
             self._due_ms = now_ms + self._settings.auto_commit_interval_ms
             wanted = self._unkept()
@@ -131,6 +163,11 @@ class Progress:
                 self._note(wanted)
             elif wanted and offsets is not None:
                 yield self._commit_soon(offsets, wanted, self._tell_auto)
+
+    def tell(self) -> Plan[None]:
+        """Run callbacks of commits that are over."""
+        while self._told:
+            yield Callback(self._told.popleft())
 
     def commit_last(self, offsets: GroupOffsets | None, timeout_ms: float) -> Plan[None]:
         """The automatic commit before partitions go; a failure is told in the log, because they go all the same."""

@@ -24,7 +24,7 @@ class OffsetQueries:
         known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
         return [TopicPartition(topic, index) for index in known.partitions]
 
-    async def check_partitions(self, wanted: Iterable[TopicPartition]) -> None:
+    async def _check_partitions(self, wanted: Iterable[TopicPartition]) -> None:
         for tp in wanted:
             known = await self.cluster.topic(tp.topic, METADATA_TIMEOUT_MS)
             if tp.partition not in known.partitions:

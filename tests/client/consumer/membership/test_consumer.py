@@ -198,3 +198,14 @@ def test_what_cannot_pass_is_the_end(code: ErrorCode) -> None:
     group.answer(code=code, message="taken")
     assert "taken" in str(group.member.failure) and "group_instance_id" in str(group.member.failure)
     assert group.member.next(1e6) is None
+
+
+def test_who_leaves_while_it_joins_says_so() -> None:
+    """The coordinator may have taken it in, and would keep partitions for it until its session ends."""
+    group = Coordinated()
+    assert group.member.leave() is None
+    group = Coordinated()
+    group.asked()
+    goodbye = group.member.leave()
+    assert goodbye is not None
+    assert goodbye.body["member_epoch"] == -1

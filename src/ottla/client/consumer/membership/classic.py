@@ -103,6 +103,10 @@ class ClassicMember:
     def is_in(self) -> bool:
         return self.generation_id >= 0
 
+    @property
+    def is_joining(self) -> bool:
+        return self.state in (State.JOINING, State.ASSIGNING, State.SYNCING)
+
     def subscribe(self, topics: frozenset[str], pattern: str | None, now_ms: float) -> None:
         if topics == self._topics:
             return

@@ -76,6 +76,10 @@ class ConsumerMember:
     def is_in(self) -> bool:
         return self.generation_id > 0
 
+    @property
+    def is_joining(self) -> bool:
+        return False
+
     def subscribe(self, topics: frozenset[str], pattern: str | None, now_ms: float) -> None:
         if (topics, pattern) == (self._topics, self._pattern):
             return
@@ -170,7 +174,9 @@ class ConsumerMember:
         self._steps.lose()
 
     def leave(self) -> Ask | None:
-        goodbye = self._goodbye() if self.generation_id > 0 else None
+        # One that was asked to let it join may do so yet.
+        was_told = self._said is not None
+        goodbye = self._goodbye() if self.generation_id > 0 or was_told else None
         self._lose()
         self._topics, self._pattern, self._steps, self.overslept = frozenset(), None, Steps(), False
         return goodbye

@@ -90,6 +90,10 @@ class Member(Protocol):
     def is_in(self) -> bool:
         """Whether the group counts on this member, as far as it knows."""
 
+    @property
+    def is_joining(self) -> bool:
+        """Whether a new generation may have begun that this member has not heard of yet."""
+
     def subscribe(self, topics: frozenset[str], pattern: str | None, now_ms: float) -> None:
         """Want these topics, or those that match at the broker; none and None: nothing any more."""
 
