@@ -118,13 +118,13 @@ class Cluster:
         return self.metadata
 
     async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
-        """The topic, waiting for it to be created or to get its leaders; else `TopicNotFound`."""
-        self._watched.add(name)
+        """The topic, waiting for it to be created or to get its leaders; else `TopicNotFound`. It is watched when it was found."""
         deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
         attempt = 0
         while True:
             known = self.metadata.topics.get(name)
             if known is not None:
+                self._watched.add(name)
                 return known
             attempt += 1
             wait_s = backoff_ms(self.settings, attempt) / 1000
