@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,29 +27,6 @@ from tests.seeds.test_coordinators import wait_for_coordinators
 _NUMBERS = itertools.count()
 JOIN, HEARTBEAT, LEAVE, SYNC = 11, 12, 13, 14
 OFFSETS_TOPIC = "__consumer_offsets"
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[Proxy]:
-    """A broker in this process, behind a proxy that counts; all tests share it, each with topics and groups of its own."""
-    config = {
-        "group.initial.rebalance.delay.ms": "0",
-        "group.min.session.timeout.ms": "500",
-        "group.consumer.min.heartbeat.interval.ms": "100",
-        "group.consumer.heartbeat.interval.ms": "200",
-        "transaction.state.log.num.partitions": "2",
-    }
-    with Proxy() as proxy:
-        config["advertised.listeners"] = proxy.advertised
-        with ottla.Broker(port=proxy.target_port, config=config):
-            yield proxy
-
-
-@pytest.fixture
-def proxy(network: Proxy) -> Iterator[Proxy]:
-    network.heal()
-    yield network
-    network.heal()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,23 +30,6 @@ from tests.sdk.reading import PATIENCE_S, contents, eventually, values, within
 
 _NUMBERS = itertools.count()
 NOT_IDEMPOTENT: dict[str, Any] = {"enable_idempotence": False, "retry_backoff_ms": 10}
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[Proxy]:
-    """A broker in this process that clients reach through a proxy; all tests share it, each with topics of its own."""
-    with (
-        Proxy() as proxy,
-        ottla.Broker(port=proxy.target_port, config={"advertised.listeners": proxy.advertised}),
-    ):
-        yield proxy
-
-
-@pytest.fixture
-def proxy(network: Proxy) -> Iterator[Proxy]:
-    network.heal()
-    yield network
-    network.heal()
 
 
 @pytest.fixture
