@@ -302,6 +302,8 @@ class FetchBuffer:
                 else:
                     fetch.append(partition)
             self._fetch_waits = bool(full)
+        # An answer has an end: whoever has waited longest is asked for first.
+        fetch.sort(key=lambda partition: partition.fed_at)
         return Fetchable(fetch, look_up, full, wake_ms, max(room_bytes, 1))
 
     def _is_full(self, partition: Partition) -> bool:
@@ -327,6 +329,7 @@ class FetchBuffer:
             ):
                 return False
             self.bytes_fetched += len(data)
+            partition.fed_at = self.bytes_fetched
             try:
                 batches = list(whole_batches(data))
             except CorruptRecords as error:
