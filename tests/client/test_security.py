@@ -15,6 +15,7 @@ import trustme
 
 import ottla
 import ottla.aio
+from ottla.client import connection
 from ottla.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -312,6 +313,24 @@ def test_sessions_are_renewed_while_records_flow() -> None:
                 sent += 1
             assert gate.connections == connections
             assert producer.send("t", b"last").result(30).offset == sent
+
+
+def test_a_renewal_that_goes_wrong_in_another_way_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ValueError("out of order")
+
+    sasl = Sasl("PLAIN", {"alice": "alice-secret"}, session_ms=50)
+    with gated(Gate(sasl=sasl)) as gate, ottla.Admin(gate.address, sasl_mechanism="PLAIN", **SASL) as admin:
+        monkeypatch.setattr(connection, "authenticate", broken)
+
+        def renew() -> None:
+            while True:
+                admin._thread.run(admin._core.cluster.refresh(()), 10)
+
+        with pytest.raises((KafkaError, ValueError), match="out of order"):
+            renew()
 
 
 def test_requests_that_come_while_a_session_is_renewed_are_held() -> None:

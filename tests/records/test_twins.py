@@ -42,7 +42,7 @@ def every_batch_is_compiled(checked: Callable[..., Any]) -> Iterator[None]:
 def said(twin: Any, batch: bytes) -> object:
     """All records, or the words of the refusal."""
     try:
-        return list(twin.open_rows(batch).take(1 << 31))
+        return list(twin.open_rows(batch).take(1 << 31, "t", 0, "CreateTime"))
     except CorruptRecords as error:
         return str(error)
 
@@ -157,9 +157,9 @@ def test_rows_are_taken_in_parts_and_skipped() -> None:
     for twin in (pieces, compiled):
         rows = twin.open_rows(batch)
         rows.skip_to(14)
-        assert [row[0] for row in rows.take(3)] == [16, 19, 22]
-        assert [row[0] for row in rows.take(100)] == [25, 28, 31, 34, 37]
-        assert list(rows.take(1)) == []
+        assert [row[2] for row in rows.take(3, "t", 0, "CreateTime")] == [16, 19, 22]
+        assert [row[2] for row in rows.take(100, "t", 0, "CreateTime")] == [25, 28, 31, 34, 37]
+        assert list(rows.take(1, "t", 0, "CreateTime")) == []
 
 
 def test_the_crc_is_looked_at_unless_told_otherwise() -> None:
@@ -167,9 +167,9 @@ def test_the_crc_is_looked_at_unless_told_otherwise() -> None:
     batch[-2] ^= 1
     for twin in (pieces, compiled):
         with pytest.raises(CorruptRecords, match="CRC"):
-            list(twin.open_rows(bytes(batch)).take(1))
+            list(twin.open_rows(bytes(batch)).take(1, "t", 0, "CreateTime"))
         with pytest.raises(CorruptRecords, match="CRC"):
             twin.piece(bytes(batch))
         with contextlib.suppress(CorruptRecords):
-            assert len(list(twin.open_rows(bytes(batch), check_crc=False).take(9))) == 9
+            assert len(list(twin.open_rows(bytes(batch), check_crc=False).take(9, "t", 0, "CreateTime"))) == 9
             assert len(twin.piece(bytes(batch), check_crc=False).offsets) == 9

@@ -26,6 +26,7 @@ from ottla.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
+from ottla.client.receiving import ReceiveBuffer
 from ottla.client.security import tls_failure
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
@@ -48,7 +49,7 @@ READERS = {FETCH: read_fetch_response}
 Body = dict[str, Any]
 
 
-class BrokerConnection(asyncio.Protocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """An open connection. `versions` maps an API key to the range that the broker serves."""
 
     def __init__(self, address: str, settings: Client) -> None:
@@ -58,6 +59,7 @@ class BrokerConnection(asyncio.Protocol):
         self.features: dict[str, int] = {}
         self.settings = settings
         self._frames = ClientConnection(settings.client_id, RESPONSE_BYTES_MAX)
+        self._arriving = ReceiveBuffer()
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, tuple[asyncio.Future[Any], int, int, asyncio.TimerHandle | None]] = {}
         self._lost: KafkaError | None = None
@@ -201,8 +203,6 @@ class BrokerConnection(asyncio.Protocol):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._authenticate()
-        except KafkaError as error:
-            self._fail(error)
         except TimeoutError:
             self._fail(
                 RequestTimedOut(
@@ -210,6 +210,15 @@ class BrokerConnection(asyncio.Protocol):
                     advice="The broker may be overloaded, paused or cut off",
                 )
             )  # fmt: skip
+        except Exception as error:
+            # Whatever it is, those that are held back must hear of it.
+            failure = error
+            if not isinstance(failure, KafkaError):
+                failure = KafkaError(
+                    f"{self.address}: authenticating again failed ({error!r})", broker=self.address
+                )
+                failure.__cause__ = error
+            self._fail(failure)
         else:
             held, self._held = self._held or [], None
             for future, api_key, version, body, timeout_ms in held:
@@ -334,13 +343,22 @@ class BrokerConnection(asyncio.Protocol):
             )
         )
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._arriving.room()
+
+    def buffer_updated(self, count: int) -> None:
+        data = self._arriving.filled(count)
+        if data:
+            self._received(data)
+            self._arriving.expect(self._frames.missing_bytes)
+
+    def _received(self, data: bytes | bytearray) -> None:
         if self._stage == "first request":
             self._stage = ""
         try:
@@ -358,7 +376,7 @@ class BrokerConnection(asyncio.Protocol):
             failure.__cause__ = error
             self._fail(failure)
 
-    def _not_kafka(self, data: bytes, error: Exception) -> NotKafka:
+    def _not_kafka(self, data: bytes | bytearray, error: Exception) -> NotKafka:
         reason, advice = f"({error})", "Check that the port is a Kafka listener"
         if self._stage == "ApiVersions" and data.startswith(TLS_ALERT):
             reason, advice = "but TLS", "It is a TLS listener: use security_protocol='SSL' or 'SASL_SSL'"

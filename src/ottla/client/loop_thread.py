@@ -7,6 +7,8 @@ child every client of the parent is replaced by one that says so, since it would
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import logging
 import os
 import threading
 import weakref
@@ -18,18 +20,28 @@ from ottla.client.errors import ClientClosed, KafkaError
 
 Result = TypeVar("Result")
 
+logger = logging.getLogger(__name__)
+
 
 class LoopThread:
     """An event loop in a daemon thread. `run` executes a coroutine there and waits for it here."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
+        # Whoever hands work over after the loop was told to stop would wait for it for ever.
+        self._handing_over = threading.Lock()
+        self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while not self._stopping:
+            try:
+                self.loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                # asyncio lets these through. In this thread they would end nothing but the client, and its users would wait for ever.
+                logger.exception("a callback on the client's own thread raised")
         # What a cancelled client left behind must end before the loop does.
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
@@ -40,18 +52,20 @@ class LoopThread:
         self.loop.close()
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
-        if self.loop.is_closed() or not self._thread.is_alive():
+        try:
+            self.check_not_current()
+            with self._handing_over:
+                if self._stopping or not self._thread.is_alive():
+                    raise _closed()
+                future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        except KafkaError:
             work.close()
-            raise ClientClosed("this client is closed", advice="Make a new one")
-        if self.is_current:
-            work.close()
-            raise KafkaError(
-                "a callback that runs on the client's own thread cannot wait for the client",
-                advice="Do it in another thread, or in the one that made the call",
-            )
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            raise
         try:
             return future.result(timeout_s)
+        except concurrent.futures.CancelledError:
+            # Nobody else cancels it: the client was closed meanwhile.
+            raise _closed() from None
         except BaseException:
             future.cancel()
             raise
@@ -61,10 +75,23 @@ class LoopThread:
         """Whether this is the client's own thread, which must not wait for itself."""
         return threading.current_thread() is self._thread
 
+    def check_not_current(self) -> None:
+        if self.is_current:
+            raise KafkaError(
+                "a callback that runs on the client's own thread cannot wait for the client",
+                advice="Do it in another thread, or in the one that made the call",
+            )
+
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(5)
+        with self._handing_over:
+            first, self._stopping = not self._stopping, True
+            if first and self._thread.is_alive():
+                self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5)
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("this client is closed", advice="Make a new one")
 
 
 class Forked:
@@ -121,6 +148,9 @@ class Blocking:
     def _closes(self) -> bool:
         """Whether there is something to close: not the second time, nor in a forked child, where thread and sockets are the parent's."""
         first = not self._closed and not isinstance(self._core, Forked)
+        if first:
+            # Before it counts as closed: whoever made it can still close it then.
+            self._thread.check_not_current()
         self._closed = True
         return first
 

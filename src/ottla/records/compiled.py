@@ -11,6 +11,7 @@ when to pay for that. Row by row, `index_records` writes into `out`:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -211,18 +212,21 @@ class IndexedRows:
     def skip_to(self, offset: int) -> None:
         self._cursor = max(self._cursor, int(np.searchsorted(self._out[0], offset)))
 
-    def take(self, count: int) -> Iterable[Row]:
+    def take(self, count: int, topic: str, partition: int, kind: str) -> Iterable[Row]:
         start = self._cursor
         out = self._out[:, start : start + count]
         self._cursor = start + out.shape[1]
         seen, data = self._seen, self._data
+        # What is the same for all goes in here too: no step of the hot loop is Python's own.
         return zip(
+            repeat(topic),
+            repeat(partition),
             out[0].tolist(),
             out[1].tolist(),
             _slices(data, out[2], out[3], seen & _KEYS, seen & _NULL_KEYS),
             _slices(data, out[4], out[5], seen & _VALUES, seen & _NULL_VALUES),
-            _headers(data, out) if seen & _HEADERS else [()] * out.shape[1],
-            strict=True,
+            _headers(data, out) if seen & _HEADERS else repeat(()),
+            repeat(kind),
         )
 
 
@@ -247,9 +251,9 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
     return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers)
 
 
-def _slices(data: bytes, starts: Any, ends: Any, some: int, nulls: int) -> list[bytes | None]:
+def _slices(data: bytes, starts: Any, ends: Any, some: int, nulls: int) -> Iterable[bytes | None]:
     if not some:
-        return [None] * len(starts)
+        return repeat(None)
     both = zip(starts.tolist(), ends.tolist(), strict=True)
     if nulls:
         return [data[start:end] if start <= end else None for start, end in both]

@@ -13,10 +13,10 @@ from itertools import accumulate, dropwhile, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ottla.records.compression import Buffer
-from ottla.records.record import DECODED_BYTES_MAX, Headers, decode_batch, iter_batch
+from ottla.records.record import DECODED_BYTES_MAX, Headers, Record, decode_batch, iter_batch
 
-#: One record: offset, timestamp, key, value, headers.
-Row: TypeAlias = tuple[int, int, bytes | None, bytes | None, Headers]
+#: One record where it belongs: topic, partition, offset, timestamp, key, value, headers, and the kind of its timestamp.
+Row: TypeAlias = tuple[str, int, int, int, bytes | None, bytes | None, Headers, str]
 
 #: int64, numpy's or `array('q')`: the type checker cannot know which.
 Integers: TypeAlias = Any
@@ -71,7 +71,7 @@ class Rows(Protocol):
     def skip_to(self, offset: int) -> None:
         """Leave out the records before this offset. Called before the first `take`."""
 
-    def take(self, count: int) -> Iterable[Row]:
+    def take(self, count: int, topic: str, partition: int, kind: str) -> Iterable[Row]:
         """The next records, so many unless the batch ends. Raises CorruptRecords where a record is damaged."""
 
 
@@ -80,14 +80,17 @@ class DecodedRows:
 
     __slots__ = ("_rows",)
 
-    def __init__(self, rows: Iterator[Row]) -> None:
+    def __init__(self, rows: Iterator[Record]) -> None:
         self._rows = rows
 
     def skip_to(self, offset: int) -> None:
         self._rows = dropwhile(lambda row: row[0] < offset, self._rows)
 
-    def take(self, count: int) -> Iterable[Row]:
-        return islice(self._rows, count)
+    def take(self, count: int, topic: str, partition: int, kind: str) -> Iterable[Row]:
+        return (
+            (topic, partition, offset, timestamp, key, value, headers, kind)
+            for offset, timestamp, key, value, headers in islice(self._rows, count)
+        )
 
 
 def open_rows(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Rows:

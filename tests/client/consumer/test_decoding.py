@@ -100,7 +100,7 @@ def test_a_package_that_cannot_be_written_to_is_compiled_all_the_same(tmp_path: 
     code = (
         "from ottla.records import compiled, record\n"
         "batch = record.encode_batch([record.Record(0, 0, None, b'v')] * 20)\n"
-        "print(compiled.__file__, len(list(compiled.open_rows(batch).take(99))))"
+        "print(compiled.__file__, len(list(compiled.open_rows(batch).take(99, 't', 0, ''))))"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "HOME": str(home), "XDG_CACHE_HOME": str(home)}
     environment.pop("NUMBA_CACHE_DIR", None)

@@ -276,7 +276,6 @@ def test_retries_are_counted_and_time_ends_them_at_the_answer() -> None:
     assert future.exception(0) is LOST
     late = add(queue)
     (batch,) = taken(queue)
-    assert queue.expired(2000) == []
     assert not queue.fail(batch, LOST, 2000, 0)
     error = late.exception(0)
     assert isinstance(error, DeliveryTimedOut)
@@ -347,3 +346,52 @@ def test_refused_for_now_and_let_in_again() -> None:
     assert not queue.empty
     queue.fail_waiting(KafkaError("given up"))
     assert queue.empty
+
+
+def test_a_batch_on_its_way_is_given_up_in_its_time_and_a_late_answer_changes_nothing() -> None:
+    queue = accumulator(delivery_timeout_ms=100)
+    sent = add(queue, now_ms=0)
+    (batch,) = taken(queue, 10)
+    assert queue.next_expiry_ms() == 100
+    assert queue.expired(99) == []
+    assert queue.expired(100) == [batch]
+    with pytest.raises(
+        DeliveryTimedOut, match=r"after 1 attempt\(s\). Whether the broker has them is unknown"
+    ):
+        sent.result(0)
+    assert queue.buffered_bytes == 0 and queue.empty and queue.next_expiry_ms() is None
+    queue.finish(batch, None, base_offset=7)
+    assert not queue.fail(batch, LOST, 110, 0)
+    assert queue.buffered_bytes == 0
+    with pytest.raises(DeliveryTimedOut):
+        sent.result(0)
+
+
+def test_a_transaction_waits_for_what_is_on_its_way() -> None:
+    queue = accumulator(delivery_timeout_ms=100)
+    queue.limits = queue.limits._replace(bumps=False)
+    add(queue)
+    (batch,) = taken(queue)
+    assert queue.expired(200) == [] and queue.next_expiry_ms() is None
+    assert not queue.fail(batch, LOST, 200, 0)
+
+
+def test_a_batch_is_cut_though_nothing_is_tried_again() -> None:
+    queue = accumulator(retries=0)
+    sent = [add(queue), add(queue)]
+    (batch,) = taken(queue)
+    assert queue.fail(batch, refused(ErrorCode.MESSAGE_TOO_LARGE, "producing"), 0, 0)
+    for offset in range(2):
+        (part,) = taken(queue)
+        queue.finish(part, None, base_offset=offset)
+    assert [future.result(0).offset for future in sent] == [0, 1]
+
+
+def test_waiting_on_the_thread_that_sends_is_refused_and_looking_is_not() -> None:
+    queue = accumulator()
+    sent = add(queue)
+    queue.sender_thread = threading.get_ident()
+    with pytest.raises(KafkaError, match="on the thread that sends it"):
+        sent.result()
+    with pytest.raises(TimeoutError):
+        sent.result(0)

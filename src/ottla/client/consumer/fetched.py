@@ -190,7 +190,7 @@ class FetchBuffer:
                     if start > batch.base_offset:
                         rows.skip_to(start)
                 made, done, error = self.maker.make(
-                    partition.tp, batch.timestamp_type, rows.take(records_max - len(found))
+                    rows.take(records_max - len(found), *partition.tp, batch.timestamp_type)
                 )
             except CorruptRecords as damage:
                 self._damaged(partition, generation, batch, damage)

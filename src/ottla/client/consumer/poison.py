@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from ottla.client.errors import KafkaError
-from ottla.client.metadata import TopicPartition
 from ottla.client.serialization import Deserializer
 from ottla.records.pieces import Row
 from ottla.records.record import Headers
@@ -82,23 +82,17 @@ class RecordMaker:
         self._on_poison = on_poison
         self.poisoned = 0
 
-    def make(
-        self, tp: TopicPartition, kind: str, rows: Iterable[Row]
-    ) -> tuple[list[ConsumerRecord], int, Exception | None]:
+    def make(self, rows: Iterable[Row]) -> tuple[list[ConsumerRecord], int, Exception | None]:
         """Records, the offset of the last row that is done with (-1: none), and what the row after it failed with."""
-        topic, partition = tp
         new = tuple.__new__
         if self._key is None and self._value is None:
-            # The hot loop of a consumer: one object a record, and no call of a Python function.
-            made = [
-                new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, kind))
-                for offset, timestamp, key, value, headers in rows
-            ]
+            # The hot loop of a consumer: one object a record, and no step of Python's own.
+            made = list(map(new, repeat(ConsumerRecord), rows))
             return made, made[-1].offset if made else -1, None
         found: list[ConsumerRecord] = []
         done = -1
-        for offset, timestamp, key, value, headers in rows:
-            record = new(ConsumerRecord, (topic, partition, offset, timestamp, key, value, headers, kind))
+        for row in rows:
+            record = new(ConsumerRecord, row)
             read: ConsumerRecord | None
             try:
                 read = self._deserialized(record)
@@ -112,7 +106,7 @@ class RecordMaker:
                     return found, done, error
             if read is not None:
                 found.append(read)
-            done = offset
+            done = record.offset
         return found, done, None
 
     def _deserialized(self, record: ConsumerRecord) -> ConsumerRecord:

@@ -62,6 +62,8 @@ class Accumulator:
         self._batch_bytes, self._buffer_bytes = limits.batch_bytes, limits.buffer_bytes
         self.counts = Counts() if counts is None else counts
         self.buffered_bytes = 0
+        #: Whoever waits in this thread would wait for itself.
+        self.sender_thread: int | None = None
         #: A partition's producer id has no epochs left: the next one must be asked for.
         self.exhausted = False
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
@@ -125,7 +127,6 @@ class Accumulator:
                 raise self._refusal()
             if self.buffered_bytes + size_bytes > self.limits.buffer_bytes and self.buffered_bytes:
                 return None
-            self.buffered_bytes += size_bytes
             partition = self._busy.get(tp)
             if partition is None:
                 partition = self._enter(tp)
@@ -136,6 +137,8 @@ class Accumulator:
                 self.made += 1
                 batch = Batch(self, tp, now_ms, self.made)
                 waiting.append(batch)
+            # A signal that raises before this has changed nothing; later, both go back together.
+            self.buffered_bytes += size_bytes
             batch.size_bytes += size_bytes
             index = batch.records.append(record.value, record.key, record.headers, record.timestamp_ms)
             if callback is not None:
@@ -148,6 +151,13 @@ class Accumulator:
             partition = self._partitions[tp] = PartitionQueue(tp)
         self._busy[tp] = partition
         return partition
+
+    def check_may_wait(self, timeout_s: float | None) -> None:
+        if timeout_s != 0 and threading.get_ident() == self.sender_thread:
+            raise KafkaError(
+                "a record cannot be waited for on the thread that sends it",
+                advice="On the event loop await it; in a callback add another with add_done_callback()",
+            )
 
     def _fits(self, size_bytes: int) -> bool:
         return self.buffered_bytes + size_bytes <= self.limits.buffer_bytes or not self.buffered_bytes
@@ -295,10 +305,19 @@ class Accumulator:
         return found._replace(wait_ms=wait_ms)
 
     def expired(self, now_ms: float) -> list[Batch]:
-        """Fail the queued batches that are past their delivery time; those on their way end with their request."""
+        """Fail the batches that are past their delivery time.
+
+        Those on their way too: a broker may stand still for longer. What it still does with one that went under an epoch
+        cannot get between what follows under the next. A transaction's end with their request, since its end must come after them.
+        """
         found: list[Batch] = []
         with self.lock:
             for partition in self._busy.values():
+                if self.limits.bumps and partition.on_way and self._is_late(partition.on_way[0], now_ms):
+                    late = [batch for batch in partition.on_way if self._is_late(batch, now_ms)]
+                    for batch in late:
+                        batch.attempts += 1
+                    found += late
                 while partition.waiting and self._is_late(partition.waiting[0], now_ms):
                     found.append(partition.waiting.popleft())
         for batch in found:
@@ -307,8 +326,15 @@ class Accumulator:
 
     def next_expiry_ms(self) -> float | None:
         with self.lock:
+            bumps = self.limits.bumps
             oldest = min(
-                (each.waiting[0].created_ms for each in self._busy.values() if each.waiting), default=None
+                (
+                    batches[0].created_ms
+                    for each in self._busy.values()
+                    for batches in (each.waiting, each.on_way if bumps else ())
+                    if batches
+                ),
+                default=None,
             )
         return None if oldest is None else oldest + self.limits.delivery_timeout_ms
 
@@ -334,7 +360,8 @@ class Accumulator:
             cuttable = error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1
             again = cuttable or verdict is not Verdict.FAILED
             late = self._is_late(batch, now_ms)
-            if again and not late and batch.attempts < self.limits.retries:
+            # Cutting is no retry: the parts were not sent before.
+            if again and not late and (cuttable or batch.attempts < self.limits.retries):
                 parts = [batch]
                 if cuttable:
                     # Nothing is to be waited for: the parts go at once.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -153,8 +154,11 @@ class Batch:
         for index, callback in callbacks:
             try:
                 callback(self.metadata_of(index), self.error_of(index))
-            except Exception:
+            except BaseException as error:
                 logger.exception("a callback of a record for %s raised", self.tp)
+                # sys.exit() ends a program from its main thread alone; elsewhere others would be left waiting.
+                if not isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
+                    raise
 
 
 class SendFuture:
@@ -183,6 +187,7 @@ class SendFuture:
         """Wait (seconds) for the outcome; what went wrong, or None. `TimeoutError` if it is open still."""
         batch = self._batch
         if not batch.done:
+            batch.accumulator.check_may_wait(timeout)
             condition = batch.accumulator.condition
             with batch.accumulator.lock:
                 if not condition.wait_for(lambda: batch.done, timeout):

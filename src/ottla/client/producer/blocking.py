@@ -6,8 +6,11 @@ threads may share one.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import logging
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
@@ -22,6 +25,11 @@ from ottla.client.producer.settings import ProducerSettings
 
 __all__ = ["Producer", "RecordMetadata"]
 
+#: How long a program that ends without `close()` waits for the records that it left.
+EXIT_S_MAX = 5.0
+
+logger = logging.getLogger(__name__)
+
 
 class Producer(Blocking):
     """Sends records. Settings are Kafka's, with underscores: `Producer("127.0.0.1:9092", linger_ms=5)`.
@@ -35,6 +43,7 @@ class Producer(Blocking):
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **settings: Unpack[ProducerSettings]) -> None:
         self._core = self._open("ottla-producer", lambda: AsyncProducer(bootstrap_servers, **settings))
+        _open_producers.add(self)
 
     def send(
         self,
@@ -135,3 +144,21 @@ class Producer(Blocking):
         """
         if self._closes():
             self._shut(self._core.close(timeout))
+
+
+_open_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+@atexit.register
+def _send_what_is_left() -> None:
+    """The thread that sends is a daemon: without this, records of a program that forgot `close()` would be lost in silence."""
+    for producer in list(_open_producers):
+        # In a forked child it is none: there the parent sends them.
+        core: object = producer._core
+        if producer._closed or not isinstance(core, AsyncProducer) or not core.accumulator.buffered_bytes:
+            continue
+        before = core.metrics().records_failed
+        producer.close(EXIT_S_MAX)
+        failed = core.metrics().records_failed - before
+        if failed:
+            logger.warning("the program ended without close() of a producer: %d record(s) failed", failed)

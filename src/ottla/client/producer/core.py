@@ -15,7 +15,13 @@ from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 from ottla.client.cluster import Cluster, backoff_ms
-from ottla.client.errors import KafkaError, MessageTooLarge, SerializationError, TransactionMisused
+from ottla.client.errors import (
+    KafkaError,
+    MessageTooLarge,
+    RequestTimedOut,
+    SerializationError,
+    TransactionMisused,
+)
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicInfo, TopicPartition
 from ottla.client.producer.accumulator import Accumulator, Limits, buffer_full
 from ottla.client.producer.batches import (
@@ -82,6 +88,7 @@ class AsyncProducer:
         if self.transactions is not None:
             self.transactions.attach(self._sender.wake, self._sender.flush)
         self._interceptors = Interceptors(settings.interceptors)
+        self._closed = False
         self._key_serializer = serializer_of(settings.key_serializer, "key_serializer")
         self._value_serializer = serializer_of(settings.value_serializer, "value_serializer")
         self._serializes = self._key_serializer is not None or self._value_serializer is not None
@@ -115,16 +122,29 @@ class AsyncProducer:
 
         A transaction that is open is aborted.
         """
-        if self.transactions is not None and self.transactions.open:
-            with contextlib.suppress(KafkaError, TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self.transactions.abort()
-        self.accumulator.close()
-        await self._sender.close(timeout)
+        deadline_s = None if timeout is None else time.monotonic() + timeout
+        # Whoever is cancelled here waits for nothing more, and leaves nothing behind.
+        left_s: float | None = 0
+        try:
+            if self.transactions is not None and self.transactions.open:
+                with contextlib.suppress(KafkaError, TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await self.transactions.abort()
+            left_s = None if deadline_s is None else max(deadline_s - time.monotonic(), 0)
+        finally:
+            self.accumulator.close()
+            try:
+                await self._sender.close(left_s)
+            finally:
+                await self._disconnect()
+
+    async def _disconnect(self) -> None:
         if self.transactions is not None:
             await self.transactions.close()
         await self.cluster.close()
-        self._interceptors.close()
+        if not self._closed:
+            self._closed = True
+            self._interceptors.close()
 
     # Sending
 
@@ -196,7 +216,27 @@ class AsyncProducer:
         return True
 
     async def find_topic(self, topic: str, timeout_s: float) -> TopicInfo:
-        """The topic, waiting for it to be made and for brokers that are away."""
+        """The topic, waiting for it to be made and for brokers that are away or stand still."""
+        if not self._sender.started:
+            raise KafkaError(
+                "this producer is not started",
+                advice="`await start()` first, or use `async with`",
+                topic=topic,
+            )
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._find_topic(topic, timeout_s)
+        except TimeoutError:
+            # Whoever asks again may find it known.
+            self.cluster.watch((topic,))
+            self.cluster.refresh_soon()
+            raise RequestTimedOut(
+                f"topic {topic!r} is not known, and no broker told of it within {timeout_s:.3g} s",
+                topic=topic,
+                advice="The brokers may be overloaded, paused or cut off",
+            ) from None
+
+    async def _find_topic(self, topic: str, timeout_s: float) -> TopicInfo:
         deadline_s = time.monotonic() + timeout_s
         attempt = 0
         while True:
@@ -377,13 +417,14 @@ class AsyncProducer:
         transactions = self._transactional()
         try:
             await transactions.commit()
-        except KafkaError as error:
+        except BaseException as error:
             if transactions.open:
                 try:
                     await transactions.abort()
                 except KafkaError as worse:
                     # That the producer is fenced says more than that a part of the transaction failed for it.
-                    raise worse from error
+                    if isinstance(error, KafkaError):
+                        raise worse from error
             raise
 
     def _transactional(self) -> Transactions:

@@ -89,6 +89,7 @@ class Sender:
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._accumulator.sender_thread = threading.get_ident()
         self._task = self._loop.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
@@ -96,11 +97,15 @@ class Sender:
         """Make the sender look, from any thread; calls before it has looked cost nothing."""
         if self._waking or self._loop is None:
             return
-        self._waking = True
         try:
+            self._waking = True
             self._loop.call_soon_threadsafe(self._woken.set)
-        except RuntimeError:  # the loop ended with the client
+        except BaseException as error:
+            # The loop ended with the client; or a signal raised here, and nobody else would wake the sender for this batch.
             self._waking = False
+            if not isinstance(error, RuntimeError):
+                self._loop.call_soon_threadsafe(self._woken.set)
+                raise
 
     def let_look(self) -> None:
         """Wake the sender and wait, in another thread, until it has looked; not for what it sends.
@@ -110,7 +115,13 @@ class Sender:
         """
         self._looked.clear()
         self.wake()
+        if threading.get_ident() == self._accumulator.sender_thread:
+            return
         self._looked.wait(LOOK_S_MAX)
+
+    @property
+    def started(self) -> bool:
+        return self._task is not None
 
     @property
     def in_flight(self) -> int:
@@ -132,19 +143,28 @@ class Sender:
         """Send what is queued, for at most so long, then fail the rest."""
         self._closing = True
         self._woken.set()
-        if self._task is not None:
-            deadline_s = time.monotonic() + (
-                self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
-            )
-            await asyncio.wait([self._task], timeout=timeout_s)
-            # Records that nobody acknowledges are done when they are written; those that are not out yet would be lost.
-            while self._unsent_bytes() and time.monotonic() < deadline_s:  # noqa: ASYNC110  # no transport tells
-                await asyncio.sleep(UNSENT_WAIT_MS / 1000)
+        try:
+            if self._task is not None:
+                await self._let_leave(self._task, timeout_s)
+        finally:
+            # Whoever gives up closing leaves nobody waiting either.
+            self._fail_the_rest()
             tasks = [self._task, self._asking, *(link.opening for link in self._links.values())]
             running = [task for task in tasks if task is not None]
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    async def _let_leave(self, task: asyncio.Task[None], timeout_s: float | None) -> None:
+        deadline_s = time.monotonic() + (
+            self._settings.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+        )
+        await asyncio.wait([task], timeout=timeout_s)
+        # Records that nobody acknowledges are done when they are written; those that are not out yet would be lost.
+        while self._unsent_bytes() and time.monotonic() < deadline_s:  # noqa: ASYNC110  # no transport tells
+            await asyncio.sleep(UNSENT_WAIT_MS / 1000)
+
+    def _fail_the_rest(self) -> None:
         for batch in self._accumulator.outstanding():
             self._accumulator.finish(
                 batch,
@@ -342,7 +362,9 @@ class Sender:
             self._failed(sent, error)
             return
         link.in_flight += 1
-        answer.add_done_callback(partial(self._answered, connection.address, link, sent, now_ms()))
+        # By the ids that were sent: what the metadata says by then may be another topic of the name, or nothing.
+        names = {topic_id: topic for topic, topic_id in ids.items() if topic_id}
+        answer.add_done_callback(partial(self._answered, connection.address, link, sent, names, now_ms()))
 
     def _encode(self, batch: Batch) -> bytes:
         if batch.encoded is None:
@@ -359,7 +381,13 @@ class Sender:
         return batch.encoded
 
     def _answered(
-        self, broker: str, link: Link, batches: list[Batch], sent_ms: float, answer: asyncio.Future[Any]
+        self,
+        broker: str,
+        link: Link,
+        batches: list[Batch],
+        names: dict[bytes, str],
+        sent_ms: float,
+        answer: asyncio.Future[Any],
     ) -> None:
         link.in_flight -= 1
         self._woken.set()
@@ -381,7 +409,6 @@ class Sender:
             self._counts.throttled_ms += throttle_ms
             link.not_before_ms = max(link.not_before_ms, now + throttle_ms)
         waiting = {batch.tp: batch for batch in batches}
-        names = self._cluster.metadata.names
         for topic in response.responses:
             name = getattr(topic, "name", None) or names.get(
                 topic.topic_id.bytes if topic.topic_id else b"", ""
@@ -391,9 +418,17 @@ class Sender:
                 if batch is not None:
                     self._settle(batch, part, broker)
         for batch in waiting.values():
-            # A topic that was deleted and made anew has another id, by which the answer cannot be understood any more.
+            # The broker left it out: whether it has it is unknown.
+            topic, partition = batch.tp
             self._failed(
-                [batch], refused(ErrorCode.UNKNOWN_TOPIC_ID, f"the answer about {batch.tp}", broker=broker)
+                [batch],
+                refused(
+                    ErrorCode.UNKNOWN_TOPIC_ID,
+                    f"the answer about {batch.tp}",
+                    broker=broker,
+                    topic=topic,
+                    partition=partition,
+                ),
             )
 
     def _settle(self, batch: Batch, part: Any, broker: str) -> None:

@@ -42,7 +42,7 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.INITIALIZING: frozenset({State.READY, State.FATAL}),
     State.READY: frozenset({State.ONGOING, State.FATAL}),
     State.ONGOING: frozenset({State.COMMITTING, State.ABORTABLE, State.ABORTING, State.FATAL}),
-    State.COMMITTING: frozenset({State.READY, State.ABORTABLE, State.FATAL}),
+    State.COMMITTING: frozenset({State.READY, State.ONGOING, State.ABORTABLE, State.FATAL}),
     State.ABORTABLE: frozenset({State.ABORTING, State.FATAL}),
     State.ABORTING: frozenset({State.READY, State.FATAL}),
     State.FATAL: frozenset(),
@@ -128,6 +128,11 @@ class TransactionStates:
             raise self._misused("commit", "begin() first")
         self._go(State.COMMITTING)
 
+    def commit_given_up(self) -> None:
+        """Nobody waits for the commit any more, of which no broker was told yet."""
+        if self.state is State.COMMITTING:
+            self._go(State.ONGOING)
+
     def abort(self) -> None:
         self._check_alive()
         if self.state is State.COMMITTING:
@@ -163,6 +168,10 @@ class TransactionStates:
         return lambda: self._misused("send", "begin() first, or send within `with producer.transaction():`")
 
     # What went wrong
+
+    def perhaps_started(self) -> None:
+        """The coordinator may have begun the transaction, and nobody heard: only a new epoch surely ends it."""
+        self.gap = self.gap or not self.started
 
     def failed(self, error: KafkaError, *, ending: bool = False) -> None:
         """A request to a coordinator was refused for good; `ending`: it was the one that ends the transaction."""

@@ -72,9 +72,17 @@ class Transactions:
 
     async def commit(self) -> None:
         async with self._one_at_a_time:
+            again = self.states.state is State.COMMITTING
             self.states.commit()
             self._gate()
-            await self._flush()
+            try:
+                await self._flush()
+            except BaseException:
+                if not again:
+                    # Whoever gave up here may still abort: the coordinator was not told of it.
+                    self.states.commit_given_up()
+                    self._gate()
+                raise
             if self.states.state is not State.COMMITTING:
                 # A batch failed: this raises what it means.
                 self.states.commit()
@@ -88,7 +96,7 @@ class Transactions:
             await self._flush()
             if self._adding is not None:
                 # The coordinator may have begun the transaction for the partitions that it is just told of.
-                await asyncio.gather(self._adding, return_exceptions=True)
+                await asyncio.wait([self._adding])
             if self.states.state is State.FATAL:
                 self.states.abort()
             await self._end(committed=False)
@@ -105,10 +113,14 @@ class Transactions:
             if states.implicit:
                 states.started = True
             elif member.group_id not in states.groups:
-                await self._ask(
-                    "transactional id", self._id, ADD_OFFSETS, {**self._signed(), "group_id": member.group_id},
-                    lambda answer: [answer.error_code], f"adding the group {member.group_id!r} to the transaction",
-                )  # fmt: skip
+                try:
+                    await self._ask(
+                        "transactional id", self._id, ADD_OFFSETS, {**self._signed(), "group_id": member.group_id},
+                        lambda answer: [answer.error_code], f"adding the group {member.group_id!r} to the transaction",
+                    )  # fmt: skip
+                except BaseException:
+                    states.perhaps_started()
+                    raise
                 states.groups.add(member.group_id)
                 states.started = True
             await self._ask(
@@ -180,6 +192,7 @@ class Transactions:
             self.states.started = True
         except KafkaError as error:
             # Refused for good: the state knows. Otherwise the batches go on waiting, until they expire.
+            self.states.perhaps_started()
             self._accumulator.unreachable(tps, error)
             self.give_up_waiting()
         finally:
