@@ -261,6 +261,15 @@ def test_a_batch_that_says_it_ends_before_it_begins_is_refused_and_not_passed_ov
         held.take(10)
 
 
+def test_a_fetch_that_brings_nothing_new_is_told_to_who_fetches() -> None:
+    """So that it waits a while: no CRC covers the base offset of a batch."""
+    held = buffer(A, offset=5)
+    partition = held.partitions[A]
+    assert not held.put(partition, partition.generation, batch(0, 5))
+    assert not held.put(partition, partition.generation, batch(5, 5)[:-1])
+    assert held.put(partition, partition.generation, batch(5, 5))
+
+
 def test_who_is_interrupted_gets_the_same_records_again() -> None:
     """By a signal whose handler raises, for one."""
     interrupted = iter([False, False, True])

@@ -342,12 +342,13 @@ class FetchBuffer:
                 self.condition.notify_all()
                 return True
             unwanted = Unwanted(aborted if self._read_committed else ())
+            before = partition.fetch_offset
             for batch in batches:
                 self._keep(partition, batch, unwanted)
             if not partition.batches:
                 partition.position = partition.fetch_offset
             self.condition.notify_all()
-            return bool(batches)
+            return partition.fetch_offset > before
 
     def _keep(self, partition: Partition, batch: memoryview, unwanted: Unwanted) -> None:
         base_offset, _, epoch, _, crc, attributes, last_delta, _, _, producer_id, *_ = HEADER.unpack_from(
