@@ -83,6 +83,14 @@ def test_partitions_take_turns() -> None:
     assert {tp: len(records) for tp, records in held.take(9).items()} == {A: 6, B: 3}
 
 
+def test_who_got_nothing_for_longest_is_asked_for_first() -> None:
+    held = buffer(A, B)
+    put(held, A, batch(0, 1))
+    assert [partition.tp for partition in held.fetchable(0).fetch] == [B, A]
+    put(held, B, batch(0, 1))
+    assert [partition.tp for partition in held.fetchable(0).fetch] == [A, B]
+
+
 def test_a_paused_partition_keeps_its_records() -> None:
     held = buffer(A)
     put(held, A, batch(0, 2))
@@ -117,7 +125,7 @@ def test_a_full_partition_waits_until_it_was_taken_from() -> None:
     assert not held.has_room  # the first batch is gone, and what is left is still too much
     held.take(4)
     assert held.has_room
-    assert [p.tp for p in held.fetchable(0).fetch] == [A, B]
+    assert {p.tp for p in held.fetchable(0).fetch} == {A, B}
 
 
 def test_all_buffers_together_are_bounded_and_paused_ones_do_not_count() -> None:
@@ -251,6 +259,15 @@ def test_a_batch_that_says_it_ends_before_it_begins_is_refused_and_not_passed_ov
     assert held.take(10) == {}
     with pytest.raises(CorruptBatch):
         held.take(10)
+
+
+def test_a_fetch_that_brings_nothing_new_is_told_to_who_fetches() -> None:
+    """So that it waits a while: no CRC covers the base offset of a batch."""
+    held = buffer(A, offset=5)
+    partition = held.partitions[A]
+    assert not held.put(partition, partition.generation, batch(0, 5))
+    assert not held.put(partition, partition.generation, batch(5, 5)[:-1])
+    assert held.put(partition, partition.generation, batch(5, 5))
 
 
 def test_who_is_interrupted_gets_the_same_records_again() -> None:

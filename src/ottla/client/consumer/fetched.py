@@ -302,6 +302,8 @@ class FetchBuffer:
                 else:
                     fetch.append(partition)
             self._fetch_waits = bool(full)
+        # An answer has an end: whoever has waited longest is asked for first.
+        fetch.sort(key=lambda partition: partition.fed_at)
         return Fetchable(fetch, look_up, full, wake_ms, max(room_bytes, 1))
 
     def _is_full(self, partition: Partition) -> bool:
@@ -327,6 +329,7 @@ class FetchBuffer:
             ):
                 return False
             self.bytes_fetched += len(data)
+            partition.fed_at = self.bytes_fetched
             try:
                 batches = list(whole_batches(data))
             except CorruptRecords as error:
@@ -339,12 +342,13 @@ class FetchBuffer:
                 self.condition.notify_all()
                 return True
             unwanted = Unwanted(aborted if self._read_committed else ())
+            before = partition.fetch_offset
             for batch in batches:
                 self._keep(partition, batch, unwanted)
             if not partition.batches:
                 partition.position = partition.fetch_offset
             self.condition.notify_all()
-            return bool(batches)
+            return partition.fetch_offset > before
 
     def _keep(self, partition: Partition, batch: memoryview, unwanted: Unwanted) -> None:
         base_offset, _, epoch, _, crc, attributes, last_delta, _, _, producer_id, *_ = HEADER.unpack_from(

@@ -301,7 +301,10 @@ class Fetcher:
             partition.high_watermark = part.high_watermark
             partition.last_stable_offset = part.last_stable_offset
             partition.log_start_offset = part.log_start_offset
-            self.buffer.put(partition, generation, part.records, part.aborted)
+            is_new = self.buffer.put(partition, generation, part.records, part.aborted)
+            if part.records and not is_new and partition.generation == generation:
+                # It would bring the same again at once: a batch that was cut off, or whose offset was changed on the way.
+                partition.not_before_ms = now_ms() + self.settings.retry_backoff_ms
 
     def _refused(
         self, partition: Partition, generation: int, part: FetchedPartition, asked: Asked, answer: FetchAnswer

@@ -35,6 +35,7 @@ class Partition:
         "batches",
         "buffered_bytes",
         "error",
+        "fed_at",
         "fetch_offset",
         "generation",
         "high_watermark",
@@ -66,6 +67,8 @@ class Partition:
         self.paused = False
         self.batches: deque[Batch] = deque()
         self.buffered_bytes = 0
+        #: How many bytes had come for all partitions when this one got its last.
+        self.fed_at = 0
         self.rows: Rows | None = None
         self.high_watermark = -1
         self.last_stable_offset = -1
