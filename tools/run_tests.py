@@ -102,7 +102,7 @@ GROUPS = (
     Group(name="seeds", folders=("seeds",), workers=3),
     # Processes killed at random points.
     Group(name="crash", folders=("crash",), workers=4),
-    # Mutated requests and damaged files; a tenth of what `make fuzz` does.
+    # Mutated requests and damaged files; a twentieth of what `make fuzz` does.
     Group(name="fuzz", folders=("fuzz",), workers=2),
     # Disks, files and clocks that fail a running broker.
     Group(name="faults", folders=("faults",), workers=3),

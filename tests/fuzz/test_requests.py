@@ -1,4 +1,4 @@
-"""A tenth of the million: mutated requests into the core and over sockets. Failures print the seed and how to repeat them."""
+"""A twentieth of the million: mutated requests into the core and over sockets. Failures print the seed and how to repeat them."""
 
 import struct
 from pathlib import Path
@@ -16,9 +16,9 @@ from ottla.testing.fuzz.making import frame_of, served_versions
 from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
 from ottla.transactions.formats import State
 
-#: Together a hundred thousand: the core's twice.
-IN_CORE = 44_000
-OVER_SOCKETS = 12_000
+#: Together fifty thousand: the core's twice.
+IN_CORE = 22_000
+OVER_SOCKETS = 6_000
 
 
 @pytest.mark.timeout(400)

@@ -18,6 +18,13 @@ from bench.process import free_port
 from tests.crash.broker_process import BrokerProcess
 from tests.interop.programs import CACHE, HERE, Java, Program, Said, run
 
+#: Members of groups on Apache Kafka come and are heard at once.
+QUICK_GROUPS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
+
 #: Maven, Go and npm fetch and compile within the first test that needs them.
 FETCH_S_MAX = 600
 
@@ -64,9 +71,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if shutil.which("mvn") is None:
         pytest.skip("Maven is not here")
     # Groups of tests that join and leave would wait three seconds each time.
-    process = fetch().start(
-        tmp_path_factory.mktemp("kafka"), port=free_port(), settings={"group.initial.rebalance.delay.ms": "0"}
-    )
+    process = fetch().start(tmp_path_factory.mktemp("kafka"), port=free_port(), settings=QUICK_GROUPS)
     try:
         process.wait_ready()
         yield process.address

@@ -37,6 +37,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
             tmp_path_factory.mktemp("network"),
             proxy.target_port,
             f"advertised.listeners={proxy.advertised}",
+            "group.consumer.session.timeout.ms=2000",
             *QUICK,
         )
         yield proxy

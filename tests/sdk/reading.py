@@ -1,6 +1,7 @@
 """What a topic holds, as the SDK's consumer reads it from the beginning to the end; and waiting for what must come."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -31,6 +32,11 @@ def contents(address: str, topic: str, **settings: Any) -> dict[int, list[Any]]:
 
 def values(address: str, topic: str, partition: int = 0, **settings: Any) -> list[Any]:
     return [record.value for record in contents(address, topic, **settings)[partition]]
+
+
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(os.listdir("/proc/self/fd"))
 
 
 def eventually(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:

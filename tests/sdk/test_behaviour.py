@@ -75,6 +75,28 @@ def test_objects_are_serialized_and_come_back(server: str, make_topic: Callable[
     ]
 
 
+def test_poison_records_are_told_of_skipped_or_replaced(server: str, make_topic: Callable[..., str]) -> None:
+    """The records before one come first; the refusal stays until the caller seeks past it."""
+    topic = make_topic(server)
+    place = TopicPartition(topic, 0)
+    with ottla.Producer(server) as producer:
+        for value in (b"1", b"{", b"3"):
+            producer.send(topic, value, partition=0)
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "value_deserializer": "json"}
+    with ottla.Consumer(server, **settings) as consumer:
+        consumer.assign([place])
+        assert [record.value for record in consumer.poll(30_000)[place]] == [1]
+        for _ in range(2):
+            with pytest.raises(ottla.PoisonRecord, match="offset 1") as raised:
+                consumer.poll(30_000)
+            assert raised.value.raw == b"{" and consumer.position(place) == 1
+        consumer.seek(place, 2)
+        assert [record.value for record in consumer.poll(30_000)[place]] == [3]
+    assert values(server, topic, value_deserializer="json", on_poison="skip") == [1, 3]
+    replacing = {"on_poison": lambda poison: poison.record._replace(value="broken")}
+    assert values(server, topic, value_deserializer="json", **replacing) == [1, "broken", 3]
+
+
 def test_columns_hold_what_records_do(server: str, make_topic: Callable[..., str]) -> None:
     topic = make_topic(server)
     with ottla.Producer(server, compression_type="lz4") as producer:

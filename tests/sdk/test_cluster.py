@@ -97,11 +97,9 @@ def test_producers_and_consumers_follow_a_leader_that_moves(cluster: RunningClus
 
 def test_a_group_follows_its_coordinator(cluster: RunningCluster) -> None:
     topic = new_topic(cluster, (1, 2, 3), (2, 3, 1))
-    with ottla.Admin(cluster.bootstrap) as admin:
-        cluster.wait_until(
-            lambda: len(cluster.partitions("__consumer_offsets", 1)) == 4 or admin.list_groups() is None,
-            "groups can be",
-        )
+    # The first question for a coordinator makes the topic.
+    with ottla.Consumer(cluster.bootstrap, group_id="followers") as consumer:
+        consumer.committed([TopicPartition(topic, 0)])
     lead_by_preference(cluster, "__consumer_offsets", 4)
     with (
         Member(cluster.bootstrap, topic, group="followers", commits=True) as one,

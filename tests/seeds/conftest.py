@@ -9,6 +9,7 @@ import pytest
 
 from ottla.runtime.local_zookeeper import LocalZookeeper, find_program, free_ports
 from ottla.server.embedded import Broker
+from tests.broker_proxy import Proxy
 from tests.cluster.running_cluster import RunningCluster
 from tests.crash.broker_process import BrokerProcess, Wire
 
@@ -41,6 +42,30 @@ def embed() -> Iterator[Callable[..., Broker]]:
     for each in running:
         each.close()
     shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[Proxy]:
+    """A broker in this process that clients reach through a proxy, and whose groups are quick."""
+    config = {
+        "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "500",
+        "group.consumer.min.heartbeat.interval.ms": "100",
+        "group.consumer.heartbeat.interval.ms": "200",
+        "transaction.state.log.num.partitions": "2",
+    }
+    with Proxy() as proxy:
+        config["advertised.listeners"] = proxy.advertised
+        with Broker(port=proxy.target_port, config=config):
+            yield proxy
+
+
+@pytest.fixture
+def proxy(network: Proxy) -> Iterator[Proxy]:
+    """All tests of a module share the broker, each with topics and groups of its own; the network is healthy when a test begins."""
+    network.heal()
+    yield network
+    network.heal()
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,10 @@ import itertools
 import os
 import signal
 import socket
+import stat
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,23 +30,6 @@ from tests.sdk.reading import PATIENCE_S, contents, eventually, values, within
 
 _NUMBERS = itertools.count()
 NOT_IDEMPOTENT: dict[str, Any] = {"enable_idempotence": False, "retry_backoff_ms": 10}
-
-
-@pytest.fixture(scope="module")
-def network() -> Iterator[Proxy]:
-    """A broker in this process that clients reach through a proxy; all tests share it, each with topics of its own."""
-    with (
-        Proxy() as proxy,
-        ottla.Broker(port=proxy.target_port, config={"advertised.listeners": proxy.advertised}),
-    ):
-        yield proxy
-
-
-@pytest.fixture
-def proxy(network: Proxy) -> Iterator[Proxy]:
-    network.heal()
-    yield network
-    network.heal()
 
 
 @pytest.fixture
@@ -250,45 +233,44 @@ def test_C3_acks_0_loses_what_the_caller_was_told_is_sent(broker: BrokerProcess)
     assert set(values(broker.address, "orders")) == {*numbers(5), b"after"}
 
 
-def paused_followers(cluster: RunningCluster) -> tuple[str, int]:
-    """A topic whose leader is alone with what it is sent now; and that leader."""
-    topic = new_topic(cluster, (1, 2, 3))
-    with ottla.Producer(cluster.bootstrap) as producer:
-        producer.send(topic, b"before", partition=0).result(PATIENCE_S)
+def pause_followers(cluster: RunningCluster, topic: str) -> None:
+    """From now on the leader, broker 1, is alone with what it is sent."""
     for follower in (2, 3):
         cluster.pause(follower)
     # This goes out to those whose fetches wait already; for the next one nobody has asked.
     with ottla.Producer(cluster.nodes[1].address, acks=1) as producer:
         producer.send(topic, b"last", partition=0).result(PATIENCE_S)
-    return topic, 1
 
 
-def lose_leader(cluster: RunningCluster, topic: str, leader: int) -> None:
-    cluster.kill(leader)
-    for node in cluster.running():
-        cluster.resume(node)
-    via = cluster.running()[0]
-    cluster.wait_until(lambda: state_of(cluster, topic, via).leader not in (leader, -1), "another leads")
+def lose_leader(cluster: RunningCluster, topic: str) -> None:
+    cluster.kill(1)
+    for follower in (2, 3):
+        cluster.resume(follower)
+    cluster.wait_until(lambda: state_of(cluster, topic, 2).leader in (2, 3), "another leads")
 
 
 def test_C3_acks_1_loses_what_only_the_dead_leader_had(cluster: RunningCluster) -> None:
-    topic, leader = paused_followers(cluster)
-    with ottla.Producer(cluster.nodes[leader].address, acks=1) as producer:
-        lost = producer.send(topic, b"acknowledged", partition=0).result(PATIENCE_S)
-    assert lost.offset == 2
-    lose_leader(cluster, topic, leader)
+    topic = new_topic(cluster, (1, 2, 3))
+    with ottla.Producer(cluster.nodes[1].address, acks=1) as producer:
+        producer.send(topic, b"before", partition=0).result(PATIENCE_S)
+        cluster.wait_until(lambda: b"before" in cluster.log_bytes(3, topic), "followers have it")
+        pause_followers(cluster, topic)
+        assert producer.send(topic, b"acknowledged", partition=0).result(PATIENCE_S).offset == 2
+    lose_leader(cluster, topic)
     left = values(cluster.bootstrap, topic)
     assert left[0] == b"before" and b"acknowledged" not in left
 
 
 def test_C3_acks_all_loses_nothing_and_repeats_nothing(cluster: RunningCluster) -> None:
     """What is not on the followers is not acknowledged; it is sent to the next leader. With idempotence it is there once."""
-    topic, leader = paused_followers(cluster)
-    with ottla.Producer(cluster.nodes[leader].address, retry_backoff_ms=20) as producer:
+    topic = new_topic(cluster, (1, 2, 3))
+    with ottla.Producer(cluster.bootstrap, retry_backoff_ms=20) as producer:
+        producer.send(topic, b"before", partition=0).result(PATIENCE_S)
+        pause_followers(cluster, topic)
         future = producer.send(topic, b"acknowledged", partition=0)
         with pytest.raises(TimeoutError):
             future.result(0.3)
-        lose_leader(cluster, topic, leader)
+        lose_leader(cluster, topic)
         future.result(PATIENCE_S)
     assert Counter(values(cluster.bootstrap, topic))[b"acknowledged"] == 1
 
@@ -399,17 +381,16 @@ def socket_buffers(port: int) -> set[tuple[int, int]]:
     """Of this process's connections to a port: what the system sends and receives by."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        try:
+        with contextlib.suppress(OSError):  # it is closed already, or not connected
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
             with socket.socket(fileno=os.dup(int(name))) as own:
-                if own.getpeername()[1] == port:
-                    found.add(
-                        tuple(
-                            own.getsockopt(socket.SOL_SOCKET, kind)
-                            for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)
-                        )
-                    )
-        except (OSError, IndexError):
-            continue  # no socket, or not connected
+                if own.family == socket.AF_INET and own.getpeername()[1] == port:
+                    sizes = [
+                        own.getsockopt(socket.SOL_SOCKET, kind)
+                        for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+                    ]
+                    found.add((sizes[0], sizes[1]))
     return found
 
 

@@ -1,9 +1,9 @@
 """The cluster as one client reaches it: bootstrap, metadata kept fresh, and the way to each broker.
 
-Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers callers and backs off) and every `metadata_max_age_ms`. What any broker
-can answer is asked of the least busy that is connected, else of one that is known, else of a bootstrap address (KIP-899), so that a client outlives
-the replacement of all brokers; and of the next one too if that takes long. Failures that nobody hears of, since the client goes on trying, are told on the logger `ottla.client`. Producer,
-consumer and admin each own one `Cluster`.
+Metadata is refreshed when asked for, after failures (`refresh_soon`, which gathers callers and backs off) and every `metadata_max_age_ms`. Any
+broker may be asked: one that is connected, else one that is known, else a bootstrap address (KIP-899), so that a client outlives the
+replacement of all brokers; and another one too while one does not answer (`hedging`). Failures that nobody hears of, since the client
+goes on trying, are told on the logger `ottla.client`. Producer, consumer and admin each own one `Cluster`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -27,6 +26,7 @@ from ottla.client.errors import (
     TopicNotFound,
     refused,
 )
+from ottla.client.hedging import AllFailed, first_answer
 from ottla.client.metadata import Metadata, Node, TopicInfo
 from ottla.client.pool import Address, Pool
 from ottla.client.settings import Client, address_text
@@ -37,8 +37,6 @@ __all__ = ["Address", "Cluster", "backoff_ms"]
 METADATA = 3
 #: How many brokers are asked for metadata, one after the other, when connections break under the question.
 ASKED_MAX: Final = 3
-#: How long one broker is waited for before another is asked as well.
-HEDGE_S: Final = 1.0
 
 Result = TypeVar("Result")
 
@@ -265,45 +263,21 @@ class Cluster:
 
         return await self._any(ask)
 
-    def _by_load(self) -> list[Address]:
-        """Where to ask what anybody knows: those that are connected, the least busy first; then the others, as chance has it."""
-        load = self.pool.loads()
-        known = ((node.host, node.port) for node in self.metadata.nodes.values())
-        others = [each for each in dict.fromkeys([*known, *self._bootstrap]) if each not in load]
-        random.shuffle(others)
-        return [*sorted(load, key=load.__getitem__), *self.pool.soonest_first(others)]
-
-    async def _any(self, attempt: Callable[[Address], Coroutine[Any, Any, Result]]) -> Result:
-        """Try brokers until one attempt succeeds: the next begins when one has failed, or has taken `HEDGE_S`.
-
-        A broker may stand still while its connections stay open; nobody shall wait for that one while others live.
-        """
-        addresses = self._by_load()
-        left = deque(addresses)
-        running: set[asyncio.Task[Result]] = set()
-        failures: list[KafkaError] = []
+    async def _any(self, ask: Callable[[Address], Coroutine[Any, Any, Result]]) -> Result:
+        """Those that are connected first, the least busy before others; then who is known, as chance has it."""
+        known = [(node.host, node.port) for node in self.metadata.nodes.values()]
+        addresses = list(dict.fromkeys([*known, *self._bootstrap]))
+        random.shuffle(addresses)
+        connected = self.pool.open_by_load()
+        others = self.pool.soonest_first([each for each in addresses if each not in connected])
         try:
-            while left or running:
-                if left:
-                    running.add(asyncio.get_running_loop().create_task(attempt(left.popleft())))
-                done, running = await asyncio.wait(
-                    running, timeout=HEDGE_S if left else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in done:
-                    try:
-                        return task.result()
-                    except AuthenticationFailed:
-                        # The others would say the same, and count it against the user.
-                        raise
-                    except KafkaError as error:
-                        worked = {address_text(*each) for each in self.pool.known_good}
-                        if isinstance(error, BrokerUnreachable) and error.broker in worked:
-                            error.advice = DOWN
-                        failures.append(error)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+            return await first_answer([*connected, *others], ask)
+        except AllFailed as nobody:
+            failures = nobody.failures
+        worked = {address_text(*each) for each in self.pool.known_good}
+        for error in failures:
+            if isinstance(error, BrokerUnreachable) and error.broker in worked:
+                error.advice = DOWN
         if len(failures) == 1:
             raise failures[0]
         raise BrokerUnreachable(

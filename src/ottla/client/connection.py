@@ -26,6 +26,7 @@ from ottla.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
+from ottla.client.receiving import ReceiveBuffer
 from ottla.client.security import tls_failure
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
@@ -48,7 +49,7 @@ READERS = {FETCH: read_fetch_response}
 Body = dict[str, Any]
 
 
-class BrokerConnection(asyncio.Protocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """An open connection. `versions` maps an API key to the range that the broker serves."""
 
     def __init__(self, address: str, settings: Client) -> None:
@@ -58,6 +59,7 @@ class BrokerConnection(asyncio.Protocol):
         self.features: dict[str, int] = {}
         self.settings = settings
         self._frames = ClientConnection(settings.client_id, RESPONSE_BYTES_MAX)
+        self._arriving = ReceiveBuffer()
         self._transport: asyncio.Transport | None = None
         self._pending: dict[int, tuple[asyncio.Future[Any], int, int, asyncio.TimerHandle | None]] = {}
         self._lost: KafkaError | None = None
@@ -341,13 +343,22 @@ class BrokerConnection(asyncio.Protocol):
             )
         )
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._arriving.room()
+
+    def buffer_updated(self, count: int) -> None:
+        data = self._arriving.filled(count)
+        if data:
+            self._received(data)
+            self._arriving.expect(self._frames.missing_bytes)
+
+    def _received(self, data: bytes | bytearray) -> None:
         if self._stage == "first request":
             self._stage = ""
         try:
@@ -365,7 +376,7 @@ class BrokerConnection(asyncio.Protocol):
             failure.__cause__ = error
             self._fail(failure)
 
-    def _not_kafka(self, data: bytes, error: Exception) -> NotKafka:
+    def _not_kafka(self, data: bytes | bytearray, error: Exception) -> NotKafka:
         reason, advice = f"({error})", "Check that the port is a Kafka listener"
         if self._stage == "ApiVersions" and data.startswith(TLS_ALERT):
             reason, advice = "but TLS", "It is a TLS listener: use security_protocol='SSL' or 'SASL_SSL'"

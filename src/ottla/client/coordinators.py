@@ -57,8 +57,7 @@ async def ask_coordinator(
 async def find_coordinator(cluster: Cluster, kind: Kind, key: str) -> tuple[Node, BrokerConnection]:
     code = 0
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        connection = await cluster.any_connection()
-        answer = await connection.request(
+        answer = await cluster.ask_any(
             FIND_COORDINATOR, {"key": key, "key_type": _KEY_TYPES[kind], "coordinator_keys": [key]}
         )
         row = answer.coordinators[0] if hasattr(answer, "coordinators") else answer

@@ -41,13 +41,14 @@ class Pool:
         connection = self._connections.get((address, lane))
         return connection if connection is not None and connection.open_now else None
 
-    def loads(self) -> dict[Address, int]:
-        """How many requests each open connection that no held request blocks has to answer."""
-        return {
+    def open_by_load(self) -> list[Address]:
+        """Where a connection is open that no held request blocks; those that have the fewest answers to give first."""
+        load = {
             address: connection.pending
             for (address, lane), connection in self._connections.items()
             if connection.open_now and not lane
         }
+        return sorted(load, key=load.__getitem__)
 
     def soonest_first(self, addresses: list[Address]) -> list[Address]:
         """Those that may be dialled now before those that must wait; among equals their order stays."""

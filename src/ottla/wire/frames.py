@@ -36,7 +36,7 @@ class ClientConnection:
         self._next_correlation_id = 0
         self._expected: deque[tuple[int, bool]] = deque()
         # Chunks are joined once when the frame is whole, so a large response is copied once however it arrives.
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._bytes_buffered = 0
         self._bytes_wanted = _SIZE_BYTES
 
@@ -49,6 +49,11 @@ class ClientConnection:
     def next_correlation_id(self) -> int:
         """That of the next request; it changes with every one."""
         return self._next_correlation_id
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many are still to come of the frame that has begun."""
+        return self._bytes_wanted - self._bytes_buffered
 
     def request(
         self, api_key: int, version: int, body: bytes, *, is_answered: bool = True
@@ -66,15 +71,16 @@ class ClientConnection:
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, memoryview]]:
         """Takes bytes as they arrive; returns the answers they complete as (correlation id, body), in order.
 
-        `data` is copied unless it is bytes, so the caller may reuse its buffer. Bodies are read-only.
+        A bytearray is not copied and must not change any more, a view is. Bodies are read-only.
         """
-        chunk = data if type(data) is bytes else bytes(data)
+        chunk = bytes(data) if isinstance(data, memoryview) else data
         if chunk:
             self._chunks.append(chunk)
             self._bytes_buffered += len(chunk)
         if self._bytes_buffered < self._bytes_wanted:
             return []
-        buffered = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+        first = self._chunks[0]
+        buffered = first if len(self._chunks) == 1 and type(first) is bytes else b"".join(self._chunks)
         view, position, answers = memoryview(buffered), 0, []
         while True:
             self._bytes_wanted = self._frame_bytes(buffered, position)

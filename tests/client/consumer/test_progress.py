@@ -126,3 +126,30 @@ def test_a_topic_that_is_gone_keeps_no_other_from_being_read(
         admin.delete_topics([gone.topic])
         consumer.assign([gone, tp])
         assert consumer.poll(30_000).keys() == {tp}
+
+
+def test_a_paused_partition_has_a_position(consumer: ottla.Consumer, tp: ottla.TopicPartition) -> None:
+    with consumer:
+        consumer.pause(tp)
+        assert consumer.position(tp) == 0
+        assert consumer.lag() == {tp: 10}
+
+
+def test_a_position_that_cannot_be_found_is_not_waited_for_for_ever(
+    ottla_address: str, tp: ottla.TopicPartition
+) -> None:
+    with (
+        ottla.Admin(ottla_address) as admin,
+        ottla.Consumer(ottla_address, auto_offset_reset="earliest", default_api_timeout_ms=300) as consumer,
+    ):
+        consumer.partitions_for(tp.topic)
+        admin.delete_topics([tp.topic])
+        consumer.assign([tp])
+        with pytest.raises(ottla.KafkaError, match=f"where {tp} starts"):
+            consumer.position(tp)
+
+
+def test_a_seek_to_what_is_no_offset_is_refused(consumer: ottla.Consumer, tp: ottla.TopicPartition) -> None:
+    """-1 and -2 are other clients' names for the ends."""
+    with consumer, pytest.raises(ValueError, match="seek_to_end"):
+        consumer.seek(tp, -1)

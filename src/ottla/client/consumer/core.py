@@ -27,7 +27,7 @@ from ottla.client.consumer.settings import ConsumerSettings, Consuming
 from ottla.client.consumer.subscription import Callback as OnPartitions
 from ottla.client.consumer.subscription import Subscription, subscription_of
 from ottla.client.coordinators import Coordinator
-from ottla.client.errors import ClientClosed, CommitFailed, KafkaError, WakeupError
+from ottla.client.errors import ClientClosed, CommitFailed, KafkaError, RequestTimedOut, WakeupError
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, list_offsets
 from ottla.client.settings import bootstrap_addresses, settings_of
@@ -239,6 +239,11 @@ class AsyncConsumer(OffsetQueries):
 
     def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
         """Go on at that offset of the partition."""
+        if offset < 0:
+            raise ValueError(
+                f"seek to offset {offset}: it must be 0 or more. For the ends of a partition there are "
+                "seek_to_beginning() and seek_to_end()"
+            )
         self._place(TopicPartition(*partition), offset)
         self.fetcher.pump_soon()
 
@@ -285,8 +290,9 @@ class AsyncConsumer(OffsetQueries):
         return [tp for tp, partition in self.buffer.partitions.items() if partition.paused]
 
     async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record, waiting until the start is known."""
+        """The offset of the next record, waiting until the start is known, for `default_api_timeout_ms` at most."""
         tp = TopicPartition(*partition)
+        deadline_ms = now_ms() + self.settings.default_api_timeout_ms
         self.fetcher.pump_soon()
         while True:
             # Cleared before the look: whatever arrives behind it ends the wait.
@@ -297,7 +303,14 @@ class AsyncConsumer(OffsetQueries):
             state = self.buffer.partitions[tp]
             if state.error is not None:
                 raise state.error
-            await self._hear_arrival(self.settings.request_timeout_ms)
+            if now_ms() >= deadline_ms:
+                raise RequestTimedOut(
+                    f"where {tp} starts was not found out within {self.settings.default_api_timeout_ms} ms",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    advice="It may be deleted or without a leader: look with `ottla topic describe`",
+                )
+            await self._hear_arrival(deadline_ms - now_ms())
 
     async def lag(
         self, partitions: Iterable[TopicPartition | tuple[str, int]] = ()

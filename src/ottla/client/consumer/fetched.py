@@ -288,7 +288,8 @@ class FetchBuffer:
             held = sum(p.buffered_bytes for p in self.partitions.values() if not p.paused)
             room_bytes = self._bytes_max - held
             for partition in self.partitions.values():
-                if partition.paused or partition.error is not None:
+                # Where a paused one starts is looked up: `position` tells it.
+                if partition.error is not None or (partition.paused and partition.position is not None):
                     continue
                 if partition.not_before_ms > now_ms:
                     wake_ms = (

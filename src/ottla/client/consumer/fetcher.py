@@ -131,6 +131,7 @@ class Fetcher:
         for partition in able.fetch:
             node = self._node(partition, now)
             if node is None:
+                self.cluster.watch((partition.tp.topic,))
                 self.cluster.refresh_soon()
                 waits.append(self.settings.retry_backoff_ms)
             else:

@@ -7,6 +7,7 @@ but for `polled` and `due`, which the polling thread uses. An `assign` step is r
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 import uuid
@@ -29,6 +30,8 @@ log = logging.getLogger("ottla.client")
 
 #: Joins and syncs are held by the coordinator: what must not wait behind them goes another way.
 MEMBER_LANE = "group"
+#: A coordinator that has just died is replaced within this time, mostly; who leaves does not wait longer to tell it.
+GOODBYE_MS_MAX = 5_000
 #: How often a topic that was subscribed to and does not exist is looked for.
 MISSING_MS = 2_000
 
@@ -153,10 +156,23 @@ class Group:
         if goodbye is None:
             return
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self._coordinator.request(goodbye.api_key, goodbye.body)
+            async with asyncio.timeout(min(timeout_ms, GOODBYE_MS_MAX) / 1000):
+                await self._say_goodbye(goodbye)
         except (KafkaError, TimeoutError) as error:
             log.info("group %s: the coordinator was not told of the leaving: %s", self._group_id, error)
+
+    async def _say_goodbye(self, goodbye: Ask) -> None:
+        """Until the coordinator has heard it, wherever that is now: the others would wait for the session to end."""
+        for attempt in itertools.count(1):
+            try:
+                answer, _ = await self._coordinator.request(goodbye.api_key, goodbye.body)
+                if int(answer.error_code) not in MOVED:
+                    return
+                self._coordinator.forget()
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+            await asyncio.sleep(backoff_ms(self._settings, attempt) / 1000)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
