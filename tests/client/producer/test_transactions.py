@@ -42,7 +42,13 @@ def test_a_coordinator_that_stays_away_is_given_up_after_max_block_ms(
     monkeypatch.setattr(transactions, "IMPLICIT_LEVEL", 99)
     broker = start_broker()
     port = broker.port
-    producer = ottla.Producer(broker.address, transactional_id="id", max_block_ms=500, retry_backoff_ms=20)
+    producer = ottla.Producer(
+        broker.address,
+        transactional_id="id",
+        max_block_ms=500,
+        retry_backoff_ms=20,
+        reconnect_backoff_max_ms=50,
+    )
     producer.begin()
     producer.send("t", b"v", partition=0).result(30)
     broker.kill()
