@@ -56,10 +56,11 @@ _DELTAS: Final[list[bytes]] = []
 class Gathered:
     """Records in the order in which they came. Whoever appends and whoever encodes take turns by a lock of their own."""
 
-    __slots__ = ("_headers", "_keys", "_nulls", "_stamp_ms", "_stamps", "_starts", "values")
+    __slots__ = ("_forgotten", "_headers", "_keys", "_nulls", "_stamp_ms", "_stamps", "_starts", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
+        self._forgotten = 0
         self._nulls = False
         # None until the first key comes; then as long as the values.
         self._keys: list[bytes | None] | None = None
@@ -69,7 +70,12 @@ class Gathered:
         self._stamp_ms: int | None = None
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.values) or self._forgotten
+
+    def forget(self) -> None:
+        """Let the records go; how many there were, and when, stays known."""
+        self._forgotten = len(self)
+        self.values, self._keys, self._headers = [], None, {}
 
     def append(self, value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int) -> int:
         """Add a record; its index."""

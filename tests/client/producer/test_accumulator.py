@@ -302,8 +302,8 @@ def test_a_batch_that_is_too_large_is_cut_until_it_goes() -> None:
             # The gap that it leaves is in its own numbers.
             break
         else:
-            queue.finish(batch, None, 100 + len(appended))
             appended += values(batch)
+            queue.finish(batch, None, 99 + len(appended))
     assert futures[0].done() is False, "done when all of it is"
     while not queue.empty:
         for batch in queue.drain(0, leader, producer=(7, 0)).ready[1]:

@@ -247,3 +247,12 @@ def test_a_program_that_forgets_to_close_ends(ottla_address: str, topic: str) ->
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
+def test_a_future_that_is_kept_keeps_no_record(ottla_address: str, topic_name: str) -> None:
+    key, value = b"k" * 999, b"v" * 1000
+    before = sys.getrefcount(key), sys.getrefcount(value)
+    with ottla.Producer(ottla_address) as producer:
+        sent = producer.send(topic_name, value, key)
+        assert sent.result(30).timestamp_ms > 0
+        assert (sys.getrefcount(key), sys.getrefcount(value)) == before

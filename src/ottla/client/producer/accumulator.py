@@ -421,6 +421,8 @@ class Accumulator:
             batch.base_offset = base_offset
             batch.append_time_ms = append_time_ms
             batch.encoded = None
+            # Whoever keeps the futures keeps no records with them.
+            batch.records.forget()
             batch.done = True
             batch.acknowledged = error is None and not batch.record_errors
             if whole.parts is not None and all(part.done for part in whole.parts):

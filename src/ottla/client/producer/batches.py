@@ -128,6 +128,7 @@ class Batch:
         else:
             at = root.parts.index(self)
             root.parts[at : at + 1] = parts
+        self.records.forget()
         return parts
 
     def error_of(self, index: int) -> KafkaError | None:
