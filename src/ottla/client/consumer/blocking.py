@@ -12,11 +12,12 @@ from types import TracebackType
 from typing import TypeVar, Unpack
 
 from ottla.client.consumer.columns import Columns
-from ottla.client.consumer.core import ITERATION_POLL_MS, AsyncConsumer, now_ms
+from ottla.client.consumer.core import ITERATION_POLL_MS, AsyncConsumer
 from ottla.client.consumer.fetched import ConsumerRecord
 from ottla.client.consumer.metrics import ConsumerMetrics
 from ottla.client.consumer.plans import Plan, perform
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit
+from ottla.client.consumer.seeking import now_ms
 from ottla.client.consumer.settings import ConsumerSettings
 from ottla.client.consumer.subscription import Callback as OnPartitions
 from ottla.client.consumer.subscription import subscription_of

@@ -7,8 +7,6 @@ commits, belong to `progress.py`. What the blocking face needs too is written as
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, Unpack
 
@@ -22,17 +20,15 @@ from ottla.client.consumer.interceptors import Interceptors
 from ottla.client.consumer.metrics import ConsumerMetrics, consumer_metrics
 from ottla.client.consumer.plans import Callback, Plan, StoreCall, perform_async
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit, Progress
-from ottla.client.consumer.queries import OffsetQueries
+from ottla.client.consumer.seeking import Seeking, now_ms
 from ottla.client.consumer.settings import ConsumerSettings, Consuming
 from ottla.client.consumer.subscription import Callback as OnPartitions
 from ottla.client.consumer.subscription import Subscription, subscription_of
 from ottla.client.coordinators import Coordinator
-from ottla.client.errors import ClientClosed, CommitFailed, KafkaError, RequestTimedOut, WakeupError
+from ottla.client.errors import ClientClosed, CommitFailed, KafkaError, WakeupError
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
-from ottla.client.offsets import EARLIEST, LATEST, list_offsets
 from ottla.client.settings import bootstrap_addresses, settings_of
 
-METADATA_TIMEOUT_MS = 30_000
 #: The group of consumers that subscribe without naming one (A6).
 DEFAULT_GROUP = "ottla"
 #: How long iteration waits in one poll; it goes on for ever.
@@ -41,11 +37,7 @@ ITERATION_POLL_MS = 1_000
 Taken = TypeVar("Taken")
 
 
-def now_ms() -> float:
-    return time.monotonic() * 1000
-
-
-class AsyncConsumer(OffsetQueries):
+class AsyncConsumer(Seeking):
     """Use `await start()` first and `await close()` last, or `async with`."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **given: Unpack[ConsumerSettings]) -> None:
@@ -234,91 +226,6 @@ class AsyncConsumer(OffsetQueries):
 
     def _is_joining(self) -> bool:
         return self.group is not None and self.group.member.is_joining
-
-    # Positions
-
-    def seek(self, partition: TopicPartition | tuple[str, int], offset: int) -> None:
-        """Go on at that offset of the partition."""
-        if offset < 0:
-            raise ValueError(
-                f"seek to offset {offset}: it must be 0 or more. For the ends of a partition there are "
-                "seek_to_beginning() and seek_to_end()"
-            )
-        self._place(TopicPartition(*partition), offset)
-        self.fetcher.pump_soon()
-
-    def _place(self, tp: TopicPartition, offset: int) -> None:
-        if self.progress.iteration is not None:
-            self.progress.iteration.forget(tp)
-        self.buffer.place(tp, offset=offset)
-
-    async def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the beginning of these partitions, or of all that are assigned."""
-        await self._seek_to(partitions, EARLIEST)
-
-    async def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the end of these partitions, or of all that are assigned."""
-        await self._seek_to(partitions, LATEST)
-
-    async def seek_to_time(self, timestamp_ms: int, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Go on at the first record of each partition at or after that time; at the end where there is none."""
-        await self._seek_to(partitions, timestamp_ms)
-
-    async def _seek_to(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
-        wanted = list(partitions) or list(self.buffer.partitions)
-        # To read_committed the end is where the first open transaction begins: what it commits later is not passed over.
-        level = self.fetcher.isolation_level
-        times = dict.fromkeys(wanted, timestamp_ms)
-        found = await list_offsets(self.cluster, times, isolation_level=level)
-        late = dict.fromkeys((tp for tp in wanted if found[tp].offset < 0), LATEST)
-        ends = await list_offsets(self.cluster, late, isolation_level=level) if late else {}
-        for tp in wanted:
-            self._place(tp, (ends if tp in ends else found)[tp].offset)
-        self.fetcher.pump_soon()
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these partitions until `resume`; the consumer keeps them."""
-        self.buffer.pause(partitions, True)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Give records of these partitions again."""
-        self.buffer.pause(partitions, False)
-        self.fetcher.pump_soon()
-
-    def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
-        return [tp for tp, partition in self.buffer.partitions.items() if partition.paused]
-
-    async def position(self, partition: TopicPartition | tuple[str, int]) -> int:
-        """The offset of the next record, waiting until the start is known, for `default_api_timeout_ms` at most."""
-        tp = TopicPartition(*partition)
-        deadline_ms = now_ms() + self.settings.default_api_timeout_ms
-        self.fetcher.pump_soon()
-        while True:
-            # Cleared before the look: whatever arrives behind it ends the wait.
-            self.fetcher.arrived.clear()
-            found = self.buffer.position(tp)
-            if found is not None:
-                return self.progress.positions().get(tp, found)
-            state = self.buffer.partitions[tp]
-            if state.error is not None:
-                raise state.error
-            if now_ms() >= deadline_ms:
-                raise RequestTimedOut(
-                    f"where {tp} starts was not found out within {self.settings.default_api_timeout_ms} ms",
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    advice="It may be deleted or without a leader: look with `ottla topic describe`",
-                )
-            await self._hear_arrival(deadline_ms - now_ms())
-
-    async def lag(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]] = ()
-    ) -> dict[TopicPartition, int]:
-        """How many offsets the caller is behind the end of each partition (of all that are assigned)."""
-        wanted = [TopicPartition(*tp) for tp in partitions] or list(self.buffer.partitions)
-        positions = {tp: await self.position(tp) for tp in wanted}
-        return {tp: max(end - positions[tp], 0) for tp, end in (await self.end_offsets(wanted)).items()}
 
     # Commits
 
@@ -525,10 +432,3 @@ class AsyncConsumer(OffsetQueries):
         self.fetcher.arrived.clear()
         if not self.buffer.ready and not self.has_work():
             await self._hear_arrival(timeout_ms)
-
-    async def _hear_arrival(self, timeout_ms: float) -> None:
-        try:
-            async with asyncio.timeout(max(timeout_ms, 1) / 1000):
-                await self.fetcher.arrived.wait()
-        except TimeoutError:
-            pass

@@ -352,9 +352,9 @@ class Accumulator:
     def fail(self, batch: Batch, error: KafkaError, now_ms: float, backoff_ms: float) -> bool:
         """A batch on its way was not taken: it leaves again after the back-off (True), or has failed for good."""
         with self.lock:
-            if batch.done:
-                return False
             partition = self._partitions[batch.tp]
+            if batch.done or batch not in partition.on_way:
+                return False
             partition.resolved(batch)
             verdict = partition.verdict(batch, error, bumps=self.limits.bumps)
             cuttable = error.code == ErrorCode.MESSAGE_TOO_LARGE and len(batch.records) > 1

@@ -37,7 +37,8 @@ from ottla.client.producer.batches import (
 from ottla.client.producer.interceptors import Interceptors, ProducerRecord
 from ottla.client.producer.metrics import ProducerMetrics
 from ottla.client.producer.partitioning import checked, spread_of
-from ottla.client.producer.sender import Sender, now_ms
+from ottla.client.producer.requests import now_ms
+from ottla.client.producer.sender import Sender
 from ottla.client.producer.settings import ProducerSettings, Producing
 from ottla.client.producer.transactions import Transactions
 from ottla.client.serialization import Serializer, serializer_of

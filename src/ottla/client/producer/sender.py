@@ -1,6 +1,6 @@
-"""The sender: one task that asks the accumulator what may leave, writes Produce requests and settles batches by their answers.
+"""The sender: one task that asks the accumulator what may leave, and hands it over by leader.
 
-It groups ready batches by leader into one request each and encodes a batch once; it makes a task only to connect or to ask for a
+`requests.py` writes and settles it. The sender makes a task only to connect or to ask for a
 producer id, so that an await never holds up other brokers. A broker gets `max_in_flight_requests_per_connection` requests at a time,
 nothing while it is not connected (batches stay where they are and expire in their time), and nothing for as long as it asked to be
 left alone (`throttle_time_ms`). Everything here runs on the client's event loop; `wake` may be called from any thread.
@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
@@ -22,43 +22,20 @@ from ottla.client.errors import ClientClosed, KafkaError, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.client.producer.accumulator import Accumulator, Drained
 from ottla.client.producer.batches import Batch, ProducerId, SendFuture
-from ottla.client.producer.settings import COMPRESSIONS, Producing
+from ottla.client.producer.identity import Identity
+from ottla.client.producer.requests import Link, ProduceRequests, now_ms
+from ottla.client.producer.settings import Producing
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.producer.transactions import Transactions
 
-PRODUCE = 0
-INIT_PRODUCER_ID = 22
-#: The last version that names topics; later ones carry ids.
-PRODUCE_BY_NAME = 12
-#: The last version that wants partitions to be announced to the coordinator (KIP-890).
-PRODUCE_ANNOUNCED = 11
-#: The end of the transaction before is written within moments: try again soon.
-CONCURRENT_BACKOFF_MS = 20
 UNSENT_WAIT_MS = 5
-TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
 
 #: How long a thread lets the sender have its turn, at most: as long as the interpreter lets a thread run.
 LOOK_S_MAX = 0.005
 
 logger = logging.getLogger(__name__)
-
-
-def now_ms() -> float:
-    return time.monotonic() * 1000
-
-
-class Link:
-    """What the sender keeps of a broker: how many requests it has to answer, and until when it is left alone."""
-
-    __slots__ = ("failures", "in_flight", "not_before_ms", "opening")
-
-    def __init__(self) -> None:
-        self.in_flight = 0
-        self.not_before_ms = 0.0
-        self.failures = 0
-        self.opening: asyncio.Task[None] | None = None
 
 
 class Sender:
@@ -73,16 +50,12 @@ class Sender:
         self._settings = settings
         self._accumulator = accumulator
         self._transactions = transactions
-        self._counts = accumulator.counts
-        self._codec = COMPRESSIONS.index(settings.compression_type)
-        self._acks = settings.acks_number
         self._links: dict[int, Link] = {}
-        self._producer: ProducerId | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._attempts = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
+        self._requests = ProduceRequests(cluster, settings, accumulator, transactions, self._woken)
+        self._own_id = Identity(cluster, settings, accumulator, self._woken)
         self._waking = False
         self._looked = threading.Event()
         self._closing = False
@@ -149,7 +122,7 @@ class Sender:
         finally:
             # Whoever gives up closing leaves nobody waiting either.
             self._fail_the_rest()
-            tasks = [self._task, self._asking, *(link.opening for link in self._links.values())]
+            tasks = [self._task, self._own_id.asking, *(link.opening for link in self._links.values())]
             running = [task for task in tasks if task is not None]
             for task in running:
                 task.cancel()
@@ -214,7 +187,11 @@ class Sender:
     def _step(self, now: float) -> float | None:
         """Send what may leave; how long until something else is due."""
         waits = []
-        producer = self._identity()
+        producer: ProducerId | None = None
+        if self._transactions is not None:
+            producer = self._transactions.states.producer
+        elif self._settings.idempotent:
+            producer = self._own_id.current()
         if producer is not None or not self._settings.idempotent:
             drained = self._accumulator.drain(
                 now,
@@ -224,7 +201,9 @@ class Sender:
                 producer=producer,
             )
             for node_id, batches in drained.ready.items():
-                self._produce(node_id, batches)
+                connection = self._connection(node_id)
+                assert connection is not None, "a broker that is not connected is not free"
+                self._requests.send(connection, self._link(node_id), batches)
             waits = self._after(drained, now)
         expiry_ms = self._accumulator.next_expiry_ms()
         if expiry_ms is not None:
@@ -309,202 +288,4 @@ class Sender:
                 self._accumulator.fail_waiting(error, led)
         finally:
             link.opening = None
-            self._woken.set()
-
-    # Requests and answers
-
-    def _produce(self, node_id: int, batches: list[Batch]) -> None:
-        connection = self._connection(node_id)
-        assert connection is not None, "a broker that is not connected is not free"
-        topics: dict[str, list[dict[str, Any]]] = {}
-        sent = []
-        for batch in batches:
-            try:
-                encoded = self._encode(batch)
-            except Exception as error:
-                failure = KafkaError(
-                    f"{len(batch.records)} record(s) for {batch.tp} cannot be encoded: {error}",
-                    topic=batch.tp.topic,
-                    partition=batch.tp.partition,
-                )
-                failure.__cause__ = error
-                self._accumulator.finish(batch, failure)
-                continue
-            topics.setdefault(batch.tp.topic, []).append({"index": batch.tp.partition, "records": encoded})
-            self._counts.left(batch)
-            sent.append(batch)
-        if not sent:
-            return
-        metadata = self._cluster.metadata
-        ids = {topic: metadata.topic_id(topic) for topic in topics}
-        body = {
-            "transactional_id": self._settings.transactional_id,
-            "acks": self._acks,
-            "timeout": self._settings.request_timeout_ms,
-            "topic_data": [
-                {"name": topic, "topic_id": ids[topic], "partition_data": parts}
-                for topic, parts in topics.items()
-            ],
-        }
-        version_max = None if all(ids.values()) else PRODUCE_BY_NAME
-        if self._transactions is not None and not self._transactions.states.implicit:
-            version_max = PRODUCE_ANNOUNCED
-        self._counts.requests += 1
-        link = self._link(node_id)
-        try:
-            if self._acks == 0:
-                connection.post(PRODUCE, body, version_max=version_max)
-                for batch in sent:
-                    self._accumulator.finish(batch, None)
-                return
-            answer = connection.send(PRODUCE, body, version_max=version_max)
-        except KafkaError as error:
-            self._failed(sent, error)
-            return
-        link.in_flight += 1
-        # By the ids that were sent: what the metadata says by then may be another topic of the name, or nothing.
-        names = {topic_id: topic for topic, topic_id in ids.items() if topic_id}
-        answer.add_done_callback(partial(self._answered, connection.address, link, sent, names, now_ms()))
-
-    def _encode(self, batch: Batch) -> bytes:
-        if batch.encoded is None:
-            if batch.producer is None:
-                batch.encoded = batch.records.encode(codec=self._codec)
-            else:
-                batch.encoded = batch.records.encode(
-                    codec=self._codec,
-                    producer_id=batch.producer[0],
-                    producer_epoch=batch.producer[1],
-                    base_sequence=batch.sequence,
-                    transactional=self._transactions is not None,
-                )
-        return batch.encoded
-
-    def _answered(
-        self,
-        broker: str,
-        link: Link,
-        batches: list[Batch],
-        names: dict[bytes, str],
-        sent_ms: float,
-        answer: asyncio.Future[Any],
-    ) -> None:
-        link.in_flight -= 1
-        self._woken.set()
-        if answer.cancelled():
-            return
-        error = answer.exception()
-        if error is not None:
-            failure = (
-                error
-                if isinstance(error, KafkaError)
-                else KafkaError(f"producing failed: {error}", broker=broker)
-            )
-            self._failed(batches, failure)
-            return
-        now, response = now_ms(), answer.result()
-        self._counts.answered(now - sent_ms)
-        throttle_ms = response.throttle_time.total_seconds() * 1000
-        if throttle_ms > 0:
-            self._counts.throttled_ms += throttle_ms
-            link.not_before_ms = max(link.not_before_ms, now + throttle_ms)
-        waiting = {batch.tp: batch for batch in batches}
-        for topic in response.responses:
-            name = getattr(topic, "name", None) or names.get(
-                topic.topic_id.bytes if topic.topic_id else b"", ""
-            )
-            for part in topic.partition_responses:
-                batch = waiting.pop(TopicPartition(str(name), int(part.index)), None)
-                if batch is not None:
-                    self._settle(batch, part, broker)
-        for batch in waiting.values():
-            # The broker left it out: whether it has it is unknown.
-            topic, partition = batch.tp
-            self._failed(
-                [batch],
-                refused(
-                    ErrorCode.UNKNOWN_TOPIC_ID,
-                    f"the answer about {batch.tp}",
-                    broker=broker,
-                    topic=topic,
-                    partition=partition,
-                ),
-            )
-
-    def _settle(self, batch: Batch, part: Any, broker: str) -> None:
-        code = int(part.error_code)
-        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            stamp = part.log_append_time
-            append_time_ms = -1 if stamp is None else round(stamp.timestamp() * 1000)
-            self._accumulator.finish(batch, None, int(part.base_offset) if not code else -1, append_time_ms)
-            return
-        refusal = partial(
-            refused, code, "producing", broker=broker, topic=batch.tp.topic, partition=batch.tp.partition
-        )
-        message = getattr(part, "error_message", None)
-        guilty = {
-            int(row.batch_index): refusal(message=row.batch_index_error_message or message)
-            for row in getattr(part, "record_errors", ()) or ()
-        }
-        if guilty and len(batch.records) > 1:
-            # KIP-467: the others failed only for the company they were in.
-            rest = refusal(message=f"{message or ''} (another record of the batch was refused)".strip())
-            self._accumulator.finish(batch, rest, record_errors=guilty)
-        elif guilty:
-            self._accumulator.finish(batch, next(iter(guilty.values())))
-        else:
-            self._failed([batch], refusal(message=message))
-
-    def _failed(self, batches: list[Batch], error: KafkaError) -> None:
-        now = now_ms()
-        for batch in batches:
-            wait_ms = backoff_ms(self._settings, batch.attempts + 1)
-            if error.code == ErrorCode.CONCURRENT_TRANSACTIONS:
-                wait_ms = min(wait_ms, CONCURRENT_BACKOFF_MS)
-            self._accumulator.fail(batch, error, now, wait_ms)
-        if error.retriable:
-            self._cluster.refresh_soon()
-        if self._transactions is not None:
-            self._transactions.give_up_waiting()
-        self._woken.set()
-
-    # Idempotence
-
-    def _identity(self) -> ProducerId | None:
-        """The producer id and epoch to send under; None if there is none yet, or if none is needed."""
-        if self._transactions is not None:
-            return self._transactions.states.producer
-        if (
-            self._settings.idempotent
-            and self._asking is None
-            and (self._producer is None or self._accumulator.exhausted)
-        ):
-            self._accumulator.exhausted = False
-            self._producer = None
-            self._asking = asyncio.get_running_loop().create_task(self._ask_for_id())
-        return self._producer
-
-    async def _ask_for_id(self) -> None:
-        body = {
-            "transactional_id": None,
-            "transaction_timeout": TRANSACTION_TIMEOUT_NONE_MS,
-            "producer_id": -1,
-            "producer_epoch": -1,
-        }
-        try:
-            response = await self._cluster.ask_any(INIT_PRODUCER_ID, body)
-            if response.error_code:
-                raise refused(int(response.error_code), "asking for a producer id")
-            self._producer = (int(response.producer_id), int(response.producer_epoch))
-            self._attempts = 0
-        except KafkaError as error:
-            if error.retriable:
-                self._accumulator.unreachable([batch.tp for batch in self._accumulator.outstanding()], error)
-            else:
-                self._accumulator.fail_waiting(error)
-            # The coordinator is loading or brokers are away: batches wait, and expire in their time.
-            self._attempts += 1
-            await asyncio.sleep(backoff_ms(self._settings, self._attempts) / 1000)
-        finally:
-            self._asking = None
             self._woken.set()

@@ -18,7 +18,7 @@ from ottla.client.errors import KafkaError, RequestTimedOut, refused
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import Batch, ProducerId
-from ottla.client.producer.sender import CONCURRENT_BACKOFF_MS
+from ottla.client.producer.requests import CONCURRENT_BACKOFF_MS
 from ottla.client.producer.settings import Producing
 from ottla.client.producer.transaction_states import State, TransactionStates
 from ottla.model.errors import ErrorCode

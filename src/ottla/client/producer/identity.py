@@ -1,0 +1,62 @@
+"""The producer id of an idempotent producer without a transactional id: asked of any broker, and again when its epochs are used up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.client.cluster import Cluster, backoff_ms
+from ottla.client.errors import KafkaError, refused
+from ottla.client.producer.accumulator import Accumulator
+from ottla.client.producer.batches import ProducerId
+from ottla.client.producer.settings import Producing
+
+INIT_PRODUCER_ID = 22
+TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
+
+
+class Identity:
+    """`asking` is the task that asks, while it does; `woken` is set when it has an answer."""
+
+    def __init__(
+        self, cluster: Cluster, settings: Producing, accumulator: Accumulator, woken: asyncio.Event
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._accumulator = accumulator
+        self._woken = woken
+        self._producer: ProducerId | None = None
+        self._attempts = 0
+        self.asking: asyncio.Task[None] | None = None
+
+    def current(self) -> ProducerId | None:
+        """The producer id and epoch to send under; None while one is asked for."""
+        if self.asking is None and (self._producer is None or self._accumulator.exhausted):
+            self._accumulator.exhausted = False
+            self._producer = None
+            self.asking = asyncio.get_running_loop().create_task(self._ask())
+        return self._producer
+
+    async def _ask(self) -> None:
+        body = {
+            "transactional_id": None,
+            "transaction_timeout": TRANSACTION_TIMEOUT_NONE_MS,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        try:
+            response = await self._cluster.ask_any(INIT_PRODUCER_ID, body)
+            if response.error_code:
+                raise refused(int(response.error_code), "asking for a producer id")
+            self._producer = (int(response.producer_id), int(response.producer_epoch))
+            self._attempts = 0
+        except KafkaError as error:
+            if error.retriable:
+                self._accumulator.unreachable([batch.tp for batch in self._accumulator.outstanding()], error)
+            else:
+                self._accumulator.fail_waiting(error)
+            # The coordinator is loading or brokers are away: batches wait, and expire in their time.
+            self._attempts += 1
+            await asyncio.sleep(backoff_ms(self._settings, self._attempts) / 1000)
+        finally:
+            self.asking = None
+            self._woken.set()
