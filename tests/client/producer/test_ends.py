@@ -16,6 +16,7 @@ from ottla.client.errors import ClientClosed, DeliveryTimedOut, KafkaError, Requ
 from ottla.client.loop_thread import LoopThread
 from ottla.client.producer import transactions
 from ottla.client.producer.core import AsyncProducer
+from ottla.client.producer.requests import ProduceRequests
 from ottla.server.embedded import Broker
 from tests.broker_proxy import METADATA, PRODUCE, Proxy
 from tests.client.producer.behaviours import read_all
@@ -294,3 +295,18 @@ def test_a_program_that_forgets_to_close_sends_what_it_sent(ottla_address: str, 
     )
     subprocess.run([sys.executable, "-c", program, ottla_address, topic_name], check=True, timeout=PATIENCE_S)
     assert len(read_all(ottla_address, topic_name)[0]) == 1
+
+
+def test_an_answer_that_cannot_be_read_leaves_nobody_waiting(
+    address: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError("a fault of the client's own")
+
+    with ottla.Producer(address) as producer:
+        producer.send(topic_name, b"fine").result(PATIENCE_S)
+        with monkeypatch.context() as patch:
+            patch.setattr(ProduceRequests, "_settle", fault)
+            error = producer.send(topic_name, b"lost").exception(PATIENCE_S)
+        assert isinstance(error, KafkaError) and isinstance(error.__cause__, ZeroDivisionError)
+        producer.send(topic_name, b"fine again").result(PATIENCE_S)
