@@ -113,6 +113,8 @@ class Mixed(Groups):
         super().remove(name)
         for classic in self.classics if name not in self.world.topics else ():
             classic.parts = frozenset(place for place in classic.parts if place[0] != name)
+            # It has noticed, then, and will notice the other one, even if that has as many partitions.
+            classic.seen.pop(name, None)
 
     @rule(steps=st.integers(1, 6))
     def wait(self, steps: int) -> None:
