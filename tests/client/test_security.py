@@ -235,7 +235,10 @@ def test_a_password_that_changes_while_a_consumer_runs_is_told_by_poll(group: An
             consumer.subscribe(["t"])
         else:
             consumer.assign([("t", 0)])
-        consumer.poll(100)
+        # Every connection that it needs is there before the gate drops them.
+        with ottla.Producer(gate.address, sasl_mechanism="PLAIN", **SASL) as producer:
+            producer.send("t", b"1")
+        assert next(consumer.batches())
         assert gate.sasl is not None
         gate.sasl.users.clear()
         gate.drop()
