@@ -81,7 +81,6 @@ GROUPS = (
             "replication",
             "runtime",
             "broker",
-            "client",
             "server",
             "testing",
             "spark",
@@ -92,14 +91,16 @@ GROUPS = (
         ),
         workers=3,
     ),
+    # The SDK, by itself and on brokers that are killed, paused and cut off; its tests mostly wait.
+    Group(name="sdk", folders=("client", "sdk"), workers=5),
     # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
     Group(name="zookeeper", folders=("zookeeper",), workers=3),
     # Three brokers and a ZooKeeper as processes, some of which are killed, paused and started again.
     Group(name="cluster", folders=("cluster",), workers=2),
     # Third-party clients, unmodified, and the SDK, against running brokers.
-    Group(name="clients", folders=("clients", "sdk"), workers=4),
+    Group(name="clients", folders=("clients",), workers=4),
     # One test a claim of the mission.
-    Group(name="seeds", folders=("seeds",), workers=3),
+    Group(name="seeds", folders=("seeds",), workers=4),
     # Processes killed at random points.
     Group(name="crash", folders=("crash",), workers=4),
     # Mutated requests and damaged files; a twentieth of what `make fuzz` does.

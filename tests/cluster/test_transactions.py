@@ -45,6 +45,8 @@ class Copier:
             {
                 "bootstrap.servers": self._cluster.bootstrap,
                 "transactional.id": f"copy-{self._source}",
+                # librdkafka #5511: after it has begun anew with its bootstrap servers it waits for a coordinator that it has given up.
+                "metadata.recovery.strategy": "none",
                 **QUIET,
             }
         )
