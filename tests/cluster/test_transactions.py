@@ -1,13 +1,12 @@
 """Messages are copied in transactions while brokers are killed and stopped: each is there once, for a concurrent reader too."""
 
 import threading
-from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-
+import ottla
+from ottla import KafkaError, TopicPartition
 from tests.cluster.copies import Reader, new_wide_topic, wait_stable
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
-from tests.cluster.topics import QUIET, write
+from tests.cluster.topics import write
 
 ALL = (1, 2, 3)
 PARTITIONS = 3
@@ -40,57 +39,36 @@ class Copier:
         except Exception as error:  # it is told by `end`
             self.errors.append(repr(error))
 
-    def _begin_producer(self) -> Any:
-        producer = Producer(
-            {
-                "bootstrap.servers": self._cluster.bootstrap,
-                "transactional.id": f"copy-{self._source}",
-                # librdkafka #5511: after it has begun anew with its bootstrap servers it waits for a coordinator that it has given up.
-                "metadata.recovery.strategy": "none",
-                **QUIET,
-            }
-        )
-        producer.init_transactions(PATIENCE_S)
-        return producer
-
     def _copy(self) -> None:
-        producer = self._begin_producer()
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self._cluster.bootstrap, "group.id": f"copy-{self._source}",
-                "isolation.level": "read_committed", "enable.auto.commit": False, "auto.offset.reset": "earliest", **QUIET,
-            }
-        )  # fmt: skip
-        places = [TopicPartition(self._source, number, 0) for number in range(PARTITIONS)]
-        consumer.assign(places)
-        at = dict.fromkeys(range(PARTITIONS), 0)
-        while self.copied < MESSAGES:
-            messages = [each for each in consumer.consume(SIZE, 1.0) if each.error() is None]
-            if not messages:
-                continue
-            after = at | {each.partition(): each.offset() + 1 for each in messages}
-            try:
-                producer.begin_transaction()
-                for each in messages:
-                    producer.produce(self._target, each.value(), partition=each.partition())
-                offsets = [TopicPartition(self._source, number, offset) for number, offset in after.items()]
-                producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_S)
-                producer.commit_transaction(PATIENCE_S)
-            except KafkaException as error:
-                self.aborted += 1
-                if error.args[0].txn_requires_abort():
-                    producer.abort_transaction(PATIENCE_S)
-                else:
-                    producer = self._begin_producer()
-                for number in at:
-                    known = consumer.committed([TopicPartition(self._source, number)], PATIENCE_S)[0].offset
-                    at[number] = max(known, 0)
-                    consumer.seek(TopicPartition(self._source, number, at[number]))
-                self.copied = sum(at.values())
-                continue
-            at = after
-            self.copied = sum(at.values())
-        consumer.close()
+        """With ottla's own clients: librdkafka waits for ever for a coordinator that has left the cluster (its #5511)."""
+        bootstrap, name = self._cluster.bootstrap, f"copy-{self._source}"
+        places = [TopicPartition(self._source, number) for number in range(PARTITIONS)]
+        with ottla.Consumer(
+            bootstrap, group_id=name, isolation_level="read_committed", enable_auto_commit=False,
+            auto_offset_reset="earliest", max_poll_records=SIZE,
+        ) as consumer:  # fmt: skip
+            consumer.assign(places)
+            producer = ottla.Producer(bootstrap, transactional_id=name)
+            while self.copied < MESSAGES:
+                messages = consumer.poll(1000)
+                if not messages:
+                    continue
+                try:
+                    with producer.transaction():
+                        for (_, number), records in messages.items():
+                            for record in records:
+                                producer.send(self._target, record.value, partition=number)
+                        after = {place: records[-1].offset + 1 for place, records in messages.items()}
+                        producer.send_offsets(after, consumer.group_metadata())
+                except KafkaError:
+                    self.aborted += 1
+                    producer.close(0)
+                    producer = ottla.Producer(bootstrap, transactional_id=name)
+                    known = consumer.committed(places)
+                    for place in places:
+                        consumer.seek(place, known[place].offset if place in known else 0)
+                self.copied = sum(row.offset for row in consumer.committed(places).values())
+            producer.close()
 
 
 def test_what_is_copied_is_there_once_whatever_dies(shared: RunningCluster) -> None:
