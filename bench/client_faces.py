@@ -22,7 +22,8 @@ from ottla import aio
 from ottla.client.consumer.decoding import RecordDecoder
 
 BATCH_BYTES = 262_144
-#: Kafka's own default for max.poll.records, for all clients. Ten thousand at a time cost each of them more, in the collector of garbage.
+#: Kafka's own default for max.poll.records, for all clients. With ten thousand ottla took twice the CPU (2.2 µs a record beside 1.3, on a busy
+#: machine); what the others lose or gain by it was not measured.
 POLL_RECORDS = 500
 POLL_MS = 1000
 #: How many messages go out between two looks at what came of the earlier ones.

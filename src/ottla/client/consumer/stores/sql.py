@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar
@@ -24,7 +25,7 @@ TABLE = "ottla_offsets"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 
 
-class SqlOffsets(OffsetStore, Generic[Connection]):
+class SqlOffsets(ABC, OffsetStore, Generic[Connection]):
     """Subclasses know how to run a statement, and how their database says what differs."""
 
     #: How a value is written in a statement.
@@ -58,18 +59,21 @@ class SqlOffsets(OffsetStore, Generic[Connection]):
 
     # The database's own
 
+    @abstractmethod
     def _run(self, statement: str, values: Sequence[Any] = ()) -> tuple[int, list[Any]]:
         """How many rows a statement changed, and those that it found."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self) -> None:
-        raise NotImplementedError
+        """Open a transaction."""
 
+    @abstractmethod
     def _end(self, *, commits: bool) -> None:
-        raise NotImplementedError
+        """Commit it, or undo it."""
 
+    @abstractmethod
     def _shut(self) -> None:
-        raise NotImplementedError
+        """Close the connection."""
 
     # Offsets
 
