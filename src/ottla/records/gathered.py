@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from operator import add
 from typing import Final
 
@@ -56,18 +56,19 @@ _DELTAS: Final[list[bytes]] = []
 class Gathered:
     """Records in the order in which they came. Whoever appends and whoever encodes take turns by a lock of their own."""
 
-    __slots__ = ("_forgotten", "_headers", "_keys", "_nulls", "_stamp_ms", "_stamps", "_starts", "values")
+    __slots__ = ("_forgotten", "_headers", "_nulls", "_stamps", "_starts", "keys", "stamp_ms", "values")
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
+        #: None until the first key comes; then as long as the values.
+        self.keys: list[bytes | None] | None = None
+        #: The timestamp of the last one.
+        self.stamp_ms: int | None = None
         self._forgotten = 0
         self._nulls = False
-        # None until the first key comes; then as long as the values.
-        self._keys: list[bytes | None] | None = None
         self._headers: dict[int, Headers] = {}
         self._starts: list[int] = []
         self._stamps: list[int] = []
-        self._stamp_ms: int | None = None
 
     def __len__(self) -> int:
         return len(self.values) or self._forgotten
@@ -75,20 +76,20 @@ class Gathered:
     def forget(self) -> None:
         """Let the records go; how many there were, and when, stays known."""
         self._forgotten = len(self)
-        self.values, self._keys, self._headers = [], None, {}
+        self.values, self.keys, self._headers = [], None, {}
 
     def append(self, value: bytes | None, key: bytes | None, headers: Headers, timestamp_ms: int) -> int:
         """Add a record; its index."""
         values = self.values
         index = len(values)
-        if timestamp_ms != self._stamp_ms:
+        if timestamp_ms != self.stamp_ms:
             self._starts.append(index)
             self._stamps.append(timestamp_ms)
-            self._stamp_ms = timestamp_ms
-        if key is not None or self._keys is not None:
-            if self._keys is None:
-                self._keys = [None] * index
-            self._keys.append(key)
+            self.stamp_ms = timestamp_ms
+        if key is not None or self.keys is not None:
+            if self.keys is None:
+                self.keys = [None] * index
+            self.keys.append(key)
         if headers:
             self._headers[index] = headers
         if value is None:
@@ -99,8 +100,19 @@ class Gathered:
     def timestamp_of(self, index: int) -> int:
         return self._stamps[bisect_right(self._starts, index) - 1]
 
+    def timestamps(self) -> list[int]:
+        """One for each record."""
+        if len(self._starts) == 1:
+            return self._stamps * len(self)
+        found: list[int] = []
+        for stamp, start, stop in zip(
+            self._stamps, self._starts, [*self._starts[1:], len(self)], strict=True
+        ):
+            found += repeat(stamp, stop - start)
+        return found
+
     def __iter__(self) -> Iterator[Record]:
-        keys, headers = self._keys, self._headers
+        keys, headers = self.keys, self._headers
         for index, value in enumerate(self.values):
             key = None if keys is None else keys[index]
             yield Record(0, self.timestamp_of(index), key, value, headers.get(index, ()))
@@ -146,7 +158,7 @@ class Gathered:
 
     def _payload(self) -> bytes | None:
         """The records as they stand in a batch without compression; None if they are not alike enough."""
-        values, keys = self.values, self._keys
+        values, keys = self.values, self.keys
         count = len(values)
         if (
             self._nulls

@@ -7,7 +7,7 @@ import pytest
 from ottla.client.errors import ClientClosed
 from ottla.client.metadata import PartitionInfo
 from ottla.client.producer.accumulator import Accumulator
-from ottla.client.producer.batches import RECORD_OVERHEAD_BYTES, SendFuture
+from ottla.client.producer.batches import RECORD_OVERHEAD_BYTES, OnDelivery, SendFuture
 from ottla.client.producer.core import AsyncProducer
 from ottla.client.producer.partitioning import RoundRobin, Sticky
 from tests.client.producer.test_accumulator import LOST, A, B, accumulator, add, taken, values
@@ -15,8 +15,11 @@ from tests.client.producer.test_accumulator import LOST, A, B, accumulator, add,
 SIZE = RECORD_OVERHEAD_BYTES + 1
 
 
-def join(queue: Accumulator, value: bytes = b"j", size_bytes: int = SIZE) -> SendFuture | None:
-    return queue.join(("t", 0), value, None, (), 1, size_bytes, None)
+def join(
+    queue: Accumulator, value: bytes = b"j", size_bytes: int = SIZE, callback: OnDelivery | None = None
+) -> SendFuture | None:
+    batch = queue.open_batches.get(A)
+    return None if batch is None else queue.join(batch, value, None, (), 1, size_bytes, callback)
 
 
 def test_a_record_joins_the_batch_that_is_open() -> None:
@@ -51,6 +54,38 @@ def test_a_full_batch_takes_no_more() -> None:
     assert join(queue, size_bytes=SIZE - 1) is not None
 
 
+def test_a_record_does_not_get_before_one_that_was_too_large_for_the_batch() -> None:
+    queue = accumulator(batch_bytes=61 + 3 * SIZE)
+    add(queue)
+    first = queue.open_batches[A]
+    add(queue, value=b"v" * 2 * SIZE)
+    assert queue.open_batches[A] is not first
+    # It has room still, but leaves before the large one.
+    assert queue.join(first, b"j", None, (), 1, SIZE, None) is None
+
+
+def test_who_was_interrupted_before_the_lock_was_taken_gives_back_nothing() -> None:
+    queue = accumulator()
+    add(queue)
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    queue._acquire = interrupted  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        join(queue)
+    queue._acquire = queue.lock.acquire
+    assert join(queue) is not None
+
+
+def test_a_record_that_comes_as_its_batch_expires_begins_another() -> None:
+    queue = accumulator()
+    add(queue)
+    batch = queue.open_batches[A]
+    queue.expired(1e9)
+    assert batch.done and queue.join(batch, b"j", None, (), 1, SIZE, None) is None
+
+
 def test_a_full_buffer_takes_no_more() -> None:
     queue = accumulator(buffer_bytes=2 * SIZE)
     add(queue)
@@ -79,7 +114,7 @@ def test_a_callback_of_a_record_that_joined() -> None:
     queue = accumulator()
     add(queue)
     heard: list[int] = []
-    queue.join(A, b"j", None, (), 1, SIZE, lambda metadata, error: heard.append(metadata.offset))
+    join(queue, callback=lambda metadata, error: heard.append(metadata.offset))
     (batch,) = taken(queue)
     queue.finish(batch, None, base_offset=4)
     assert heard == [5]

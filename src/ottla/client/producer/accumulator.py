@@ -22,6 +22,7 @@ from ottla.client.producer.batches import (
     OnDelivery,
     ProducerId,
     SendFuture,
+    future_of,
     timed_out,
 )
 from ottla.client.producer.metrics import Counts
@@ -66,6 +67,8 @@ class Accumulator:
         self.sender_thread: int | None = None
         #: A partition's producer id has no epochs left: the next one must be asked for.
         self.exhausted = False
+        #: The last batch of each partition, which may be closed by now; any thread may look.
+        self.open_batches: dict[tuple[str, int], Batch] = {}
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         #: Those that have batches, the one that was served last at the end.
         self._busy: dict[TopicPartition, PartitionQueue] = {}
@@ -76,8 +79,9 @@ class Accumulator:
         self._refusal: Callable[[], KafkaError] | None = None
         self._closed = False
         # Taken itself, never through its condition: Condition.__enter__ is Python, and a signal that raises in it
-        # would leave the lock taken for ever.
-        self.lock = threading.Lock()
+        # would leave the lock taken for ever. It knows its owner, so that `join` can give it back whether or not it got it.
+        self.lock = threading.RLock()
+        self._acquire, self._release = self.lock.acquire, self.lock.release
         self.condition = threading.Condition(self.lock)
         self._room: deque[tuple[int, Callable[[], object]]] = deque()
 
@@ -85,7 +89,7 @@ class Accumulator:
 
     def join(
         self,
-        tp: tuple[str, int],
+        batch: Batch,
         value: bytes | None,
         key: bytes | None,
         headers: Headers,
@@ -93,25 +97,44 @@ class Accumulator:
         size_bytes: int,
         callback: OnDelivery | None,
     ) -> SendFuture | None:
-        """Add a record to the partition's last batch, which leaves it open. None when there is none with room: then `append` decides.
+        """Add a record to a batch of `open_batches`. None when it takes no more: then `append` decides.
 
-        Almost every record comes this way: nothing is done here that is needed once a batch only.
+        Almost every record comes this way: nothing is done here that is needed once a batch only, and a `with` would take as long
+        again as the lock. A signal that raises before the lock is taken finds it not ours.
         """
-        with self.lock:
-            partition = self._busy.get(tp)  # type: ignore[call-overload]
-            if partition is None or not partition.waiting or self._refusal is not None:
-                return None
-            batch = partition.waiting[-1]
+        try:
+            self._acquire()
             batch_bytes = batch.size_bytes + size_bytes
             buffered_bytes = self.buffered_bytes + size_bytes
-            if batch_bytes >= self._batch_bytes or buffered_bytes > self._buffer_bytes or batch.closed:
+            if batch.closed or batch_bytes >= self._batch_bytes or buffered_bytes > self._buffer_bytes:
                 return None
             self.buffered_bytes = buffered_bytes
             batch.size_bytes = batch_bytes
-            index = batch.records.append(value, key, headers, timestamp_ms)
+            records = batch.records
+            if (
+                timestamp_ms == records.stamp_ms
+                and key is None
+                and records.keys is None
+                and value is not None
+                and not headers
+            ):
+                # Nothing to note but the value.
+                values = records.values
+                index = len(values)
+                values.append(value)
+            else:
+                index = records.append(value, key, headers, timestamp_ms)
             if callback is not None:
                 batch.callbacks.append((index, callback))
-        return SendFuture(batch, index)
+        finally:
+            try:  # noqa: SIM105  # `suppress` would take as long as the rest
+                self._release()
+            except RuntimeError:
+                pass
+        future = SendFuture()
+        future.batch = batch
+        future.index = index
+        return future
 
     def append(
         self,
@@ -134,8 +157,11 @@ class Accumulator:
             waiting = partition.waiting
             batch = waiting[-1] if waiting else None
             if batch is None or batch.closed or batch.size_bytes + size_bytes > batch_bytes:
+                if batch is not None:
+                    # Records that came later must not get before those of the next.
+                    batch.closed = True
                 self.made += 1
-                batch = Batch(self, tp, now_ms, self.made)
+                batch = self.open_batches[tp] = Batch(self, tp, now_ms, self.made)
                 waiting.append(batch)
             # A signal that raises before this has changed nothing; later, both go back together.
             self.buffered_bytes += size_bytes
@@ -143,7 +169,7 @@ class Accumulator:
             index = batch.records.append(record.value, record.key, record.headers, record.timestamp_ms)
             if callback is not None:
                 batch.callbacks.append((index, callback))
-            return SendFuture(batch, index), index == 0 or batch.size_bytes >= batch_bytes
+            return future_of(batch, index), index == 0 or batch.size_bytes >= batch_bytes
 
     def _enter(self, tp: TopicPartition) -> PartitionQueue:
         partition = self._partitions.get(tp)
@@ -225,10 +251,16 @@ class Accumulator:
         with self.lock:
             if not self._closed:
                 self._refusal = refusal
+            # Nobody joins one any more: `append` tells why not.
+            self._let_none_join()
             self.condition.notify_all()
             told = self._made_room()
         for callback in told:
             callback()
+
+    def _let_none_join(self) -> None:
+        for batch in self.open_batches.values():
+            batch.closed = True
 
     def close(self) -> None:
         """Refuse new records; what is queued leaves without lingering."""
@@ -273,6 +305,7 @@ class Accumulator:
                 if not partition.waiting:
                     if not partition.on_way:
                         del self._busy[tp]
+                        self.open_batches.pop(tp, None)
                     continue
                 due_ms = due_ms_of(partition)
                 if due_ms is None:
@@ -319,7 +352,9 @@ class Accumulator:
                         batch.attempts += 1
                     found += late
                 while partition.waiting and self._is_late(partition.waiting[0], now_ms):
-                    found.append(partition.waiting.popleft())
+                    batch = partition.waiting.popleft()
+                    batch.closed = True
+                    found.append(batch)
         for batch in found:
             self.finish(batch, timed_out(batch, self.limits.delivery_timeout_ms))
         return found
@@ -390,6 +425,8 @@ class Accumulator:
         with self.lock:
             for tp, partition in self._busy.items():
                 if tps is None or tp in tps:
+                    for batch in partition.waiting:
+                        batch.closed = True
                     found += partition.waiting
                     partition.waiting.clear()
         for batch in found:
@@ -416,6 +453,7 @@ class Accumulator:
             else:
                 self._lost(partition, batch)
             self.buffered_bytes -= batch.size_bytes - HEADER_BYTES
+            batch.closed = True
             batch.error = error
             batch.record_errors = record_errors or {}
             batch.base_offset = base_offset
@@ -424,7 +462,9 @@ class Accumulator:
             # Whoever keeps the futures keeps no records with them.
             batch.records.forget()
             batch.done = True
-            batch.acknowledged = error is None and not batch.record_errors
+            if error is None and base_offset >= 0 and not batch.record_errors:
+                count = len(batch.records)
+                batch.stamps = batch.records.timestamps() if append_time_ms < 0 else [append_time_ms] * count
             if whole.parts is not None and all(part.done for part in whole.parts):
                 whole.done = True
             if whole.done:

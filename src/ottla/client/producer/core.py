@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from time import time_ns
 from typing import Any, NamedTuple, Unpack
 
 from ottla.client.cluster import Cluster, backoff_ms
@@ -26,6 +27,7 @@ from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicInfo, T
 from ottla.client.producer.accumulator import Accumulator, Limits, buffer_full
 from ottla.client.producer.batches import (
     RECORD_OVERHEAD_BYTES,
+    Batch,
     Headers,
     OnDelivery,
     SendFuture,
@@ -36,7 +38,7 @@ from ottla.client.producer.batches import (
 )
 from ottla.client.producer.interceptors import Interceptors, ProducerRecord
 from ottla.client.producer.metrics import ProducerMetrics
-from ottla.client.producer.partitioning import checked, spread_of
+from ottla.client.producer.partitioning import Sticky, checked, spread_of
 from ottla.client.producer.requests import now_ms
 from ottla.client.producer.sender import Sender
 from ottla.client.producer.settings import ProducerSettings, Producing
@@ -95,7 +97,10 @@ class AsyncProducer:
         self._serializes = self._key_serializer is not None or self._value_serializer is not None
         self._partitioner = settings.partitioner if callable(settings.partitioner) else None
         self._spread = spread_of(settings.partitioner)
-        self._join = self.accumulator.join
+        self._join, self._open_batches = self.accumulator.join, self.accumulator.open_batches
+        #: Of a topic: the batch that its records without a key join. Empty where more must be looked at for each of them.
+        self._sticky_batches: dict[str, Batch] = {}
+        self._sticks = not self._serializes and isinstance(self._spread, Sticky) and self._partitioner is None
         self._size_bytes_max = settings.max_request_size
         #: Queue a record, from any thread; it is chosen once, so that records that nobody intercepts pay nothing for it.
         self.try_send = self._try_intercepted if self._interceptors else self._try
@@ -292,6 +297,21 @@ class AsyncProducer:
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
     ) -> SendFuture | Blocked:
+        if key is None and partition is None and type(value) is bytes:
+            # Almost every record: what follows would come to no more than this.
+            batch = self._sticky_batches.get(topic)
+            if batch is not None and timestamp_ms is None and not headers:
+                joined = self._join(
+                    batch,
+                    value,
+                    None,
+                    (),
+                    time_ns() // 1_000_000,
+                    len(value) + RECORD_OVERHEAD_BYTES,
+                    on_delivery,
+                )
+                if joined is not None:
+                    return joined
         known = self.cluster.metadata.topics.get(topic)
         if known is None:
             again = partial(self._try, topic, value, key, partition, headers, timestamp_ms, on_delivery)
@@ -305,7 +325,7 @@ class AsyncProducer:
                 value_bytes = as_bytes(value, "value")
             if key is not None and type(key) is not bytes:
                 key_bytes = as_bytes(key, "key")
-        stamp = time.time_ns() // 1_000_000 if timestamp_ms is None else _checked_time(timestamp_ms)
+        stamp = time_ns() // 1_000_000 if timestamp_ms is None else _checked_time(timestamp_ms)
         pairs = headers_of(headers) if headers else ()
         partitions = known.partitions
         spreads = False
@@ -327,9 +347,11 @@ class AsyncProducer:
             size_bytes += len(key_bytes)
         if pairs:
             size_bytes += size_of_headers(pairs)
-        joined = self._join((topic, partition), value_bytes, key_bytes, pairs, stamp, size_bytes, on_delivery)
-        if joined is not None:
-            return joined
+        batch = self._open_batches.get((topic, partition))
+        if batch is not None:
+            joined = self._join(batch, value_bytes, key_bytes, pairs, stamp, size_bytes, on_delivery)
+            if joined is not None:
+                return joined
         if size_bytes > self._size_bytes_max:
             raise MessageTooLarge(
                 f"a record of {size_bytes} bytes is over max_request_size ({self._size_bytes_max})",
@@ -339,7 +361,10 @@ class AsyncProducer:
         if spreads:
             partition = self._spread.moved(topic, partition, partitions)
         record = Record(0, stamp, key_bytes, value_bytes, pairs)
-        return self._append(TopicPartition(topic, partition), record, size_bytes, on_delivery)
+        sent = self._append(TopicPartition(topic, partition), record, size_bytes, on_delivery)
+        if spreads and self._sticks and type(sent) is SendFuture:
+            self._sticky_batches[topic] = sent.batch
+        return sent
 
     def _append(
         self, tp: TopicPartition, record: Record, size_bytes: int, on_delivery: OnDelivery | None

@@ -21,7 +21,7 @@ from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientClosed, KafkaError, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.client.producer.accumulator import Accumulator, Drained
-from ottla.client.producer.batches import Batch, ProducerId, SendFuture
+from ottla.client.producer.batches import Batch, ProducerId, future_of
 from ottla.client.producer.identity import Identity
 from ottla.client.producer.requests import Link, ProduceRequests, now_ms
 from ottla.client.producer.settings import Producing
@@ -108,7 +108,7 @@ class Sender:
             for batch in batches:
                 # Whoever holds the future of the record hears of its error.
                 with contextlib.suppress(KafkaError):
-                    await SendFuture(batch, 0)
+                    await future_of(batch, 0)
         finally:
             self._accumulator.end_flush()
 
