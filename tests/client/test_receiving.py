@@ -1,7 +1,8 @@
 import os
+import socket
 
 import ottla
-from ottla.client.receiving import PIECE_BYTES_MAX, SCRATCH_BYTES, ReceiveBuffer
+from ottla.client.receiving import LOW_WATER_BYTES_MAX, PIECE_BYTES_MAX, SCRATCH_BYTES, ReceiveBuffer
 
 
 def arrive(buffer: ReceiveBuffer, data: bytes) -> bytes | bytearray:
@@ -33,6 +34,26 @@ def test_a_size_that_a_frame_claims_is_not_believed_at_once() -> None:
     buffer = ReceiveBuffer()
     buffer.expect(1 << 30)
     assert len(buffer.room()) == PIECE_BYTES_MAX
+
+
+def test_nobody_is_woken_before_a_large_answer_is_there() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        buffer = ReceiveBuffer()
+        buffer.attach(ours)
+
+        def low_water_bytes() -> int:
+            return ours.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+        rest = bytes(SCRATCH_BYTES + 100)
+        buffer.expect(len(rest))
+        assert low_water_bytes() == len(rest)
+        arrive(buffer, rest[:100])
+        assert low_water_bytes() == SCRATCH_BYTES
+        arrive(buffer, rest[100:])
+        assert low_water_bytes() == 1
+        buffer.expect(1 << 30)
+        assert low_water_bytes() == LOW_WATER_BYTES_MAX
 
 
 def test_frames_larger_than_a_piece_come_whole(ottla_address: str, topic_name: str) -> None:

@@ -173,3 +173,16 @@ def test_the_crc_is_looked_at_unless_told_otherwise() -> None:
         with contextlib.suppress(CorruptRecords):
             assert len(list(twin.open_rows(bytes(batch), check_crc=False).take(9, "t", 0, "CreateTime"))) == 9
             assert len(twin.piece(bytes(batch), check_crc=False).offsets) == 9
+
+
+@pytest.mark.parametrize("width", [1, 7, 400, 401])
+@pytest.mark.parametrize("odd", [None, b"", b"\0", b"longer" * 100])
+def test_many_things_of_one_width_are_cut_out_at_once(width: int, odd: bytes | None) -> None:
+    values: list[bytes | None] = [bytes([number % 3]) * width for number in range(150)]
+    for row in (0, 75, 149):
+        for keys in (values, [*values[:row], odd, *values[row + 1 :]]):
+            records = [
+                Record(0, 7, key, value, ()) for key, value in zip(keys, reversed(values), strict=True)
+            ]
+            batch = encode_batch(records)
+            assert said(compiled, batch) == said(pieces, batch)

@@ -348,6 +348,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if transport.get_extra_info("sslcontext") is None:
+            self._arriving.attach(transport.get_extra_info("socket"))
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._arriving.room()

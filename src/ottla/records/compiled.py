@@ -26,6 +26,10 @@ from ottla.records.record import DECODED_BYTES_MAX, Headers, decode_headers, rea
 #: Below this many records a batch is opened sooner without the arrays.
 ROWS_MIN: Final = 8
 
+#: So many things of one width, which must not be great, are cut out sooner all at once: 0.06 µs each of 200 bytes beside 0.17 one by one.
+_ALIKE_MIN: Final = 100
+_ALIKE_BYTES_MAX: Final = 400
+
 _COLUMNS: Final = 8
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
@@ -254,6 +258,16 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
 def _slices(data: bytes, starts: Any, ends: Any, some: int, nulls: int) -> Iterable[bytes | None]:
     if not some:
         return repeat(None)
+    if not nulls and len(starts) >= _ALIKE_MIN:
+        widths = ends - starts
+        width = int(widths[0])
+        if 0 < width <= _ALIKE_BYTES_MAX and (widths == width).all():
+            # Keys and values of one width, as many are: windows of it at every byte, of which these are picked by C.
+            windows: Any = np.ndarray(
+                (len(data) - width + 1,), np.dtype((np.void, width)), data, strides=(1,)
+            )
+            picked: list[bytes | None] = windows[starts].tolist()
+            return picked
     both = zip(starts.tolist(), ends.tolist(), strict=True)
     if nulls:
         return [data[start:end] if start <= end else None for start, end in both]

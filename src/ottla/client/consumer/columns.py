@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from ottla.records.pieces import Integers, Piece, integers
@@ -188,12 +189,30 @@ def _column(parts: Sequence[tuple[bytes | memoryview, Integers, Integers]]) -> B
     """One column out of those of each batch: their buffers behind each other, and the places moved."""
     if len(parts) == 1:
         return BytesColumn(*parts[0])
-    starts, ends, base = [], [], 0
-    for data, part_starts, part_ends in parts:
-        starts.append(_moved(part_starts, base))
-        ends.append(_moved(part_ends, base))
-        base += len(data)
-    return BytesColumn(b"".join(data for data, _, _ in parts), _joined(starts), _joined(ends))
+    data, bases = _together([data for data, _, _ in parts])
+    return BytesColumn(
+        data,
+        _joined([_moved(starts, base) for (_, starts, _), base in zip(parts, bases, strict=True)]),
+        _joined([_moved(ends, base) for (_, _, ends), base in zip(parts, bases, strict=True)]),
+    )
+
+
+def _together(buffers: Sequence[bytes | memoryview]) -> tuple[bytes | memoryview, list[int]]:
+    """One buffer that has them all, and where each begins in it: the one that they are all views of, if there is one.
+
+    Batches that came in one answer are, unless they were compressed: then nothing is copied.
+    """
+    first = buffers[0]
+    if isinstance(first, memoryview) and all(
+        isinstance(each, memoryview) and each.obj is first.obj for each in buffers
+    ):
+        import numpy as np
+
+        whole = memoryview(first.obj).cast("B")
+        at = [np.frombuffer(each, np.uint8).__array_interface__["data"][0] for each in (whole, *buffers)]
+        begin, end = min(at[1:]), max(place + len(each) for place, each in zip(at[1:], buffers, strict=True))
+        return whole[begin - at[0] : end - at[0]], [place - begin for place in at[1:]]
+    return b"".join(buffers), [0, *accumulate(len(each) for each in buffers[:-1])]
 
 
 def _moved(places: Integers, by: int) -> Integers:
