@@ -28,6 +28,7 @@ from bench.client_faces import (
     AIOKAFKA,
     CLIENTS,
     CONFLUENT,
+    CONFLUENT_TUNED,
     KAFKA_PYTHON,
     OTTLA,
     OTTLA_AIO,
@@ -65,7 +66,7 @@ class Sizes:
     """How much of each kind a round does."""
 
     produced_share: float = 1.0
-    consumed: int = 400_000
+    consumed: int = 800_000
     latency_s: float = 3.0
     idle_s: float = 20.0
     growth_warm: int = 200_000
@@ -130,6 +131,7 @@ ROWS = [
     *_rows("produce", "produce", (Goal(least=250_000), Goal(times=5, than=KAFKA_PYTHON))),
     *_rows("keyed", "produce with keys"),
     *_rows("consume", "consume", (Goal(least=550_000), Goal(than=CONFLUENT), Goal(than=AIOKAFKA))),
+    *_rows("tuned", "consume with fetch.queue.backoff.ms=1"),
     *_rows("pure", "consume without numba"),
     *_rows("columns", "consume as columns", (Goal(least=2_000_000),)),
     Row("p50_ms", "end to end at 10,000 messages/s, p50, ms", 2),
@@ -219,6 +221,8 @@ class Clients:
         if client == OTTLA:
             found |= _named("pure", work(replace(job, client=OTTLA_PURE)))
             found |= _named("columns", work(replace(job, client=OTTLA_COLUMNS)))
+        if client == CONFLUENT:
+            found |= _named("tuned", work(replace(job, client=CONFLUENT_TUNED)))
         if client in LATENCY_CLIENTS:
             found |= self._latency(client)
         self._add(label, client, found)

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from bench import client_loads, clients, ottla
-from bench.client_faces import AIOKAFKA, CLIENTS, CONFLUENT, KAFKA_PYTHON, OTTLA, OTTLA_COLUMNS, OTTLA_PURE
+from bench.client_faces import (
+    AIOKAFKA,
+    CLIENTS,
+    CONFLUENT,
+    CONFLUENT_TUNED,
+    KAFKA_PYTHON,
+    OTTLA,
+    OTTLA_COLUMNS,
+    OTTLA_PURE,
+)
 from bench.process import Process, free_port
 from bench.workloads import WorkloadFailed
 from ottla import Admin
@@ -75,7 +84,7 @@ def test_every_client_writes_what_it_reads(broker: Process, client: str) -> None
     assert all(value > 0 for value in (*written.values(), *read.values()))
 
 
-@pytest.mark.parametrize("way", [OTTLA_PURE, OTTLA_COLUMNS])
+@pytest.mark.parametrize("way", [OTTLA_PURE, OTTLA_COLUMNS, CONFLUENT_TUNED])
 def test_other_ways_to_read(broker: Process, way: str) -> None:
     topic = way.replace(", ", "-")
     asyncio.run(client_loads.produce(job(broker, OTTLA, "produce", topic, keyed=True)))

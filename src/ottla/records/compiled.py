@@ -180,13 +180,11 @@ except RuntimeError:
     varint, headers_end, index_records = compile_with(nogil=True)
 
 
-def _index(
-    batch: Buffer, size_max: int, check_crc: bool, *, copied: bool
-) -> tuple[int, bytes | memoryview, Any]:
+def _index(batch: Buffer, size_max: int, check_crc: bool) -> tuple[int, bytes | memoryview, Any]:
     header = read_header(batch, check_crc)
     base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
     data: bytes | memoryview
-    data, position = read_payload(batch, attributes & CODEC_MASK, count, size_max, copied=copied)
+    data, position = read_payload(batch, attributes & CODEC_MASK, count, size_max, copied=False)
     out = np.empty((_COLUMNS, count), np.int64)
     seen = index_records(
         np.frombuffer(data, np.uint8),
@@ -207,7 +205,7 @@ class IndexedRows:
 
     __slots__ = ("_cursor", "_data", "_out", "_seen")
 
-    def __init__(self, seen: int, data: bytes, out: Any) -> None:
+    def __init__(self, seen: int, data: bytes | memoryview, out: Any) -> None:
         self._seen = seen
         self._data = data
         self._out = out
@@ -220,58 +218,69 @@ class IndexedRows:
         start = self._cursor
         out = self._out[:, start : start + count]
         self._cursor = start + out.shape[1]
-        seen, data = self._seen, self._data
+        seen = self._seen
         # What is the same for all goes in here too: no step of the hot loop is Python's own.
         return zip(
             repeat(topic),
             repeat(partition),
             out[0].tolist(),
             out[1].tolist(),
-            _slices(data, out[2], out[3], seen & _KEYS, seen & _NULL_KEYS),
-            _slices(data, out[4], out[5], seen & _VALUES, seen & _NULL_VALUES),
-            _headers(data, out) if seen & _HEADERS else repeat(()),
+            self._cut(out[2], out[3], seen & _KEYS, seen & _NULL_KEYS),
+            self._cut(out[4], out[5], seen & _VALUES, seen & _NULL_VALUES),
+            _headers(self._whole(), out) if seen & _HEADERS else repeat(()),
             repeat(kind),
         )
+
+    def _cut(self, starts: Any, ends: Any, some: int, nulls: int) -> Iterable[bytes | None]:
+        if not some:
+            return repeat(None)
+        alike = None if nulls else _alike(self._data, starts, ends)
+        if alike is not None:
+            return alike
+        data = self._whole()
+        both = zip(starts.tolist(), ends.tolist(), strict=True)
+        if nulls:
+            return [data[start:end] if start <= end else None for start, end in both]
+        return [data[start:end] for start, end in both]
+
+    def _whole(self) -> bytes:
+        """The bytes themselves: a slice of a view is a view, which the caller must not be given."""
+        if not isinstance(self._data, bytes):
+            self._data = bytes(self._data)
+        return self._data
 
 
 def open_rows(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Rows:
     """As `pieces.open_rows`."""
     if len(batch) < HEADER_BYTES or int.from_bytes(batch[COUNT_START:HEADER_BYTES], "big") < ROWS_MIN:
         return pieces.open_rows(batch, size_max=size_max, check_crc=check_crc)
-    seen, data, out = _index(batch, size_max, check_crc, copied=True)
+    seen, data, out = _index(batch, size_max, check_crc)
     if seen < 0:
         return pieces.open_rows(batch, size_max=size_max, check_crc=False)
-    assert isinstance(data, bytes)
     return IndexedRows(seen, data, out)
 
 
 def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Piece:
     """The same as columns."""
-    # Nothing is cut out of the bytes here, so a view of them will do.
-    seen, data, out = _index(batch, size_max, check_crc, copied=False)
+    seen, data, out = _index(batch, size_max, check_crc)
     if seen < 0:
         return pieces.piece(batch, size_max=size_max, check_crc=False)
     headers = _headers(bytes(data), out) if seen & _HEADERS else None
     return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers)
 
 
-def _slices(data: bytes, starts: Any, ends: Any, some: int, nulls: int) -> Iterable[bytes | None]:
-    if not some:
-        return repeat(None)
-    if not nulls and len(starts) >= _ALIKE_MIN:
-        widths = ends - starts
-        width = int(widths[0])
-        if 0 < width <= _ALIKE_BYTES_MAX and (widths == width).all():
-            # Keys and values of one width, as many are: windows of it at every byte, of which these are picked by C.
-            windows: Any = np.ndarray(
-                (len(data) - width + 1,), np.dtype((np.void, width)), data, strides=(1,)
-            )
-            picked: list[bytes | None] = windows[starts].tolist()
-            return picked
-    both = zip(starts.tolist(), ends.tolist(), strict=True)
-    if nulls:
-        return [data[start:end] if start <= end else None for start, end in both]
-    return [data[start:end] for start, end in both]
+def _alike(data: bytes | memoryview, starts: Any, ends: Any) -> list[bytes | None] | None:
+    """Keys or values of one width, as many are, cut out all at once; None where they are not alike, or too few."""
+    if len(starts) < _ALIKE_MIN:
+        return None
+    widths = ends - starts
+    width = int(widths[0])
+    if not 0 < width <= _ALIKE_BYTES_MAX or not (widths == width).all():
+        return None
+    # Windows of that width at every byte, of which C picks these.
+    windows: Any = np.ndarray((len(data) - width + 1,), np.dtype((np.void, width)), data, strides=(1,))
+    picked: list[bytes | None] = windows[starts].tolist()
+    return picked
 
 
 def _headers(data: bytes, out: Any) -> list[Headers]:
