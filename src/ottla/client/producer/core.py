@@ -351,6 +351,8 @@ class AsyncProducer:
         if batch is not None:
             joined = self._join(batch, value_bytes, key_bytes, pairs, stamp, size_bytes, on_delivery)
             if joined is not None:
+                if spreads and self._sticks:
+                    self._sticky_batches[topic] = batch
                 return joined
         if size_bytes > self._size_bytes_max:
             raise MessageTooLarge(
