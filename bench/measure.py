@@ -8,6 +8,7 @@ Children count as part of a broker. Linux only: the callers check `supported()` 
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -98,6 +99,33 @@ def resident_bytes_peak(*pids: int) -> int:
 def quantile(ordered: Sequence[float], share: float) -> float:
     """The value below which `share` of the (sorted) values lie; the nearest one, never an interpolation."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+class Lateness:
+    """`with Lateness() as late: …` and then `late.p99_ms`: how late a thread that sleeps 1 ms again and again is woken.
+
+    What the machine itself adds to every latency that is measured meanwhile: on a shared host, the turns of others.
+    """
+
+    p99_ms: float
+
+    def __enter__(self) -> Self:
+        self._late_ms: list[float] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self.p99_ms = quantile(sorted(self._late_ms), 0.99)
+
+    def _sample(self) -> None:
+        while not self._over.is_set():
+            begin = time.perf_counter()
+            time.sleep(0.001)
+            self._late_ms.append((time.perf_counter() - begin) * 1000 - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,3 +47,10 @@ def test_quantiles_are_values_that_occurred() -> None:
     assert measure.quantile(values, 0.5) == 51
     assert measure.quantile(values, 0.99) == 100
     assert measure.quantile([7.0], 0.999) == 7
+
+
+def test_lateness_is_what_a_sleeper_sees() -> None:
+    with measure.Lateness() as late:
+        for _ in range(20):
+            time.sleep(0.001)
+    assert late.p99_ms > 0
