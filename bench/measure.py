@@ -122,7 +122,8 @@ class Lateness:
         self.p99_ms = quantile(sorted(self._late_ms), 0.99)
 
     def _sample(self) -> None:
-        while not self._over.is_set():
+        # At least once, however short what is measured is.
+        while not (self._late_ms and self._over.is_set()):
             begin = time.perf_counter()
             time.sleep(0.001)
             self._late_ms.append((time.perf_counter() - begin) * 1000 - 1)

@@ -154,3 +154,19 @@ def test_who_sends_without_pause_lets_the_sender_have_its_turn(ottla_address: st
             return producer.metrics().requests - before
 
     assert asyncio.run(requests_meanwhile()) > 0
+
+
+def test_records_without_a_key_go_on_in_a_batch_that_another_record_began(
+    ottla_address: str, topic_name: str
+) -> None:
+    async def batches() -> tuple[object, object]:
+        async with AsyncProducer(ottla_address, batch_size=2000, linger_ms=60_000) as producer:
+            await producer.send(topic_name, b"first")
+            await producer.send(topic_name, b"v" * 1950, partition=producer._spread._current[topic_name])
+            # Its own batch is closed now; the other one is full, and makes room for a third.
+            await producer.send(topic_name, b"v" * 100, partition=producer._spread._current[topic_name])
+            sent = await producer.send(topic_name, b"last")
+            return sent.batch, producer._sticky_batches[topic_name]
+
+    joined, sticky = asyncio.run(batches())
+    assert joined is sticky

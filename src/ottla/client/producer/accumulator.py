@@ -131,6 +131,7 @@ class Accumulator:
                 self._release()
             except RuntimeError:
                 pass
+        # As `future_of`, without the call.
         future = SendFuture()
         future.batch = batch
         future.index = index
@@ -252,15 +253,12 @@ class Accumulator:
             if not self._closed:
                 self._refusal = refusal
             # Nobody joins one any more: `append` tells why not.
-            self._let_none_join()
+            for batch in self.open_batches.values():
+                batch.closed = True
             self.condition.notify_all()
             told = self._made_room()
         for callback in told:
             callback()
-
-    def _let_none_join(self) -> None:
-        for batch in self.open_batches.values():
-            batch.closed = True
 
     def close(self) -> None:
         """Refuse new records; what is queued leaves without lingering."""
