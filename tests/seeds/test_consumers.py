@@ -402,7 +402,8 @@ def test_D4_an_own_store_counts_everything_once_whoever_is_killed(
     def is_free() -> bool:
         with contextlib.closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as store:
             try:
-                store.execute("BEGIN IMMEDIATE")
+                # Whoever only reads holds up those who commit, too.
+                store.execute("BEGIN EXCLUSIVE")
             except sqlite3.OperationalError:
                 return False
             store.execute("ROLLBACK")
