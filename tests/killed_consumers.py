@@ -3,6 +3,7 @@
 A program adds up amounts by name; whoever kills it knows what the sums must be in the end.
 """
 
+import os
 import random
 import signal
 import subprocess
@@ -93,13 +94,13 @@ class Consumers:
         name = self._dice.choice(_INSTANCES)
         process = self._running[name]
         deadline = time.monotonic() + PATIENCE_S
-        process.send_signal(signal.SIGSTOP)
+        _stop(process)
         while not self._is_free():
             # With its locks it would hold up everybody, which is the store's affair and not ours.
             assert time.monotonic() < deadline, "the store is never free"
             process.send_signal(signal.SIGCONT)
             time.sleep(0.005)
-            process.send_signal(signal.SIGSTOP)
+            _stop(process)
         self._paused.append(process)
         self._start(name)
 
@@ -109,6 +110,12 @@ class Consumers:
             process.send_signal(signal.SIGCONT)
             assert process.wait(PATIENCE_S) != 0
         self._paused.clear()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Until it really stands still: a moment later it might hold a lock that was free."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
 
 
 def count_while_killed(consumers: Consumers, count: int, dice: random.Random, kills: int) -> None:
