@@ -68,7 +68,7 @@ QUICK = Plan(
         requests=4_000, bulk_messages=40_000, small_transactions=200, copied=20
     ),
     client_sizes=clients.Sizes(
-        produced_share=0.25, consumed=200_000, latency_s=2, idle_s=5, growth_messages=400_000
+        produced_share=0.25, consumed=200_000, latency_s=2, idle_s=5, growth_messages=600_000
     ),
 )
 MODES = [

@@ -69,8 +69,8 @@ class Sizes:
     consumed: int = 800_000
     latency_s: float = 3.0
     idle_s: float = 20.0
-    growth_warm: int = 200_000
-    growth_messages: int = 1_800_000
+    growth_stretch: int = 200_000
+    growth_messages: int = 3_000_000
 
 
 # The table
@@ -272,7 +272,7 @@ class Clients:
     def _grow(self) -> None:
         topic = self._topic("grown")
         sizes = self._sizes
-        job = self._job(OTTLA, "grow", topic, sizes.growth_messages, warm=sizes.growth_warm)
+        job = self._job(OTTLA, "grow", topic, sizes.growth_messages, warm=sizes.growth_stretch)
         self._add("growth", OTTLA, work(job))
 
     def _job(self, client: str, name: str, topic: str, messages: int, **more: int | bool) -> Job:

@@ -296,6 +296,24 @@ def test_a_client_that_is_used_in_a_forked_child_says_so_and_the_parents_goes_on
     assert done.returncode == 0, done.stderr
 
 
+def test_a_program_that_closes_nothing_ends_in_silence(ottla_address: str, topic_name: str) -> None:
+    program = (
+        "import sys, ottla\n"
+        "address, topic = sys.argv[1:]\n"
+        "producer, admin = ottla.Producer(address), ottla.Admin(address)\n"
+        "producer.send(topic, b'1').result(30)\n"
+        "consumer = ottla.Consumer(address, group_id=topic, auto_offset_reset='earliest')\n"
+        "consumer.subscribe([topic])\n"
+        "while not consumer.poll(100):\n"
+        "    pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, ottla_address, topic_name],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_a_client_that_is_used_on_another_loop_says_so(ottla_address: str) -> None:
     import ottla.aio
 

@@ -7,6 +7,7 @@ child every client of the parent is replaced by one that says so, since it would
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import logging
 import os
@@ -117,6 +118,14 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _stop_what_is_open() -> None:
+    """A program that forgot `close()` ends without complaints about tasks that were destroyed. Producers have sent their records before."""
+    for client in list(_open_clients):
+        if not isinstance(client._core, Forked):
+            client._thread.stop()
 
 
 class Blocking:
