@@ -83,7 +83,6 @@ GROUPS = (
             "broker",
             "server",
             "testing",
-            "spark",
             "console",
             "cli",
             "tools",
@@ -109,6 +108,8 @@ GROUPS = (
     Group(name="faults", folders=("faults",), workers=3),
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",), workers=2),
+    # Topics in a real Spark: each process of the tests has one of its own.
+    Group(name="spark", folders=("spark",), workers=2),
     Group(name="interop", folders=("interop",), default=False),
     Group(name="chaos", folders=("chaos",), default=False),
 )

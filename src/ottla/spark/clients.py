@@ -1,0 +1,88 @@
+"""The SDK's clients in Spark's Python workers: kept from one task to the next, since a worker is reused and connecting costs more than a fetch.
+
+A client is lent to one user at a time. Who has trouble with it gives it back through the exception, and it is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from ottla.client.consumer.settings import Consuming
+from ottla.client.errors import SettingError
+from ottla.client.producer.settings import Producing
+from ottla.client.properties import settings_from
+from ottla.client.settings import Client, bootstrap_addresses
+from ottla.spark.options import KAFKA, OptionError
+
+if TYPE_CHECKING:
+    from ottla.client.admin.blocking import Admin
+    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.producer.blocking import Producer
+
+#: More idle clients than these are closed, those first that were idle for longest: a worker serves one task at a time.
+_IDLE_MAX: Final = 8
+_idle: dict[tuple[object, ...], list[Any]] = {}
+_lock = threading.Lock()
+
+Lent = TypeVar("Lent")
+
+
+def check_settings(kafka: Mapping[str, str], kind: type[Client]) -> None:
+    """Raise `OptionError` where these options are no settings of that kind of client."""
+    try:
+        bootstrap_addresses(kafka["bootstrap.servers"])
+        settings_from(kafka, kind)
+    except SettingError as error:
+        raise OptionError(f"options {KAFKA}*: {error}") from None
+
+
+def consumer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Consumer]:
+    """A consumer with these options; `settings` are the caller's own, which go before them."""
+    from ottla.client.consumer.blocking import Consumer
+
+    return _lent(Consumer, Consuming, kafka, settings)
+
+
+def admin(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Admin]:
+    from ottla.client.admin.blocking import Admin
+
+    return _lent(Admin, Client, kafka, settings)
+
+
+def producer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Producer]:
+    from ottla.client.producer.blocking import Producer
+
+    return _lent(Producer, Producing, kafka, settings)
+
+
+@contextlib.contextmanager
+def _lent(
+    make: type[Lent], kind: type[Client], kafka: Mapping[str, str], own: Mapping[str, Any]
+) -> Iterator[Lent]:
+    key = (make, *sorted(kafka.items()), *sorted(own.items()))
+    with _lock:
+        waiting = _idle.get(key)
+        client: Any = waiting.pop() if waiting else None
+        if not waiting:
+            _idle.pop(key, None)
+    if client is None:
+        settings = {"client_id": "ottla-spark", **settings_from(kafka, kind), **own}
+        client = cast("Any", make)(kafka["bootstrap.servers"], **settings)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    with _lock:
+        _idle.setdefault(key, []).append(client)
+        closing = []
+        if sum(map(len, _idle.values())) > _IDLE_MAX:
+            eldest = next(iter(_idle))
+            closing.append(_idle[eldest].pop(0))
+            if not _idle[eldest]:
+                del _idle[eldest]
+    for each in closing:
+        each.close()

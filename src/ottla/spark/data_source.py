@@ -1,0 +1,48 @@
+"""The format "ottla", as Spark's Python data source API wants it: which class reads or writes what. Spark makes one in every process.
+
+Constructors here and in what they make have no side effects: Spark calls them again wherever it needs one.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+
+class OttlaDataSource(DataSource):
+    """Topics of a Kafka cluster: `spark.read`, `readStream`, `df.write` and `writeStream` with `.format("ottla")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ottla"
+
+    def schema(self) -> StructType:
+        from ottla.spark.source.schema import source_schema
+
+        return source_schema(self.options)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from ottla.spark.source.batch import OttlaReader
+
+        return OttlaReader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        from ottla.spark.source.stream import OttlaStreamReader
+
+        return OttlaStreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from ottla.spark.sink.batch import OttlaWriter
+
+        return OttlaWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
+        from ottla.spark.sink.stream import OttlaStreamWriter
+
+        return OttlaStreamWriter(self.options, schema, overwrite)

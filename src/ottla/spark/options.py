@@ -1,0 +1,100 @@
+"""What people write in `.option(…)`: one table a use, names and meanings as in Spark's own Kafka connector.
+
+Spark hands over texts, under names whose case it does not keep. `read_options` turns them into values by a table; what is not in the table is
+refused with the nearest name, before any data moves. Options that begin with `kafka.` are settings of the client, and go to
+`clients.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+KAFKA: Final = "kafka."
+#: Options of Spark's own that it hands on to every source or sink.
+_SPARKS: Final = frozenset(("path", "checkpointlocation", "queryname"))
+
+
+class OptionError(ValueError):
+    """An option that is not known, missing, or of no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: how its text becomes a value, what it is when it is not given, and what it means, for the docs."""
+
+    name: str
+    read: Callable[[str], Any]
+    default: Any
+    meaning: str
+
+
+def text(value: str) -> str:
+    if not value.strip():
+        raise OptionError("must not be empty")
+    return value.strip()
+
+
+def boolean(value: str) -> bool:
+    if value.strip().lower() not in ("true", "false"):
+        raise OptionError(f"must be true or false, not {value!r}")
+    return value.strip().lower() == "true"
+
+
+def whole_number(least: int) -> Callable[[str], int]:
+    def read(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise OptionError(f"must be a whole number, not {value!r}") from None
+        if number < least:
+            raise OptionError(f"must be {least} or more, not {number}")
+        return number
+
+    return read
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    def read(value: str) -> str:
+        found = next((name for name in known if name.lower() == value.strip().lower()), None)
+        if found is None:
+            raise OptionError(f"must be one of {', '.join(known)}, not {value!r}")
+        return found
+
+    return read
+
+
+def read_options(
+    given: Mapping[str, str], table: Iterable[Option], what: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The value of every option of the table, by its name; and what was given under `kafka.`, without that prefix."""
+    known = {option.name.lower(): option for option in table}
+    values = {option.name: option.default for option in known.values()}
+    kafka: dict[str, str] = {}
+    for name, value in given.items():
+        lower = name.lower()
+        if lower.startswith(KAFKA):
+            kafka[lower.removeprefix(KAFKA)] = value
+        elif (option := known.get(lower)) is not None:
+            try:
+                values[option.name] = option.read(value)
+            except OptionError as error:
+                raise OptionError(f"option {option.name} {error}") from None
+        elif lower not in _SPARKS:
+            raise OptionError(f"{what} has no option {name!r}: {_hint(lower, known)}")
+    if not kafka.get("bootstrap.servers", "").strip():
+        raise OptionError(
+            f"{what} needs the option kafka.bootstrap.servers: write HOST:PORT, as in 127.0.0.1:9092"
+        )
+    return values, kafka
+
+
+def _hint(name: str, known: Mapping[str, Option]) -> str:
+    near = difflib.get_close_matches(name, [*known, "kafka.bootstrap.servers"], 1)
+    if near:
+        return f"did you mean {known[near[0]].name if near[0] in known else near[0]}?"
+    if "." in name:
+        return f"settings of the client are written with {KAFKA} in front, as in {KAFKA}{name}"
+    return f"known are {', '.join(option.name for option in known.values())}"
