@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+import ottla
 from tests.crash.broker_process import PATIENCE_S, BrokerProcess, Wire, wait_until
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
@@ -253,10 +254,16 @@ def test_a_rebalance_in_which_the_broker_dies_comes_to_its_end(
                     broker.start()
                     for each in leaving:
                         each.join(PATIENCE_S)
-                wait_until(
-                    lambda: have_all(members) and all(each.parts for each in members),
-                    f"{[sorted(each.parts) for each in members]} are all",
-                )
+                try:
+                    wait_until(
+                        lambda: have_all(members) and all(each.parts for each in members), "all have some"
+                    )
+                except AssertionError as error:
+                    with ottla.Admin(broker.address) as admin:
+                        error.add_note(f"to the broker it is {admin.describe_group('g')}")
+                    for each in members:
+                        error.add_note(f"{sorted(each.parts)}, {each.times} times, {each.errors[-3:]}")
+                    raise
         finally:
             for each in members:
                 each.close()

@@ -146,3 +146,22 @@ def test_members_that_are_closed_leave_nothing(
     for _ in range(5):
         be_member()
     assert threading.active_count() == threads and descriptors() <= open_before
+
+
+def test_a_member_reads_a_partition_of_which_only_the_leader_of_its_group_has_heard(
+    proxy: Proxy, make_topic: Callable[..., str], group: str
+) -> None:
+    topic = make_topic(proxy.address)
+    with (
+        ottla.Admin(proxy.address) as admin,
+        Member(proxy.address, topic, group=group, client_id="a") as leader,
+    ):
+        wait_shared([leader], (topic, 0))
+        # By the names it is the second, to whom the new partition goes, and it asks for no metadata by itself.
+        with Member(proxy.address, topic, group=group, client_id="b", metadata_max_age_ms=600_000) as other:
+            eventually(lambda: len(admin.describe_groups([group])[group].members) == 2, "there are two")
+            admin.create_partitions(topic, 2)
+            wait_shared([leader, other], (topic, 0), (topic, 1), each_has=1)
+            assert TopicPartition(topic, 1) in other.parts
+            write(proxy.address, topic, b"new", partition=1)
+            eventually(lambda: other.values == [b"new"] or other.errors, "it reads it")

@@ -27,7 +27,7 @@ from ottla.client.errors import (
     refused,
 )
 from ottla.client.hedging import AllFailed, first_answer
-from ottla.client.metadata import Metadata, Node, TopicInfo
+from ottla.client.metadata import Metadata, Node, TopicInfo, TopicPartition
 from ottla.client.pool import Address, Pool
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode
@@ -154,6 +154,21 @@ class Cluster:
                     )
                 raise refused(code, f"topic {name!r}", topic=name)
             await asyncio.sleep(wait_s)
+
+    async def check_partitions(self, wanted: Iterable[TopicPartition], timeout_ms: float) -> None:
+        """Raise `TopicNotFound` for what does not exist. Topics get more partitions, so fresh metadata is looked at before that is said."""
+        for tp in wanted:
+            known = await self.topic(tp.topic, timeout_ms)
+            if tp.partition not in known.partitions:
+                await self.refresh((tp.topic,))
+                known = await self.topic(tp.topic, timeout_ms)
+            if tp.partition not in known.partitions:
+                raise TopicNotFound(
+                    f"topic {tp.topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    advice="Look with `ottla topic describe`",
+                )
 
     def hint(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ottla.client.cluster import Cluster, backoff_ms
-from ottla.client.errors import KafkaError, TopicNotFound, refused
+from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.model.errors import ErrorCode
 
@@ -45,16 +45,7 @@ async def list_offsets(
     """
     found: dict[TopicPartition, OffsetAndTime] = {}
     left = dict(times)
-    for topic in {tp.topic for tp in left}:
-        known = await cluster.topic(topic, METADATA_TIMEOUT_MS)
-        for tp in left:
-            if tp.topic == topic and tp.partition not in known.partitions:
-                raise TopicNotFound(
-                    f"topic {topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
-                    topic=topic,
-                    partition=tp.partition,
-                    advice="Look with `ottla topic describe`",
-                )
+    await cluster.check_partitions(left, METADATA_TIMEOUT_MS)
     for attempt in range(1, attempts_max + 1):
         errors: list[KafkaError] = []
         by_leader: dict[Node, list[TopicPartition]] = {}

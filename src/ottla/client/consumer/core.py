@@ -27,6 +27,7 @@ from ottla.client.consumer.subscription import Subscription, subscription_of
 from ottla.client.coordinators import Coordinator
 from ottla.client.errors import ClientClosed, CommitFailed, KafkaError, WakeupError
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
+from ottla.client.offsets import METADATA_TIMEOUT_MS
 from ottla.client.settings import bootstrap_addresses, settings_of
 
 #: The group of consumers that subscribe without naming one (A6).
@@ -115,7 +116,7 @@ class AsyncConsumer(Seeking):
                 "this consumer has subscribed, so its group assigns", advice="Call unsubscribe() first"
             )
         wanted = list(dict.fromkeys(TopicPartition(*tp) for tp in partitions))
-        yield self._check_partitions(wanted)
+        yield self.cluster.check_partitions(wanted, METADATA_TIMEOUT_MS)
         new = [tp for tp in wanted if tp not in self.buffer.partitions]
         starts: Mapping[TopicPartition, int] = {}
         if self.settings.offset_store is not None:

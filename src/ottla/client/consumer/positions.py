@@ -40,10 +40,23 @@ class Positions:
                 buffer.fail(partition, partition.generation, error)
                 self._fetcher.arrived.set()
                 continue
+            if self._is_unheard_of(partition.tp):
+                error = refused(ErrorCode.LEADER_NOT_AVAILABLE, f"the start of {partition.tp}")
+                self._fetcher.failed([(partition, partition.generation)], error)
+                continue
             asked.append((partition, partition.generation))
         if asked:
             self._looking_up.update(partition.tp for partition, _ in asked)
             self._fetcher.run(self._find(asked))
+
+    def _is_unheard_of(self, tp: TopicPartition) -> bool:
+        """Whether its topic is known, and has fewer partitions by what is known here: the leader of the group knows more, or the broker."""
+        cluster = self._fetcher.cluster
+        topic = cluster.metadata.topics.get(tp.topic)
+        if topic is None or tp.partition in topic.partitions:
+            return False
+        cluster.watch((tp.topic,))
+        return True
 
     async def _find(self, asked: list[tuple[Partition, int]]) -> None:
         fetcher = self._fetcher

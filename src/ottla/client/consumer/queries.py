@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from ottla.client.cluster import Cluster
 from ottla.client.consumer.settings import Consuming
-from ottla.client.errors import TopicNotFound
 from ottla.client.metadata import TopicPartition
 from ottla.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 
@@ -23,17 +22,6 @@ class OffsetQueries:
         """The partitions of a topic."""
         known = await self.cluster.topic(topic, METADATA_TIMEOUT_MS)
         return [TopicPartition(topic, index) for index in known.partitions]
-
-    async def _check_partitions(self, wanted: Iterable[TopicPartition]) -> None:
-        for tp in wanted:
-            known = await self.cluster.topic(tp.topic, METADATA_TIMEOUT_MS)
-            if tp.partition not in known.partitions:
-                raise TopicNotFound(
-                    f"topic {tp.topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    advice="Look with `ottla topic describe`",
-                )
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Where each partition begins."""
