@@ -95,9 +95,13 @@ def staging_topic(plan: Plan, owner: str) -> str:
 
 def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
     """What a task stages with, and asks for partitions."""
-    # The batches are compressed already if anybody wanted it.
+    # The batches are compressed already if anybody wanted it; and one that is staged twice does no harm, as the message names one of them.
     return clients.producer(
-        plan.kafka, compression_type="none", max_request_size=plan.record_bytes + OVERHEAD_BYTES
+        plan.kafka,
+        acks="all",
+        enable_idempotence=False,
+        compression_type="none",
+        max_request_size=plan.record_bytes + OVERHEAD_BYTES,
     )
 
 
