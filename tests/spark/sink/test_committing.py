@@ -98,6 +98,12 @@ def test_each_micro_batch_counts_once_however_often_it_is_committed(
         assert of_task == sorted(of_task), "a task's rows keep their order within a partition"
 
 
+def test_the_messages_of_many_tasks_stay_small(ottla_address: str, topic: str) -> None:
+    plan = plan_of(ottla_address, topic, maxMessageBytes="10000", sinkId=topic)
+    assert not prepared(plan, ["a"], task=31).staged
+    assert prepared(plan, ["a"], task=32).staged
+
+
 def test_what_was_staged_is_removed_after_the_commit(ottla_address: str, topic: str) -> None:
     plan = plan_of(ottla_address, topic, maxMessageBytes="0", sinkId=topic)
     message = prepared(plan, ["a", "b", "c", "d"], task=PARTITIONS + 1)
