@@ -79,18 +79,17 @@ def hold(proxy: Proxy, moment: Moment) -> None:
     (proxy.hold_answers if moment.answered else proxy.hold)(moment.api_key)
 
 
-def write_input(folder: Path, files: int, rows: int) -> list[str]:
-    folder.mkdir()
-    for number in range(files):
-        lines = [f"{number * 1000 + row}" for row in range(rows)]
-        (folder / f"{number}.txt").write_text("\n".join(lines) + "\n")
-    return sorted(f"{number * 1000 + row}" for number in range(files) for row in range(rows))
+def write_input(address: str, rows: int) -> list[str]:
+    """Two topics, `in` with so many records and `out`; what is to be read in `out` at the end."""
+    with ottla.Admin(address) as admin:
+        admin.create_topic("in", 2)
+        admin.create_topic("out", 2)
+    values = [f"{number:06}" for number in range(rows)]
+    with ottla.Producer(address) as producer:
+        for value in values:
+            producer.send("in", value.encode(), key=value.encode())
+    return values
 
 
 def output(address: str, topic: str) -> list[str]:
     return sorted((row.value or b"").decode() for row in read_topic(address, topic))
-
-
-def new_topic(address: str, topic: str, partitions: int = 2) -> None:
-    with ottla.Admin(address) as admin:
-        admin.create_topic(topic, partitions)
