@@ -98,9 +98,10 @@ def test_a_broker_killed_in_the_middle_of_a_commit(copying: Copying, moment: Mom
         copying.broker.kill()
         copying.proxy.heal()
         copying.start_broker()
-        driver.finish()
-    finally:
+    except BaseException:
         driver.kill()
+        raise
+    driver.finish()
     copying.check()
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +29,13 @@ class Driver:
     """`driver.py` and everything that it starts: a Java, and Python workers."""
 
     def __init__(self, *arguments: str) -> None:
+        # A file, as nobody reads a pipe while the driver is waited for.
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it lives as long as this
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.sink.driver", *arguments],
             start_new_session=True,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=self._said,
+            stderr=self._said,
         )
 
     def signal(self, number: signal.Signals) -> None:
@@ -52,18 +55,25 @@ class Driver:
         # Whoever is being forked while the first are killed is found by the second look.
         for _ in range(2):
             self.signal(signal.SIGKILL)
-        self.process.communicate(timeout=PATIENCE_S)
+        self.process.wait(PATIENCE_S)
+        self._said.close()
+
+    def said(self) -> str:
+        self._said.seek(0)
+        return self._said.read()
 
     def finish(self) -> None:
-        _, said = self.process.communicate(timeout=PATIENCE_S)
-        assert self.process.returncode == 0, said
+        try:
+            assert self.process.wait(PATIENCE_S) == 0, self.said()
+        finally:
+            self.kill()
 
 
 def wait_for(condition: Callable[[], bool], what: str, driver: Driver | None = None) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         if driver is not None and driver.process.poll() is not None:
-            raise AssertionError(f"the driver ended before {what}: {driver.process.communicate()[1]}")
+            raise AssertionError(f"the driver ended before {what}: {driver.said()}")
         assert time.monotonic() < deadline_s, f"no {what}"
         time.sleep(0.02)
 
