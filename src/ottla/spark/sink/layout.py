@@ -59,11 +59,12 @@ def lay_out(
     return done, position
 
 
-def choose(keys: Bytes, count: int, spread: int, out: Any) -> None:
-    """Into `out`, where it is -1: the partition, of `count`, of each row's key; `spread` for rows that have none."""
-    for row in (out < 0).nonzero()[0].tolist():
-        key = cut(keys, row)
-        out[row] = spread if key is None else partition_for_key(key, count)
+def choose(rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None:
+    """Into `out` for these rows, where it is -1: the partition, of `count`, of the row's key; `spread` for one that has none."""
+    for row in rows.tolist():
+        if out[row] < 0:
+            key = cut(keys, row)
+            out[row] = spread if key is None else partition_for_key(key, count)
 
 
 def cut(column: Bytes, row: int) -> bytes | None:
