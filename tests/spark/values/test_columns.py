@@ -10,7 +10,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import col, struct
 
-from ottla.spark.values import ValueWriter, avro_schema, from_registry, to_registry
+from ottla.spark.values import ValueWriter, avro_schema, from_json_value, from_registry, to_registry
 from ottla.spark.values.codecs import plan
 from ottla.spark.values.columns import decoding, each_value
 from ottla.spark.values.faults import BadValue
@@ -177,6 +177,22 @@ def test_rows_of_a_frame_are_written_with_a_schema_of_their_own(
     bad = to_registry(struct("id", col("id").alias("other")), registry.url, "rows-value", error_column="why")
     (told,) = rows.select(bad.alias("b")).select("b.*").collect()
     assert told.value is None and "has no field other" in told.why
+
+
+def test_json_without_a_registry(spark: SparkSession) -> None:
+    ddl = "id int, at timestamp, price decimal(9,2), tags array<string>, inner struct<ok: boolean>"
+    good = '{"id": 1, "at": "2024-01-01T00:00:00Z", "price": 1.10, "tags": ["a"], "inner": {"ok": true}, "extra": 0}'
+    texts = [good, None, "{", '{"id": "x"}', '{"inner": {"ok": 1}}']
+    rows = spark.createDataFrame([(text,) for text in texts], "value string").coalesce(1)
+    read = rows.select(from_json_value("value", ddl, error_column="why").alias("d"))
+    out = read.select("d.value.*", "d.why", col("d.value.at").cast("long").alias("epoch")).collect()
+    assert (out[0].id, out[0].price, out[0].tags, out[0].inner) == (1, Decimal("1.10"), ["a"], Row(ok=True))
+    assert out[0].epoch == 1704067200 and out[0].why is None and out[1].why is None
+    assert [row.id for row in out[1:]] == [None] * 4
+    for row, reason in zip(
+        out[2:], ["not JSON", "id must be an integer of 32 bits", "inner.ok must be a boolean"], strict=True
+    ):
+        assert reason in row.why
 
 
 def test_what_is_wrong_with_the_arguments_is_told_before_any_data_moves(registry: RegistryServer) -> None:

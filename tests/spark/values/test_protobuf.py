@@ -269,6 +269,15 @@ def test_a_message_that_holds_itself_has_no_columns() -> None:
         protobuf_type(Files(tree.files).message(None))
 
 
+def test_a_compiler_that_is_missing_is_nobodys_bad_value(
+    order: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Schema(9, "PROTOBUF", SOURCE.replace("int64 id", "int64 number"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ModuleNotFoundError, match="install grpcio-tools"):
+        reader_of(order).read(header(9) + b"\0", other)
+
+
 def test_a_file_cannot_be_written_outside_its_folder() -> None:
     with pytest.raises(SchemaError, match=r"has the name '\.\./x\.proto'"):
         files_of(Schema(1, "PROTOBUF", 'syntax = "proto3";', (("../x.proto", 'syntax = "proto3";'),)))
