@@ -1,18 +1,6 @@
-"""A Spark of one's own for each process of the tests, and a broker."""
+"""What the tests of Spark share: a session for each process, and a broker."""
 
-from collections.abc import Iterator
-
-import pytest
-from pyspark.sql import SparkSession
-
-from ottla.spark.session import spark_session
 from tests.running_broker import ottla_address, start_broker, topic_name
+from tests.running_spark import spark
 
-__all__ = ["ottla_address", "start_broker", "topic_name"]
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session("tests", master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
-    yield session
-    session.stop()
+__all__ = ["ottla_address", "spark", "start_broker", "topic_name"]
