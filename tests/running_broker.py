@@ -58,7 +58,8 @@ class RunningBroker:
 @pytest.fixture(scope="session")
 def ottla_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a broker that all tests share; each uses topics of its own."""
-    broker = RunningBroker(tmp_path_factory.mktemp("ottla"))
+    # Records may bear timestamps of years ago, which retention would remove.
+    broker = RunningBroker(tmp_path_factory.mktemp("ottla"), 0, "log.retention.ms=-1")
     yield broker.address
     assert broker.stop() == 0
 

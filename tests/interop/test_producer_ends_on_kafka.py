@@ -20,6 +20,11 @@ __all__ = ["topic_name"]
 END = 26
 
 
+@pytest.fixture
+def address(proxy: Proxy) -> str:
+    return proxy.address
+
+
 @pytest.fixture(scope="module")
 def network(java: object, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     with Proxy() as proxy:

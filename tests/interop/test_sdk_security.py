@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import ottla.aio
 from bench.kafka import KafkaUnavailable, fetch, find_java
 from bench.process import free_port
 from ottla.client.errors import AuthenticationFailed, BrokerUnreachable, KafkaError, NotKafka, TlsFailed
+from tests.crash.broker_process import wait_until
 
 PASSWORDS = {
     "PLAIN": "plain-secret",
@@ -109,14 +111,22 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     )
     try:
         process.wait_ready()
+        # The other listeners come after the one that answers.
+        wait_until(lambda: all(map(listens, ports.values())), "all listeners are there")
         yield Secured(ports, str(home / "ca.pem"), str(home / "client.pem"), str(home / "client.key"))
     finally:
         process.stop()
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def token(subject: str = "alice", lifetime_s: float = 3600) -> str:
     """An unsecured JWT, which Kafka's own validator for tests takes."""
-    now = time.time()
+    # Kafka counts in whole milliseconds, and refuses what is issued a part of one later.
+    now = int(time.time())
     parts = [{"alg": "none"}, {"sub": subject, "iat": now, "exp": now + lifetime_s}]
     return (
         ".".join(base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
