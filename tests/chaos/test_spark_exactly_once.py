@@ -48,7 +48,7 @@ class Copying:
 
     def check(self) -> None:
         self.proxy.heal()
-        assert output(self.proxy.address, "out") == self.expected
+        assert output(self.proxy.address) == self.expected
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_driver_that_was_taken_for_dead_comes_back(copying: Copying, moment: M
         zombie.signal(signal.SIGSTOP)
         copying.proxy.heal()
         Driver(*copying.arguments).finish()
-        assert output(copying.proxy.address, "out") == copying.expected
+        assert output(copying.proxy.address) == copying.expected
         zombie.signal(signal.SIGCONT)
         wait_for(lambda: zombie.process.poll() is not None, "end of the zombie")
     finally:
