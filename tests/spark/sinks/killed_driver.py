@@ -7,6 +7,7 @@ it runs them, Python's audit hooks of files; the other databases' statements all
 """
 
 import json
+import sqlite3
 import sys
 import threading
 from collections.abc import Callable
@@ -74,11 +75,14 @@ class Point:
 
 
 def watch_sqlite(point: Point, begin: str) -> None:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "sqlite3.connect/handle":
-            arguments[0].set_trace_callback(lambda text: point.statement(text, begin))
+    connect = sqlite3.connect
 
-    sys.addaudithook(hook)
+    def watched(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **settings)
+        connection.set_trace_callback(lambda text: point.statement(text, begin))
+        return connection
+
+    sqlite3.connect = watched
 
 
 def watch_database(point: Point, database: Database) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -36,6 +36,7 @@ from ottla.spark.sinks.shape import METADATA, OWN, POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 DELETED: Final = "ottla_deleted"
 _NTH: Final = "ottla_nth"
@@ -56,6 +57,8 @@ class ParquetTable:
     reset: bool
     merge_every: int
     keep_s: float
+    #: The rows' schema that the table was found to have.
+    _ready_for: StructType | None = field(default=None, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         _check_columns(frame)
@@ -121,7 +124,7 @@ class ParquetTable:
         }
 
     def _check_schema(self, listing: Listing, written: DataFrame) -> None:
-        if listing.last is None:
+        if listing.last is None or written.schema == self._ready_for:
             return
         there = written.sparkSession.read.parquet(str(listing.last.path)).schema
         # A state has no deletions, and so not their column.
@@ -140,6 +143,7 @@ class ParquetTable:
             raise SchemaMismatch(
                 f"the rows do not fit the table {self.root}: {', '.join(wrong)}. Select what the table has, or write another table"
             )
+        self._ready_for = written.schema
 
     # --- a batch
 

@@ -42,8 +42,8 @@ _FITTING: Final = {
 }  # fmt: skip
 _DEADLOCKS: Final = (1205, 1213)
 _LOST: Final = (2006, 2013, 2055, 1927)
-#: An error that a trigger raises, and two of values that the driver takes for errors of operation.
-_REFUSALS: Final = (1644, 1366, 4025)
+#: What a trigger raises; a value that is not one of its type; a constraint of MariaDB, and of MySQL. The driver takes them for others.
+_REFUSALS: Final = (1644, 1366, 1292, 4025, 3819)
 
 
 class MySQL(Database):
@@ -183,6 +183,9 @@ class MySQL(Database):
         return isinstance(error, pymysql.err.IntegrityError | pymysql.err.DataError) or (
             isinstance(error, pymysql.err.MySQLError) and error.args[:1] and error.args[0] in _REFUSALS
         )
+
+    def reason(self, error: Exception) -> str:
+        return str(error.args[-1])
 
     def is_passing(self, error: Exception) -> bool:
         pymysql = driver("pymysql", "PyMySQL")

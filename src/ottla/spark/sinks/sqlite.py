@@ -119,12 +119,10 @@ class SQLite(Database):
     def stage(self, connection: Any, table: str, columns: Sequence[Column], rows: pa.RecordBatch) -> None:
         values = [_values(column, rows.column(number)) for number, column in enumerate(columns)]
         marks = ", ".join("?" * len(columns))
-        connection.execute(self.begin)
         connection.executemany(
             f"INSERT INTO {self.quote(table)} VALUES ({marks})",  # noqa: S608  # a name of our own
             zip(*values, strict=True),
         )
-        connection.execute("COMMIT")
 
     def unfit(self, column: Column, values: pa.Array, *, in_key: bool) -> tuple[pa.Array, str] | None:
         import pyarrow.compute as pc
