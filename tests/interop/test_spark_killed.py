@@ -18,7 +18,7 @@ from ottla.spark.session import spark_session
 from tests.interop.databases import mariadb_server, postgresql_server
 from tests.interop.test_spark_databases import InMariaDB, InPostgreSQL
 from tests.spark.sinks.killed_driver import STATEMENTS
-from tests.spark.sinks.kills import EXPECTED, FILES, end_in_peace, kill_at, write_source
+from tests.spark.sinks.kills import EXPECTED, FILES, end_in_peace, kill_at_each, write_source
 
 CONNECT = """
 import sys
@@ -55,12 +55,10 @@ def test_input_is_output_whenever_the_driver_is_killed(spark: SparkSession, tmp_
             name: {"url": server.url, "checkpoint": str(tmp_path / f"checkpoint-{name}")}
             for name, server in servers.items()
         }
-        for point in STATEMENTS:
-            told = {
-                name: {**settings, "point": point, "reached": str(tmp_path / f"reached-{name}")}
-                for name, settings in places.items()
-            }
-            kill_at(source, told)
+        chain = [
+            {name: {**settings, "point": point} for name, settings in places.items()} for point in STATEMENTS
+        ]
+        kill_at_each(source, chain)
         end_in_peace(spark, source, places)
         for server in servers.values():
             assert [row for (row,) in server.ask("SELECT id FROM people ORDER BY id")] == EXPECTED

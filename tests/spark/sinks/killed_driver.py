@@ -1,15 +1,17 @@
 """A driver that stops at a chosen step of a commit and waits to be killed; a program of its own, started by `kills.py`.
 
-    python -m tests.spark.sinks.killed_driver '{"source": …, "sinks": {name: {"url" or "path": …, "checkpoint": …, "point": …}}}'
+    python -m tests.spark.sinks.killed_driver '{"source": …, "go": …, "sinks": {name: {"url" or "path": …, "checkpoint": …, "point": …, "reached": …}}}'
 
 Each sink is a streaming query that appends what is in the source, a file a batch. Steps are seen where they happen: SQLite tells of statements before
 it runs them, Python's audit hooks of files; the other databases' statements all go through one function.
 """
 
 import json
+import os
 import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,9 +131,15 @@ def main() -> None:
         else:
             watch_database(point, database_of(settings["url"]))
     spark = spark_session("killed", master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
+    parent = os.getppid()
+    while not Path(told["go"]).exists() and os.getppid() == parent:
+        time.sleep(0.02)
     for name, settings in told["sinks"].items():
         start(spark, told["source"], name, settings)
-    threading.Event().wait()
+    # Whoever should kill it may have been killed first.
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 if __name__ == "__main__":
