@@ -299,7 +299,7 @@ class Database(abc.ABC):
     def write_statements(self, target: str, staged: Staged) -> list[str]:
         shape = staged.shape
         insert = (
-            f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.selected(shape.columns)} "  # noqa: S608
+            f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.names(shape.columns)} "  # noqa: S608
             f"FROM ({self.chosen(staged)}) chosen WHERE ottla_delete = 0"
         )
         if not shape.key:
@@ -307,9 +307,6 @@ class Database(abc.ABC):
         sets = ", ".join(f"{self.name(each.name)} = excluded.{self.name(each.name)}" for each in shape.values)
         action = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
         return [f"{insert} ON CONFLICT ({self.names(shape.key)}) {action}"]
-
-    def selected(self, columns: Sequence[Column]) -> str:
-        return self.names(columns)
 
 
 @contextlib.contextmanager
