@@ -13,6 +13,7 @@ from ottla.spark.sinks.folders import (
     folder_of,
     let_count,
     list_table,
+    local_path,
     remove_superseded,
 )
 
@@ -114,6 +115,21 @@ def test_what_a_state_replaces_stays_for_readers_that_have_begun(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("path", "local"),
+    [
+        ("/a/b#c?d", "/a/b#c?d"),
+        ("a/b:c", "a/b:c"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("s3://bucket/a", None),
+        ("hdfs:/a", None),
+    ],
+)
+def test_where_a_path_leads(path: str, local: str | None) -> None:
+    assert local_path(path) == (None if local is None else Path(local))
+
+
+@pytest.mark.parametrize(
     ("settings", "says"),
     [
         ({"path": "s3://bucket/table"}, "atomic rename"),
@@ -125,6 +141,13 @@ def test_settings_of_no_sense(settings: dict[str, Any], says: str) -> None:
     given = {"path": "/nowhere", "sink_id": "s", **settings}
     with pytest.raises(sinks.SinkError, match=says):
         sinks.parquet_table(given.pop("path"), **given)
+
+
+def test_a_row_without_a_key_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sink = sinks.parquet_table(str(tmp_path), key="key", sink_id="s")
+    with pytest.raises(Exception, match="key column key is null"):
+        sink(records(spark, (None, "1", 0)), 0)
+    assert list_table(tmp_path).last is None
 
 
 def test_a_current_table_needs_an_order(spark: SparkSession, tmp_path: Path) -> None:

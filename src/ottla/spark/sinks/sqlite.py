@@ -5,6 +5,7 @@ Times are texts in UTC, as SQLite's own functions read them; decimals are texts,
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -64,7 +65,8 @@ class SQLite(Database):
                 "SQLite is given as sqlite:///path/from/here or sqlite:////path/from/root; "
                 "a database in memory would be a different one in each task"
             )
-        self.path = path[1:]
+        # Tasks may have been started elsewhere.
+        self.path = os.path.abspath(path[1:])
 
     def connect(self) -> sqlite3.Connection:
         try:
