@@ -58,7 +58,7 @@ LEAVES: list[tuple[Any, st.SearchStrategy[Any]]] = [
 @st.composite
 def schemas_and_values(draw: st.DrawFn, depth: int = 2) -> tuple[Any, Any]:
     """A schema and one value of it. Names are made unique by a counter that the outermost draw hands around."""
-    counter = draw(st.shared(st.builds(list), key="names"))
+    counter: list[None] = draw(st.shared(st.builds(list), key="names"))
 
     def fresh() -> str:
         counter.append(None)

@@ -156,7 +156,9 @@ def _googles(name: str) -> Any:
     try:
         module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
     except ImportError:
-        raise SchemaError(f"it imports {name}, which is neither among its references nor in a package of Google's") from None
+        raise SchemaError(
+            f"it imports {name}, which is neither among its references nor in a package of Google's"
+        ) from None
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
     return file
