@@ -142,6 +142,7 @@ def test_a_variable_that_is_not_set_is_named_and_a_doubled_sign_is_none(tmp_path
         ("named: SELECT * FROM enriched", "named: {watermark: at 1 s}\n  n2: SELECT * FROM enriched", "steps.named: has neither sql nor python"),
         ("topic: orders, value: json", "topic: orders, read: batch, value: json", "nothing that enriched is made of is a stream"),
         ("value: json}", "value: json, guarantee: maybe}", "guarantee: must be one of exactly-once, at-least-once"),
+        ("value: json}", "value: json, mode: update}", "sinks.totals.mode: update cannot be exactly-once in a topic"),
         ("table: {url", "value: json, table: {url", "sinks.db.value: is for topics only"),
         ("table: {url", "key: id, table: {url", "sinks.db.key: does not belong here: write it inside table"),
     ],

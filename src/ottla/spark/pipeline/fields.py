@@ -158,7 +158,7 @@ def _kind(given: Any) -> str:
 PIPELINE: Final = (
     Field("name", text, "what it is called; without it, the file's own name"),
     Field("brokers", text, "HOST:PORT of a broker, several with commas; for every source and sink that has none of its own"),
-    Field("checkpoint", text, "where progress and state are kept; a folder of each sink's name is made below it"),
+    Field("checkpoint", text, "the folder where progress and state are kept, each sink's in one of its name below it; a relative path is taken from the file's folder"),
     Field("trigger", trigger, "how often a batch begins, as in 1 second; or available-now (once): all that is there, then the end"),
     Field("limits", things, "bounds, see below"),
     Field("kafka", mapping, "settings of the clients under Kafka's names (security.protocol, …), for every source and sink"),
@@ -195,7 +195,11 @@ SOURCE: Final = (
 STEP: Final = (
     Field("sql", text, "a query over sources and other steps"),
     Field("python", function, "FILE.py:FUNCTION, in place of sql: it is given DataFrames and returns one"),
-    Field("inputs", texts, "what the function is given, in its order; in a Python file its parameters' names say it"),
+    Field(
+        "inputs",
+        texts,
+        "what the function is given, in its order; in a Python file its parameters' names say it",
+    ),
     Field("watermark", watermark, "as for a source"),
 )
 SINK: Final = (

@@ -6,14 +6,24 @@ with a checkpoint of its own, below the pipeline's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 Read = Literal["stream", "batch", "table"]
 
 OTTLA: Final = "ottla"
 AVAILABLE_NOW: Final = "available-now"
+
+
+def _is_url(place: str) -> bool:
+    return re.match(r"[A-Za-z][\w+.-]*:/", place) is not None
+
+
+def _beside(file: str, place: str) -> str:
+    return place if _is_url(place) else str(Path(file).absolute().parent / place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,19 @@ class Plan:
     stop_within_s: float = 30.0
     status: str | None = None
     spark: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def checkpoint_path(self) -> str:
+        """A relative one is taken from the file's folder: wherever the command is called, it goes on where it was."""
+        return _beside(self.file, self.checkpoint)
+
+    @property
+    def status_path(self) -> str | None:
+        """The status file; None where the checkpoint is not on this machine's disk and no other place is named."""
+        if self.status is not None:
+            return _beside(self.file, self.status)
+        place = self.checkpoint_path.removeprefix("file:")
+        return None if _is_url(place) else str(Path(place, "status.json"))
 
     def inputs_of(self, name: str) -> tuple[str, ...]:
         return self.steps[name].inputs if name in self.steps else ()
