@@ -44,7 +44,20 @@ def decoded(frame: DataFrame, source: Source) -> DataFrame:
 
 
 def _by_registry(source: Source) -> tuple[Column, Column]:
-    raise NotImplementedError(source.value)
+    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+    from ottla.spark.values import from_registry
+
+    assert source.registry is not None and source.value is not None
+    both = from_registry(
+        "value",
+        source.registry,
+        subject=source.subject or f"{source.topic}-value",
+        schema=source.schema,
+        schema_type=source.value.upper(),
+        error_column="error",
+    )
+    return both.getField("value"), F.when(both.getField("error").isNotNull(), both.getField("error"))
 
 
 def readable(frame: DataFrame, source: Source) -> DataFrame:
@@ -98,7 +111,7 @@ def encoded(frame: DataFrame, sink: Sink) -> DataFrame:
         taken = [name for name in ("value", "partition", "headers") if name in frame.columns]
         return frame.select(*columns, *taken)
     data = [name for name in frame.columns if not name.startswith("_")]
-    if sink.value == "json":
+    if sink.value == "json" and sink.registry is None:
         value = F.to_json(F.struct(*data), {"ignoreNullFields": "false"})
     elif sink.value == "string":
         rest = [name for name in data if name not in sink.key and (sink.key or name != "key")]
@@ -108,12 +121,20 @@ def encoded(frame: DataFrame, sink: Sink) -> DataFrame:
             )
         value = _as_text(frame, rest[0])
     else:
-        value = _to_registry(frame, data, sink)
+        value = _to_registry(data, sink)
     return frame.select(*columns, value.alias("value"))
 
 
-def _to_registry(frame: DataFrame, data: list[str], sink: Sink) -> Column:
-    raise NotImplementedError(sink.value)
+def _to_registry(data: list[str], sink: Sink) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+
+    from ottla.spark.values import to_registry
+
+    assert sink.registry is not None and sink.value is not None
+    subject = sink.subject or f"{sink.topic}-value"
+    return to_registry(
+        F.struct(*data), sink.registry, subject, schema=sink.schema, schema_type=sink.value.upper()
+    )
 
 
 def _as_text(frame: DataFrame, name: str) -> Column:

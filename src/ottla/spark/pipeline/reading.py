@@ -162,8 +162,10 @@ class _Reading:
             self._problem(
                 place, 'value: json needs a schema, as in schema: "id BIGINT, at TIMESTAMP", or a registry'
             )
-        if source.value in ("avro", "protobuf") and not source.schema and not source.registry:
-            self._problem(place, f"value: {source.value} needs a registry, or the schema itself")
+        if source.value in ("avro", "protobuf") and not source.registry:
+            self._problem(place, f"value: {source.value} needs a registry, the URL of a schema registry")
+        if source.registry and not source.subject and (source.pattern or "," in (source.topic or "")):
+            self._problem(place, "subject is missing: with several topics it cannot be told from the topic's name")
         if "schema" in own and source.value in (None, "string"):
             self._problem((*place, "schema"), "is for decoded values: add value: json (or avro, protobuf)")
         if source.value is None:
@@ -268,7 +270,7 @@ class _Reading:
             key=own.get("key", ()),
             value=own.get("value"),
             schema=own.get("schema"),
-            registry=own.get("registry", whole.get("registry")),
+            registry=own.get("registry", whole.get("registry") if own.get("value") in ("avro", "protobuf") else None),
             subject=own.get("subject"),
             dead_letters=own.get("dead_letters"),
             guarantee=own.get("guarantee", "exactly-once"),
