@@ -12,7 +12,7 @@ and with them schemas, for the tasks that come after.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ottla.spark.values.codecs import Frames, Plan, Reader, Writer, plan, reader_of, writer_of, writing_plan
 from ottla.spark.values.faults import BadValue
@@ -242,8 +242,11 @@ def _arrow_type(of: DataType) -> Any:
 
 
 def _column(column: Column | str, arrays: _Arrays, of: DataType) -> Column:
-    from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import arrow_udf
 
-    function: Any = arrow_udf(arrays, returnType=of, functionType=ArrowUDFType.SCALAR_ITER)
+    # Spark finds out from these that the function runs over an iterator; where they are written they are but texts.
+    arrays.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    function: Any = arrow_udf(cast("Any", arrays), returnType=cast("Any", of))
     called: Column = function(column)
     return called
