@@ -16,10 +16,7 @@ from typing import Any, NamedTuple
 import ottla
 
 START_MS = 1_767_225_600_000  # 2026-01-01
-WORDS = (
-    "the log is the table and the table is the log what was written stays in its order and whoever reads it "
-    "twice reads the same"
-).split()
+WORDS = ("the", "log", "is", "the", "table", "and", "what", "was", "written", "stays", "in", "its", "order")
 PAGES = ("/", "/search", "/item", "/cart", "/pay")
 COUNTRIES = ("NL", "DE", "JP", "BR", "KE")
 
@@ -54,7 +51,9 @@ def orders(seed: int = 1) -> Iterator[Record]:
             yield _customer(chance.randrange(40), chance)
         customer = f"c{chance.randrange(44):02}"
         amount = chance.randrange(100, 100_000) / 100
-        yield _json("orders", str(order), id=order, customer=customer, amount=amount, at=_time(START_MS + order * 250))
+        yield _json(
+            "orders", str(order), id=order, customer=customer, amount=amount, at=_time(START_MS + order * 250)
+        )
 
 
 def _customer(number: int, chance: random.Random) -> Record:
@@ -92,14 +91,16 @@ def make_topics(brokers: str, kind: str, partitions: int = 2) -> None:
         known = admin.list_topics()
         for name, compacted in TOPICS[kind].items():
             if name not in known:
-                admin.create_topic(name, partitions, configs={"cleanup.policy": "compact"} if compacted else {})
+                admin.create_topic(
+                    name, partitions, configs={"cleanup.policy": "compact"} if compacted else {}
+                )
 
 
 def send(brokers: str, records: Iterator[Record], rate: float | None = None) -> int:
     """Send them, at most so many a second; gives how many."""
     sent, started = 0, time.monotonic()
     with ottla.Producer(brokers) as producer:
-        for sent, record in enumerate(records, 1):  # noqa: B007  # it is the result
+        for sent, record in enumerate(records, 1):
             producer.send(record.topic, record.value, key=record.key and record.key.encode())
             if rate is not None and sent / rate > time.monotonic() - started:
                 time.sleep(0.01)
@@ -107,14 +108,18 @@ def send(brokers: str, records: Iterator[Record], rate: float | None = None) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--brokers", default="127.0.0.1:9092")
     parser.add_argument("--records", type=int)
     parser.add_argument("--rate", type=float, default=500)
     given = parser.parse_args()
     make_topics(given.brokers, given.kind)
-    print(f"{send(given.brokers, itertools.islice(KINDS[given.kind](), given.records), given.rate)} records sent")
+    print(
+        f"{send(given.brokers, itertools.islice(KINDS[given.kind](), given.records), given.rate)} records sent"
+    )
 
 
 if __name__ == "__main__":

@@ -59,9 +59,12 @@ def committed(brokers: str, topic: str) -> list[tuple[str, Any]]:
     found = []
     with ottla.Consumer(brokers, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
         with ottla.Admin(brokers) as admin:
-            partitions = admin.list_topics()[topic].partitions
-            ends = admin.list_offsets({(topic, each): -1 for each in range(len(partitions))})
-        consumer.assign((topic, each) for each in range(len(partitions)))
+            places = [
+                ottla.TopicPartition(topic, each)
+                for each in range(len(admin.list_topics()[topic].partitions))
+            ]
+            ends = admin.list_offsets(dict.fromkeys(places, -1))
+        consumer.assign(places)
         deadline_s = time.monotonic() + PATIENCE_S
         while any(consumer.position(place) < at.offset for place, at in ends.items()):
             assert time.monotonic() < deadline_s

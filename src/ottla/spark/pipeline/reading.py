@@ -165,7 +165,9 @@ class _Reading:
         if source.value in ("avro", "protobuf") and not source.registry:
             self._problem(place, f"value: {source.value} needs a registry, the URL of a schema registry")
         if source.registry and not source.subject and (source.pattern or "," in (source.topic or "")):
-            self._problem(place, "subject is missing: with several topics it cannot be told from the topic's name")
+            self._problem(
+                place, "subject is missing: with several topics it cannot be told from the topic's name"
+            )
         if "schema" in own and source.value in (None, "string"):
             self._problem((*place, "schema"), "is for decoded values: add value: json (or avro, protobuf)")
         if source.value is None:
@@ -270,7 +272,9 @@ class _Reading:
             key=own.get("key", ()),
             value=own.get("value"),
             schema=own.get("schema"),
-            registry=own.get("registry", whole.get("registry") if own.get("value") in ("avro", "protobuf") else None),
+            registry=own.get(
+                "registry", whole.get("registry") if own.get("value") in ("avro", "protobuf") else None
+            ),
             subject=own.get("subject"),
             dead_letters=own.get("dead_letters"),
             guarantee=own.get("guarantee", "exactly-once"),
