@@ -151,5 +151,5 @@ def test_the_compiled_hash_is_murmur2() -> None:
     offsets = np.cumsum([0, *map(len, keys)]).astype(np.int64)
     column = layout.Bytes(offsets, np.frombuffer(b"".join(keys), np.uint8), np.ones(len(keys), np.bool_))
     chosen = np.full(len(keys), -1, np.int64)
-    layout_compiled.choose(column, 1_000_003, 0, chosen)
+    layout_compiled.choose(np.arange(len(keys)), column, 1_000_003, 0, chosen)
     assert chosen.tolist() == [partition_for_key(key, 1_000_003) for key in keys]
