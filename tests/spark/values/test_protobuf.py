@@ -47,18 +47,23 @@ message Order {
 message Other { int64 id = 1; }
 """
 EMPTY: dict[str, Any] = {
-    **{
-        "by_sku": {},
-        "id": 0,
-        "who": None,
-        "lines": [],
-        "state": "NEW",
-        "card": None,
-        "cash": None,
-        "at": None,
-    },
-    **{"notes": {}, "took": None, "coupon": None, "more": None, "big": Decimal(0), "raw": b"", "ratio": 0.0},
-    **{"gift": False, "codes": []},
+    "by_sku": {},
+    "id": 0,
+    "who": None,
+    "lines": [],
+    "state": "NEW",
+    "card": None,
+    "cash": None,
+    "at": None,
+    "notes": {},
+    "took": None,
+    "coupon": None,
+    "more": None,
+    "big": Decimal(0),
+    "raw": b"",
+    "ratio": 0.0,
+    "gift": False,
+    "codes": [],
 }
 FULL: dict[str, Any] = {
     "by_sku": {"a": {"sku": "a", "count": 1}},
@@ -122,10 +127,23 @@ def test_the_columns_of_a_message(order: Plan) -> None:
     }
     line = "struct<sku:string,count:bigint>"
     assert columns == {
-        **{"by_sku": f"map<string,{line}>", "id": "bigint", "who": "string", "lines": f"array<{line}>"},
-        **{"state": "string", "card": "string", "cash": "int", "at": "timestamp", "notes": "map<int,string>"},
-        **{"took": "interval day to second", "coupon": "string", "more": "string", "big": "decimal(20,0)"},
-        **{"raw": "binary", "ratio": "float", "gift": "boolean", "codes": "array<bigint>"},
+        "by_sku": f"map<string,{line}>",
+        "id": "bigint",
+        "who": "string",
+        "lines": f"array<{line}>",
+        "state": "string",
+        "card": "string",
+        "cash": "int",
+        "at": "timestamp",
+        "notes": "map<int,string>",
+        "took": "interval day to second",
+        "coupon": "string",
+        "more": "string",
+        "big": "decimal(20,0)",
+        "raw": "binary",
+        "ratio": "float",
+        "gift": "boolean",
+        "codes": "array<bigint>",
     }
 
 
@@ -252,5 +270,5 @@ def test_a_message_that_holds_itself_has_no_columns() -> None:
 
 
 def test_a_file_cannot_be_written_outside_its_folder() -> None:
-    with pytest.raises(SchemaError, match="has the name '../x.proto'"):
+    with pytest.raises(SchemaError, match=r"has the name '\.\./x\.proto'"):
         files_of(Schema(1, "PROTOBUF", 'syntax = "proto3";', (("../x.proto", 'syntax = "proto3";'),)))

@@ -17,7 +17,7 @@ from typing import Any, cast
 from fastavro import schemaless_reader, schemaless_writer
 
 from ottla.spark.values.avro_fit import fitting
-from ottla.spark.values.avro_schema import (
+from ottla.spark.values.avro_tree import (
     Avro,
     align,
     branches,

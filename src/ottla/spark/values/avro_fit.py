@@ -13,8 +13,8 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
-from ottla.spark.values.avro_schema import Avro, branches, kind_of, logical_of
-from ottla.spark.values.faults import BadValue, at, wrong
+from ottla.spark.values.avro_tree import Avro, branches, kind_of, logical_of
+from ottla.spark.values.faults import BadValue, at, pairs, wrong
 
 Fit = Callable[[Any, str], Any]
 
@@ -128,13 +128,7 @@ def _array(fit: Fit) -> Fit:
 
 def _map(fit: Fit) -> Fit:
     def one(value: Any, path: str) -> Any:
-        pairs = value.items() if isinstance(value, Mapping) else value
-        try:
-            out = {key: fit(each, f"{path}{{{key}}}") for key, each in pairs}
-        except (TypeError, ValueError) as error:
-            if isinstance(error, BadValue):
-                raise
-            raise wrong(path, "a map", value) from None
+        out = {key: fit(each, f"{path}{{{key}}}") for key, each in pairs(value, path)}
         if not all(isinstance(key, str) for key in out):
             raise wrong(path, "a map whose keys are texts", value)
         return out

@@ -7,6 +7,9 @@ registry is out of reach or refuses us, every row would fail, so it ends the tas
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 
 class BadValue(ValueError):
     """This value cannot be decoded or encoded; the text says why."""
@@ -38,3 +41,12 @@ def wrong(path: str, wanted: str, value: object) -> BadValue:
         else f"{type(value).__name__} {shown if len(shown) < 60 else shown[:56] + '…'}"
     )
     return BadValue(f"does not fit: {path or 'the value'} must be {wanted}, not {got}")
+
+
+def pairs(value: object, path: str) -> Iterable[tuple[Any, Any]]:
+    """The pairs of a map, which is a dict, or a list of pairs as Arrow gives it."""
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list) and all(isinstance(each, tuple) and len(each) == 2 for each in value):
+        return value
+    raise wrong(path, "a map", value)

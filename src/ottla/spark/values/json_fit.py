@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from ottla.spark.values.faults import BadValue, at, wrong
+from ottla.spark.values.faults import BadValue, at, pairs, wrong
 
 if TYPE_CHECKING:
     from ottla.spark.values.json_schema import Node
@@ -123,7 +123,7 @@ def writing(node: Node, *, columns: bool) -> Fit:
                 assert node.inner is not None
                 values = of(node.inner)
                 return lambda value, path: {
-                    key: values(each, f"{path}{{{key}}}") for key, each in _pairs(value, path)
+                    key: values(each, f"{path}{{{key}}}") for key, each in pairs(value, path)
                 }
             case "array":
                 assert node.inner is not None
@@ -155,14 +155,6 @@ def _whole(value: Any) -> bool:
 
 def _number_of(value: Any, path: str) -> Any:
     return _number(float(value) if isinstance(value, Decimal) else value, path)
-
-
-def _pairs(value: Any, path: str) -> Any:
-    if isinstance(value, Mapping):
-        return value.items()
-    if isinstance(value, list) and all(isinstance(each, tuple) and len(each) == 2 for each in value):
-        return value
-    raise wrong(path, "a map", value)
 
 
 def _listed(value: Any, path: str) -> Any:

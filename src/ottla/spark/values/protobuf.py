@@ -16,7 +16,7 @@ from typing import Any, Final
 from google.protobuf import json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from ottla.spark.values.faults import BadValue, SchemaError, at, wrong
+from ottla.spark.values.faults import BadValue, SchemaError, at, pairs, wrong
 from ottla.spark.values.framing import header, message_indexes, message_indexes_of
 from ottla.spark.values.protobuf_schema import Files, files_of, indexes_of, names_at
 from ottla.spark.values.registry import Schema
@@ -212,7 +212,7 @@ def _setter(field: Any) -> _Set:
 
         def put_map(message: Any, value: Any, path: str) -> None:
             target = getattr(message, name)
-            for each_key, each in value.items() if isinstance(value, Mapping) else value:
+            for each_key, each in pairs(value, path):
                 put_value(target, each_key, each, f"{path}{{{each_key}}}")
 
         return put_map

@@ -200,7 +200,12 @@ def _compile(texts: list[tuple[str, str]]) -> Files:
             check=False,
         )
         if done.returncode:
-            said = done.stderr.decode(errors="replace").replace(MAIN, "the schema").strip()
+            said = (
+                done.stderr.decode(errors="replace")
+                .replace(f"{folder}/", "")
+                .replace(MAIN, "the schema")
+                .strip()
+            )
             raise SchemaError(f"this Protobuf schema does not compile: {said}")
         return files_of_set(out.read_bytes())
 
