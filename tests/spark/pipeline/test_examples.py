@@ -1,7 +1,9 @@
 """examples/pipelines on real brokers and a real Spark: all that is there is taken, and what comes out is checked to the last record."""
 
+import contextlib
 import json
 import re
+import sqlite3
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -131,3 +133,27 @@ def test_clicks_become_visits_and_pages_a_minute(brokers: str, run: Callable[...
     assert {(ms(each["minute"]) // 60_000, each["page"]): each["clicks"] for each in pages} == {
         place: count for place, count in minutes.items() if (place[0] + 1) * 60_000 <= watermark
     }
+
+
+def test_orders_are_rows_of_a_database_with_the_names_of_their_customers(
+    brokers: str, run: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = records("orders", 3000)
+    generator().make_topics(brokers, "orders")
+    database = tmp_path / "orders.db"
+    customers: dict[str, Any] = {}
+    expected: dict[int, tuple[Any, ...]] = {}
+    half = len(made) // 2
+    for part in (made[:half], made[half:]):
+        generator().send(brokers, iter(part))
+        orders = [json.loads(record.value) for record in part if record.topic == "orders"]
+        customers |= {record.key: json.loads(record.value) for record in part if record.topic == "customers"}
+        assert run("orders.yaml", DATABASE=f"sqlite:///{database}") == {"database": len(orders)}
+        # The table as it is when the batch runs: orders of a batch see the names of its end.
+        for order in orders:
+            known = customers.get(order["customer"], {"name": None, "country": "?"})
+            row = (order["customer"], known["name"], known["country"], order["amount"])
+            expected[order["id"]] = row
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            rows = connection.execute("SELECT id, customer, name, country, amount FROM orders").fetchall()
+        assert {row[0]: row[1:] for row in rows} == expected and len(rows) == len(expected)

@@ -6,11 +6,11 @@ its checkpoint under its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline.decoding import decoded, encoded, readable, unreadable
-from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source
+from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -193,17 +193,12 @@ def _writer(plan: Plan, sink: Sink, frame: DataFrame) -> DataStreamWriter:
             options.setdefault("sinkId", sink_id)
         return records.writeStream.format("ottla").options(**options)
     if sink.table is not None:
-        from ottla.spark import sinks
-
-        upsert = sinks.upsert(
-            sink.table.url, table=sink.table.name, key=list(sink.table.key), sink_id=sink_id
-        )
-        return without_own_columns(frame).writeStream.foreachBatch(upsert)
+        return row_columns(frame).writeStream.foreachBatch(_table_sink(plan, sink, sink.table))
     if sink.parquet is not None:
-        from ottla.spark import sinks
+        from ottla.spark.sinks import parquet_table
 
-        write = sinks.parquet_table(sink.parquet, key=list(sink.key) or None)
-        return without_own_columns(frame).writeStream.foreachBatch(write)
+        write = parquet_table(sink.parquet, key=list(sink.key) or None)
+        return row_columns(frame).writeStream.foreachBatch(write)
     if sink.function is not None:
         assert sink.function.call is not None
         return frame.writeStream.foreachBatch(sink.function.call)
@@ -224,7 +219,27 @@ class _WriteBatch:
         ).save()
 
 
-def without_own_columns(frame: DataFrame) -> DataFrame:
-    """Without those that begin with _: they are the record's, not the value's."""
+def _table_sink(plan: Plan, sink: Sink, table: Table) -> Callable[[DataFrame, int], None]:
+    from ottla.spark.dead_letters import DeadLetters
+    from ottla.spark.sinks import upsert
+
+    letters = None
+    if sink.dead_letters is not None:
+        letters = DeadLetters(sink.brokers or "", sink.dead_letters, _kafka(sink.kafka))
+    return upsert(
+        table.url,
+        table=table.name,
+        key=list(table.key),
+        sink_id=f"{plan.name}.{sink.name}",
+        checkpoint=f"{plan.checkpoint_path}/{sink.name}",
+        dead_letters=letters,
+    )
+
+
+def row_columns(frame: DataFrame) -> DataFrame:
+    """The columns of a table's rows: those that begin with _ are the record's, and tell the sink only which of a key's rows is the latest."""
+    place = ("topic", "partition", "offset")
+    if all(f"_{name}" in frame.columns and name not in frame.columns for name in place):
+        frame = frame.withColumnsRenamed({f"_{name}": name for name in place})
     own = [name for name in frame.columns if name.startswith("_")]
     return frame.drop(*own) if own else frame

@@ -80,18 +80,10 @@ def readable(frame: DataFrame, source: Source) -> DataFrame:
 
 def unreadable(frame: DataFrame) -> DataFrame:
     """The others, as records of a dead-letter topic: as they were, with where and why in their headers."""
-    from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+    from ottla.spark.dead_letters import letters
 
-    def header(name: str, value: Column) -> Column:
-        return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
-
-    headers = F.array(
-        header("ottla.dead-letter.reason", F.col("_bad")),
-        header("ottla.dead-letter.topic", F.col("_topic")),
-        header("ottla.dead-letter.partition", F.col("_partition")),
-        header("ottla.dead-letter.offset", F.col("_offset")),
-    )
-    return frame.where("_bad IS NOT NULL").select("key", "value", headers.alias("headers"))
+    bad = frame.where("_bad IS NOT NULL")
+    return letters(bad.select("key", "value", *_OWN[:3], bad["_bad"].alias("error")))
 
 
 def encoded(frame: DataFrame, sink: Sink) -> DataFrame:

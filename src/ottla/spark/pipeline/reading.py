@@ -256,6 +256,8 @@ class _Reading:
                 self._problem(place, f"value: {own['value']} needs a registry")
         else:
             self._only_for_topics(place, own, ("value", "guarantee", "schema", "registry", "subject"))
+            if "dead_letters" in own and not (table and brokers):
+                self._problem((*place, "dead_letters"), "is for tables, and needs brokers")
             if "key" in own and "parquet" not in own and kinds:
                 hint = "write it inside table" if "table" in own else "it is for topics and parquet"
                 self._problem((*place, "key"), f"does not belong here: {hint}")
