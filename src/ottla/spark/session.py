@@ -49,9 +49,11 @@ def spark_session(
             os.environ["JAVA_HOME"] = home
         # Workers run the Python that this is, not the first one on the PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.master(master or "local[*]")
-        if master is None or master.startswith("local"):
-            settings = {**LOCAL, **settings}
+        # spark-submit, where it has started this process, has said already where Spark runs.
+        if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:
+            builder = builder.master(master or "local[*]")
+            if master is None or master.startswith("local"):
+                settings = {**LOCAL, **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -197,7 +197,12 @@ def _writer(plan: Plan, sink: Sink, frame: DataFrame) -> DataStreamWriter:
     if sink.parquet is not None:
         from ottla.spark.sinks import parquet_table
 
-        write = parquet_table(sink.parquet, key=list(sink.key) or None)
+        write = parquet_table(
+            sink.parquet,
+            sink_id=sink_id,
+            key=list(sink.key) or None,
+            checkpoint=f"{plan.checkpoint_path}/{sink.name}",
+        )
         return row_columns(frame).writeStream.foreachBatch(write)
     if sink.function is not None:
         assert sink.function.call is not None
