@@ -10,6 +10,16 @@ query = (
 """
 
 from ottla.spark.sinks.errors import BatchRefused, RowsRefused, SchemaMismatch, SinkError
+from ottla.spark.sinks.files import parquet_table, read_table
 from ottla.spark.sinks.table import append, upsert
 
-__all__ = ["BatchRefused", "RowsRefused", "SchemaMismatch", "SinkError", "append", "upsert"]
+__all__ = [
+    "BatchRefused",
+    "RowsRefused",
+    "SchemaMismatch",
+    "SinkError",
+    "append",
+    "parquet_table",
+    "read_table",
+    "upsert",
+]

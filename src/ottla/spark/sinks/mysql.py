@@ -256,5 +256,8 @@ def _literals(column: Column, values: pa.Array, escape: Callable[[str], str]) ->
         return ["NULL" if value is None else format(value, "f") for value in values.to_pylist()]
     if kind in ("float", "double"):
         return ["NULL" if value is None else repr(value) for value in values.to_pylist()]
+    if kind == "timestamp":
+        # In UTC, as the session is; the server does not read a zone's letter.
+        values = values.cast(pa.timestamp("us"))
     # Dates and times.
     return ["NULL" if value is None else f"'{value}'" for value in values.cast(pa.string()).to_pylist()]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 POSITION: Final = ("topic", "partition", "offset")
+#: What else a record has beside key and value: it says nothing about whether the value is null.
+METADATA: Final = ("timestamp", "timestampType", "headers")
 #: The sink's own columns begin like this.
 OWN: Final = "ottla_"
 #: The kinds of column that all databases have, by Spark's names.
@@ -49,10 +51,17 @@ class Shape:
     order: Column | None
     #: A boolean column that makes a row a deletion.
     delete_when: str | None
-    #: A row whose columns besides its key are all null is a deletion.
+    #: A row whose `telling` columns are all null is a deletion.
     tombstones: bool
     #: Rows say where in which topic they were.
     has_position: bool
+
+    @property
+    def telling(self) -> tuple[Column, ...]:
+        """The columns that must all be null in a tombstone."""
+        order = None if self.order is None else self.order.name
+        apart = {order, *((*POSITION, *METADATA) if self.has_position else ())}
+        return tuple(column for column in self.values if column.name not in apart)
 
     @property
     def values(self) -> tuple[Column, ...]:
@@ -89,13 +98,12 @@ def shape_of(
         raise SchemaMismatch(f"delete_when={delete_when!r} must name a boolean column")
     if order_by is None and has_position:
         order_by = "offset"
-    values = [column for column in written if column.name not in key]
     return Shape(
         columns=written,
         key=tuple(key),
         order=None if order_by is None or not key else _column(schema, order_by),
         delete_when=delete_when if key else None,
-        tombstones=tombstones and bool(key) and bool(values) and delete_when is None,
+        tombstones=tombstones and bool(key) and delete_when is None,
         has_position=has_position,
     )
 

@@ -154,13 +154,11 @@ def _deletions(shape: Shape, batch: pa.RecordBatch) -> pa.Array:
 
     if shape.delete_when is not None:
         deleted = pc.fill_null(batch.column(shape.delete_when), False)
-    elif shape.tombstones:
-        deleted = None
-        for column in shape.values:
-            is_null = pc.is_null(batch.column(column.name))
-            deleted = is_null if deleted is None else pc.and_(deleted, is_null)
     else:
-        deleted = pa.repeat(pa.scalar(False), batch.num_rows)
+        # Of a row that is nothing but a key, nothing can be null.
+        deleted = pa.repeat(pa.scalar(shape.tombstones and bool(shape.telling)), batch.num_rows)
+        for column in shape.telling:
+            deleted = pc.and_(deleted, pc.is_null(batch.column(column.name)))
     return deleted.cast(pa.int32())
 
 
