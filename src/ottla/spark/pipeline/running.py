@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.spark.pipeline.building import StepFailed, build_tables, start_queries
 from ottla.spark.pipeline.causes import cause_of
@@ -125,12 +125,20 @@ class Run:
         self._tell("failed" if "failed" in states else "stopped" if "stopped" in states else "done")
 
     def _hear(self, watched: Watched) -> None:
-        for each in _recent(watched.query):
-            heard = read_progress(each)
-            if heard.batch > watched.counted and heard.rows:
-                watched.rows += heard.rows
-                watched.counted = heard.batch
-            watched.progress = heard
+        last = watched.query.lastProgress
+        if last is None:
+            return
+        heard = read_progress(json.loads(last.json))
+        if heard == watched.progress:
+            return
+        seen = -1 if watched.progress is None else watched.progress.batch
+        # All that Spark remembers costs much to ask for, and is needed only when batches were quicker than we looked.
+        missed = _recent(watched.query) if heard.batch > seen + 1 else []
+        for each in [*missed, heard]:
+            if each.batch > watched.counted and each.rows:
+                watched.rows += each.rows
+                watched.counted = each.batch
+        watched.progress = heard
 
     def _tell(self, state: str) -> None:
         self._written_s = time.monotonic()
@@ -149,8 +157,8 @@ class Run:
         write_status(Path(path), {**self._about, "state": state, "updated": now(), "queries": queries})
 
 
-def _recent(query: StreamingQuery) -> Iterable[dict[str, Any]]:
-    return [json.loads(each.json) for each in query.recentProgress]
+def _recent(query: StreamingQuery) -> list[Progress]:
+    return [read_progress(json.loads(each.json)) for each in query.recentProgress]
 
 
 def _batch(query: StreamingQuery) -> int:
