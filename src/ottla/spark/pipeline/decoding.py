@@ -66,16 +66,17 @@ def readable(frame: DataFrame, source: Source) -> DataFrame:
 
     if source.value is None:
         return frame
-    good = F.col("_bad").isNull()
-    if source.dead_letters is None:
+    if source.dead_letters is not None:
+        frame = frame.where("_bad IS NULL")
+    else:
         place = F.concat_ws(
             "", F.col("_topic"), F.lit("-"), F.col("_partition"), F.lit(" offset "), F.col("_offset")
         )
         message = F.concat(F.lit("the record at "), place, F.lit(" cannot be decoded: "), F.col("_bad"))
-        # In the filter, since a column that nobody asks for would not be computed.
-        good = F.when(good, F.lit(True)).otherwise(F.raise_error(message).cast("boolean"))
-    columns = frame.where(good).select("_decoded.*", "_key", *(f"_{name}" for name in _OWN))
-    return columns.drop(_CORRUPT)
+        # In the value, not in a filter: Spark may ask whether a column is null before it looks at other filters, and drop the row.
+        checked = F.when(F.col("_bad").isNull(), F.col("_decoded")).otherwise(F.raise_error(message))
+        frame = frame.withColumn("_decoded", checked)
+    return frame.select("_decoded.*", "_key", *(f"_{name}" for name in _OWN)).drop(_CORRUPT)
 
 
 def unreadable(frame: DataFrame) -> DataFrame:

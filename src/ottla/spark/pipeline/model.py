@@ -74,7 +74,6 @@ class Source:
     path: str | None = None
     read: Read = "stream"
     brokers: str | None = None
-    key: str | None = None
     value: str | None = None
     schema: str | None = None
     registry: str | None = None
