@@ -7,12 +7,7 @@ checkpoint, not to the terminal.
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
-import signal
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,12 +27,10 @@ from ottla.cli.outcome import (
     usage_error,
 )
 from ottla.cli.progress import ProgressLine
+from ottla.cli.with_spark import log_path, spark_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from ottla.spark.pipeline.loading import Loaded
-    from ottla.spark.pipeline.model import Plan
     from ottla.spark.pipeline.running import Run
 
 app = typer.Typer(
@@ -116,7 +109,7 @@ def run(
     plan = loaded.plan
     line = ProgressLine()
     say(f"{plan.name}: starting Spark ({remote or master or 'here'})")
-    with _session(plan, master, remote) as spark:
+    with spark_for(plan, master, remote) as spark:
         ship(spark, loaded, py_files or (), remote=remote is not None)
         running = Run(spark, plan)
         try:
@@ -136,7 +129,7 @@ def run(
             )
     if running.failed:
         said = "\n".join(f"{name} failed: {cause}" for name, cause in running.failed.items())
-        raise CommandError(f"{plan.name}: {said}\nMore is in {_log_path(plan)}", FAILED)
+        raise CommandError(f"{plan.name}: {said}\nMore is in {log_path(plan)}", FAILED)
 
 
 def _watch(running: Run, stop: Stop, line: ProgressLine) -> None:
@@ -221,7 +214,7 @@ def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> li
     from ottla.spark.pipeline.checking import analyse, check_topics
 
     problems = check_topics(loaded.plan)
-    with _session(loaded.plan, master, remote) as spark:
+    with spark_for(loaded.plan, master, remote) as spark:
         return problems + analyse(spark, loaded.plan)[1]
 
 
@@ -253,7 +246,7 @@ def explain(
     if schemas or plan:
         from ottla.spark.pipeline.checking import analyse
 
-        with _session(loaded.plan, master, remote) as spark:
+        with spark_for(loaded.plan, master, remote) as spark:
             frames, problems = analyse(spark, loaded.plan)
             if problems:
                 raise usage_error("\n".join(map(str, problems)))
@@ -350,66 +343,3 @@ def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> L
         raise usage_error(str(error)) from None
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is not installed: pip install 'ottla[spark]'") from None
-
-
-def _log_path(plan: Plan) -> Path:
-    """Where Spark's own words go: into the checkpoint, if that is on this machine."""
-    import tempfile
-
-    status_path = plan.status_path
-    return (
-        Path(status_path).with_name("spark.log")
-        if status_path
-        else Path(tempfile.gettempdir(), f"ottla-{plan.name}.log")
-    )
-
-
-@contextlib.contextmanager
-def _session(plan: Plan, master: str | None, remote: str | None) -> Iterator[SparkSession]:
-    """A session whose Java talks to a file; Ctrl-C stays ours."""
-    try:
-        import pyspark  # noqa: F401  # to know that it is there
-
-        from ottla.spark import register
-        from ottla.spark.java import NoJava
-        from ottla.spark.session import spark_session
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{error.name} is not installed: pip install 'ottla[spark]'") from None
-    # PySpark logs as JSON what it also raises.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
-    log = _log_path(plan)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with _stderr_into(log):
-            spark = spark_session(plan.name, master=master, remote=remote, config=plan.spark)
-    except NoJava as error:
-        raise CommandError(str(error)) from None
-    except Exception as error:
-        from ottla.spark.pipeline.causes import cause_of
-
-        raise CommandError(f"Spark does not start: {cause_of(str(error))}\nMore is in {log}") from None
-    finally:
-        # PySpark takes Ctrl-C for itself.
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    try:
-        register(spark)
-        yield spark
-    finally:
-        with contextlib.suppress(Exception):
-            spark.stop()
-
-
-@contextlib.contextmanager
-def _stderr_into(path: Path) -> Iterator[None]:
-    """What is started inside has this file as its standard error, and so have its own children."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
