@@ -1,7 +1,9 @@
+import os
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ def test_an_empty_topic_cannot_be_consumed(run: Any, made: str) -> None:
 
 
 def test_the_demo_loses_nothing_and_exits_0_without_a_terminal(run_anywhere: Any) -> None:
-    ended = run_anywhere("demo", "--seconds", "1.5", "--rate", "500", "--json")
+    ended = run_anywhere("demo", "--seconds", "1.5", "--rate", "500", "--no-pipeline", "--json")
     assert ended.code == 0, ended.err
     assert ended.json["ok"] and ended.json["produced"] == ended.json["consumed"] > 0
 
@@ -36,10 +38,20 @@ def test_the_demo_takes_a_free_port_if_its_own_is_taken(run_anywhere: Any) -> No
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ended = run_anywhere("demo", "--seconds", "0.5", "--port", str(port))
+        ended = run_anywhere("demo", "--seconds", "0.5", "--port", str(port), "--no-pipeline")
     assert ended.code == 0, ended.err
     assert f"port {port} is taken" in ended.err
     assert "all in order, none lost" in ended.out
+
+
+def test_without_spark_the_demo_says_how_to_get_it_and_goes_on(run_anywhere: Any, tmp_path: Path) -> None:
+    hidden = "import importlib.util as u\nfound = u.find_spec\nu.find_spec = lambda name: None if name == 'pyspark' else found(name)\n"
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    ended = run_anywhere("demo", "--seconds", "0.5", "--port", "0", "--json", env={"PYTHONPATH": path})
+    assert ended.code == 0, ended.err
+    assert "no pipeline: pyspark is not installed: pip install 'ottla[spark]'" in ended.err
+    assert ended.json["ok"] and ended.json["consumed"] > 0 and ended.json["pipeline"]["exactly_once"] is None
 
 
 def test_a_free_port_is_kept(free_port: int) -> None:
@@ -49,7 +61,7 @@ def test_a_free_port_is_kept(free_port: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_stops_cleanly(free_port: int, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli", "demo", "--port", str(free_port)],
+        [sys.executable, "-m", "ottla.cli", "demo", "--port", str(free_port), "--no-pipeline"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
