@@ -1,6 +1,7 @@
 """Spark's own Kafka connector, unmodified (`spark/connector.py`): batches, streams, the real-time mode, both ways."""
 
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +15,18 @@ from confluent_kafka.cimpl import NewTopic
 
 from bench import spark_official
 from bench.kafka import KafkaUnavailable, find_java
+from bench.spark_process import SparkFailed, SparkProcess
 from tests.crash.broker_process import BrokerProcess
 from tests.interop.programs import HERE
-from tests.interop.spark_process import SparkFailed, SparkProcess
 
 TIME = 1_700_000_000_000
 PARTITIONS = 3
 QUIET = {"enable.metrics.push": False}
 AVAILABLE_NOW = {"availableNow": True}
 LIMIT_S = 60.0
+REAL_TIME_MESSAGES = 2000
+#: Several times what it takes here; a broker that lets a fetch wait would take its half second.
+REAL_TIME_P50_MS_MAX = 50
 
 
 def driver(version: str, tmp_path_factory: pytest.TempPathFactory) -> SparkProcess:
@@ -129,7 +133,10 @@ def test_ranges_by_offset_and_by_time(spark: SparkProcess, broker: BrokerProcess
     def read(**options: str) -> list[list[Any]]:
         return by_place(spark.ask("read", options=reading(broker, created, **options))["rows"])
 
-    offsets = f'{{"{created}": {{"0": 10, "1": -2, "2": 90}}}}', f'{{"{created}": {{"0": 20, "1": -1, "2": 90}}}}'
+    offsets = (
+        f'{{"{created}": {{"0": 10, "1": -2, "2": 90}}}}',
+        f'{{"{created}": {{"0": 20, "1": -1, "2": 90}}}}',
+    )
     assert read(startingOffsets=offsets[0], endingOffsets=offsets[1]) == [
         row for row in rows if (row[3] == 0 and 10 <= row[4] < 20) or row[3] == 1
     ]
@@ -179,7 +186,9 @@ def test_only_what_is_committed(spark: SparkProcess, broker: BrokerProcess, crea
             producer.commit_transaction()
     # Each transaction ends with a marker in every partition, which takes an offset.
     rows = [
-        expected(created, number, number // 3 + number // 30) for number in range(300) if number // 30 % 2 == 0
+        expected(created, number, number // 3 + number // 30)
+        for number in range(300)
+        if number // 30 % 2 == 0
     ]
     committed = reading(broker, created, **{"kafka.isolation.level": "read_committed"})
     assert by_place(spark.ask("read", options=committed)["rows"]) == by_place(rows)
@@ -220,18 +229,24 @@ def test_a_stream_that_goes_on_finds_new_partitions(
 ) -> None:
     table = created.replace("-", "_")
     options = reading(broker, created, **{"kafka.metadata.max.age.ms": "200"})
-    spark.ask("begin", options=options, checkpoint=str(tmp_path), table=table, trigger={"processingTime": "0 seconds"})
+    spark.ask(
+        "begin",
+        options=options,
+        checkpoint=str(tmp_path),
+        query=table,
+        trigger={"processingTime": "0 seconds"},
+    )
     produce(broker, created, range(90))
-    assert spark.ask("await_rows", table=table, number=90) == all_of(created, range(90))
+    assert spark.ask("await_rows", query=table, number=90) == all_of(created, range(90))
     produce(broker, created, range(90, 180))
-    assert spark.ask("await_rows", table=table, number=180) == all_of(created, range(180))
+    assert spark.ask("await_rows", query=table, number=180) == all_of(created, range(180))
     admin.create_partitions([NewPartitions(created, PARTITIONS + 1)])[created].result(LIMIT_S)
     produce(broker, created, range(40), PARTITIONS + 1)
-    found = spark.ask("await_rows", table=table, number=220)
+    found = spark.ask("await_rows", query=table, number=220)
     assert [row[1] for row in found if row[3] == PARTITIONS] == [
         None if number % 10 == 5 else f"value-{number}" for number in range(3, 40, 4)
     ]
-    spark.ask("stop", table=table)
+    spark.ask("stop", query=table)
 
 
 def test_a_stream_whose_data_was_deleted_says_so(
@@ -290,7 +305,9 @@ def written(numbers: range) -> dict[int, list[tuple[Any, ...]]]:
     for number in numbers:
         key = None if number % 7 == 3 else f"key-{number}".encode()
         partition = number % PARTITIONS
-        rows[partition].append((partition, key, f"value-{number}".encode(), [("number", str(number).encode())]))
+        rows[partition].append(
+            (partition, key, f"value-{number}".encode(), [("number", str(number).encode())])
+        )
     return {partition: sorted(found, key=repr) for partition, found in rows.items()}
 
 
@@ -324,11 +341,47 @@ def test_a_stream_is_written_and_resumed(
 
 
 def test_the_real_time_mode(
-    broker: BrokerProcess, admin: AdminClient, created: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+    broker: BrokerProcess,
+    admin: AdminClient,
+    topic: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> None:
-    target = create(admin, f"{created}-copy", 1)
-    sink = {"kafka.bootstrap.servers": broker.address, "topic": target, "includeHeaders": "true"}
+    """A message is through within milliseconds, in either half of a pause that the mode makes between its long batches."""
+    for name in (topic, f"{topic}-copy"):
+        # Each of its tasks has a core of its own from the beginning to the end.
+        create(admin, name, 2)
+    sink = {"kafka.bootstrap.servers": broker.address, "topic": f"{topic}-copy", "includeHeaders": "true"}
+    sink |= {"kafka.linger.ms": "0"}
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": broker.address, "group.id": f"{topic}-reader", "fetch.wait.max.ms": 10, **QUIET}
+    )
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.address, "linger.ms": 0, **QUIET})
     with driver(spark_official.REAL_TIME, tmp_path_factory) as spark:
-        asked = {"source": reading(broker, created), "sink": sink, "checkpoint": str(tmp_path)}
-        spark.ask("real_time", table="rtm", **asked)
-        print(spark.ask("progress", table="rtm"))
+        consumer.assign([confluent_kafka.TopicPartition(f"{topic}-copy", each, 0) for each in range(2)])
+        asked = {"source": reading(broker, topic), "sink": sink, "checkpoint": str(tmp_path)}
+        spark.ask("real_time", query="real time", **asked)
+        took_ms = []
+        for number in range(REAL_TIME_MESSAGES):
+            began = time.perf_counter_ns()
+            producer.produce(
+                topic, value=str(number), partition=number % 2, headers=[("number", str(number))]
+            )
+            producer.flush(LIMIT_S)
+            message = consumer.poll(LIMIT_S)
+            took_ms.append((time.perf_counter_ns() - began) / 1e6)
+            assert message is not None
+            assert message.error() is None
+            assert (message.value(), message.headers()) == (
+                str(number).encode(),
+                [("number", str(number).encode())],
+            )
+        # Nothing twice.
+        assert consumer.poll(0.1) is None
+        spark.ask("stop", query="real time")
+    consumer.close()
+    took_ms.sort()
+    print(
+        f"real-time mode of Spark {spark.version}: p50 {median(took_ms):.1f} ms, p99 {took_ms[-len(took_ms) // 100]:.1f} ms"
+    )
+    assert median(took_ms) < REAL_TIME_P50_MS_MAX

@@ -47,7 +47,9 @@ def told(frame):
         "timestampType",
     ]
     if "headers" in frame.columns:
-        columns.append(f.expr("transform(headers, h -> struct(h.key as key, string(h.value) as value))").alias("headers"))
+        columns.append(
+            f.expr("transform(headers, h -> struct(h.key as key, string(h.value) as value))").alias("headers")
+        )
     return frame.select(*columns)
 
 
@@ -97,24 +99,24 @@ def stored(spark, output, like):
 RUNNING = {}
 
 
-def begin(spark, options, checkpoint, table, trigger):
+def begin(spark, options, checkpoint, query, trigger):
     """A query that goes on, into a table in memory."""
     frame = told(spark.readStream.format("kafka").options(**options).load())
-    RUNNING[table] = (
+    RUNNING[query] = (
         frame.writeStream.format("memory")
-        .queryName(table)
+        .queryName(query)
         .option("checkpointLocation", checkpoint)
         .trigger(**trigger)
         .start()
     )
 
 
-def await_rows(spark, table, number):
+def await_rows(spark, query, number):
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        if RUNNING[table].exception() is not None:
-            raise RUNNING[table].exception()
-        found = rows(spark.table(table).orderBy("partition", "offset"))
+        if RUNNING[query].exception() is not None:
+            raise RUNNING[query].exception()
+        found = rows(spark.table(query).orderBy("partition", "offset"))
         if len(found) >= number:
             return found
         if time.monotonic() > deadline:
@@ -122,26 +124,29 @@ def await_rows(spark, table, number):
         time.sleep(0.05)
 
 
-def await_failure(spark, table):
-    query = RUNNING.pop(table)
+def await_failure(spark, query):
     try:
-        query.awaitTermination(PATIENCE_S)
+        RUNNING.pop(query).awaitTermination(PATIENCE_S)
     except Exception as error:
         return str(error)
     raise TimeoutError("the query goes on")
 
 
-def stop(spark, table):
-    RUNNING.pop(table).stop()
+def stop(spark, query):
+    RUNNING.pop(query).stop()
 
 
 def numbered(first, end, partitions):
     """Rows as they are written: numbers as texts, every seventh without a key, a header with the number."""
     return [
-        f.when(f.col("id") % 7 == 3, f.lit(None)).otherwise(f.concat(f.lit("key-"), f.col("id"))).alias("key"),
+        f.when(f.col("id") % 7 == 3, f.lit(None))
+        .otherwise(f.concat(f.lit("key-"), f.col("id")))
+        .alias("key"),
         f.concat(f.lit("value-"), f.col("id")).alias("value"),
         (f.col("id") % partitions).cast("int").alias("partition"),
-        f.array(f.struct(f.lit("number").alias("key"), f.col("id").cast("string").cast("binary").alias("value"))).alias("headers"),
+        f.array(
+            f.struct(f.lit("number").alias("key"), f.col("id").cast("string").cast("binary").alias("value"))
+        ).alias("headers"),
     ]
 
 
@@ -152,7 +157,12 @@ def write(spark, options, first, end, partitions):
 
 def copy(spark, source, sink, checkpoint):
     """From topic to topic, in micro-batches of what is there."""
-    frame = spark.readStream.format("kafka").options(**source).load().select("key", "value", "partition", "headers")
+    frame = (
+        spark.readStream.format("kafka")
+        .options(**source)
+        .load()
+        .select("key", "value", "partition", "headers")
+    )
     query = (
         frame.writeStream.format("kafka")
         .options(**sink)
@@ -165,10 +175,10 @@ def copy(spark, source, sink, checkpoint):
         raise TimeoutError("the query did not end")
 
 
-def real_time(spark, source, sink, checkpoint, table):
+def real_time(spark, source, sink, checkpoint, query):
     """From topic to topic in the real-time mode, until it is stopped."""
     frame = spark.readStream.format("kafka").options(**source).load().select("key", "value", "headers")
-    RUNNING[table] = (
+    RUNNING[query] = (
         frame.writeStream.format("kafka")
         .options(**sink)
         .option("checkpointLocation", checkpoint)
@@ -178,19 +188,32 @@ def real_time(spark, source, sink, checkpoint, table):
     )
 
 
-def progress(spark, table):
-    query = RUNNING[table]
-    if query.exception() is not None:
-        raise query.exception()
-    return [json.loads(each.json) for each in query.recentProgress]
+def progress(spark, query):
+    running = RUNNING[query]
+    if running.exception() is not None:
+        raise running.exception()
+    return [json.loads(each.json) for each in running.recentProgress]
 
 
 def main():
     spark = session()
     print(json.dumps({"seen": spark.version}), flush=True)
-    known = {each.__name__: each for each in (
-        read, count, stream, begin, await_rows, await_failure, stop, write, copy, real_time, progress,
-    )}
+    known = {
+        each.__name__: each
+        for each in (
+            read,
+            count,
+            stream,
+            begin,
+            await_rows,
+            await_failure,
+            stop,
+            write,
+            copy,
+            real_time,
+            progress,
+        )
+    }
     for line in sys.stdin:
         asked = json.loads(line)
         try:

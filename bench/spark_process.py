@@ -11,7 +11,7 @@ from typing import Any, Self
 PATIENCE_S = 240
 
 
-class SparkFailed(AssertionError):
+class SparkFailed(RuntimeError):
     """What was asked for raised an error in the other process."""
 
 
@@ -20,6 +20,7 @@ class SparkProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self._log = log
+        self.version = ""
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command,
@@ -29,12 +30,16 @@ class SparkProcess:
                 text=True,
                 env=dict(environment),
             )
+        self.pid = self._process.pid
 
     def __enter__(self) -> Self:
-        self.version = self._listen()
+        self.wait_ready()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         # At the end of its input it stops its JVM by itself.
@@ -45,6 +50,10 @@ class SparkProcess:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
+
+    def wait_ready(self) -> None:
+        """Its session stands. Several may be started at once and waited for in turn."""
+        self.version = self.version or self._listen()
 
     def ask(self, do: str, **arguments: Any) -> Any:
         """Have it done; what was seen. Raises `SparkFailed` with the error's text."""
