@@ -10,18 +10,21 @@ when to pay for that. Row by row, `index_records` writes into `out`:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 from numba import njit, types
 
 from ottla.records import pieces
-from ottla.records.batch import CODEC_MASK, COUNT_START, HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ottla.records.batch import CODEC_MASK, COUNT_START, CRC_START, HEADER_BYTES, TIMESTAMP_TYPE_BIT
 from ottla.records.compression import Buffer
+from ottla.records.packed_compiled import pack
 from ottla.records.pieces import Piece, Row, Rows
 from ottla.records.record import DECODED_BYTES_MAX, Headers, decode_headers, read_header, read_payload
+
+__all__ = ["open_rows", "pack", "piece"]
 
 #: Below this many records a batch is opened sooner without the arrays.
 ROWS_MIN: Final = 8
@@ -227,7 +230,7 @@ class IndexedRows:
             out[1].tolist(),
             self._cut(out[2], out[3], seen & _KEYS, seen & _NULL_KEYS),
             self._cut(out[4], out[5], seen & _VALUES, seen & _NULL_VALUES),
-            _headers(self._whole(), out) if seen & _HEADERS else repeat(()),
+            _decoded(self._whole(), out[6], out[7]) if seen & _HEADERS else repeat(()),
             repeat(kind),
         )
 
@@ -265,8 +268,42 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
     seen, data, out = _index(batch, size_max, check_crc)
     if seen < 0:
         return pieces.piece(batch, size_max=size_max, check_crc=False)
-    headers = _headers(bytes(data), out) if seen & _HEADERS else None
-    return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers)
+    headers = PlacedHeaders(data, out[6], out[7]) if seen & _HEADERS else None
+    is_append_time = bool(batch[CRC_START + 1] & TIMESTAMP_TYPE_BIT)
+    return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers, is_append_time)
+
+
+class PlacedHeaders(Sequence[Headers]):
+    """The headers of records, of which only the places are known until somebody wants one: few readers of columns do."""
+
+    __slots__ = ("_data", "_ends", "_starts")
+
+    def __init__(self, data: bytes | memoryview, starts: Any, ends: Any) -> None:
+        self._data = data
+        self._starts = starts
+        self._ends = ends
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @overload
+    def __getitem__(self, row: int) -> Headers: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> PlacedHeaders: ...
+
+    def __getitem__(self, row: int | slice) -> Headers | PlacedHeaders:
+        if isinstance(row, slice):
+            return PlacedHeaders(self._data, self._starts[row], self._ends[row])
+        return _decoded(bytes(self._data), self._starts[row : row + 1], self._ends[row : row + 1])[0]
+
+    def __iter__(self) -> Iterator[Headers]:
+        return iter(_decoded(bytes(self._data), self._starts, self._ends))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def _alike(data: bytes | memoryview, starts: Any, ends: Any) -> list[bytes | None] | None:
@@ -283,6 +320,6 @@ def _alike(data: bytes | memoryview, starts: Any, ends: Any) -> list[bytes | Non
     return picked
 
 
-def _headers(data: bytes, out: Any) -> list[Headers]:
-    places = zip(out[6].tolist(), out[7].tolist(), strict=True)
+def _decoded(data: bytes, starts: Any, ends: Any) -> list[Headers]:
+    places = zip(starts.tolist(), ends.tolist(), strict=True)
     return [() if start < 0 else decode_headers(data, start, end)[0] for start, end in places]

@@ -12,8 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, dropwhile, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from ottla.records.batch import CRC_START, TIMESTAMP_TYPE_BIT
 from ottla.records.compression import Buffer
+from ottla.records.packed import pack
 from ottla.records.record import DECODED_BYTES_MAX, Headers, Record, decode_batch, iter_batch
+
+__all__ = ["Piece", "Rows", "open_rows", "pack", "piece"]
 
 #: One record where it belongs: topic, partition, offset, timestamp, key, value, headers, and the kind of its timestamp.
 Row: TypeAlias = tuple[str, int, int, int, bytes | None, bytes | None, Headers, str]
@@ -33,7 +37,9 @@ class Piece(NamedTuple):
     value_data: bytes | memoryview
     value_starts: Integers
     value_ends: Integers
-    headers: list[Headers] | None
+    headers: Sequence[Headers] | None
+    #: Whether the broker wrote the timestamps.
+    is_append_time: bool = False
 
     def since(self, row: int) -> Piece:
         """Without the rows before this one; the buffers stay whole."""
@@ -53,6 +59,7 @@ class Piece(NamedTuple):
             self.value_starts[rows],
             self.value_ends[rows],
             None if self.headers is None else self.headers[rows],
+            self.is_append_time,
         )
 
 
@@ -107,6 +114,7 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
         *_joined([record.key for record in records]),
         *_joined([record.value for record in records]),
         [record.headers for record in records] if any(record.headers for record in records) else None,
+        bool(batch[CRC_START + 1] & TIMESTAMP_TYPE_BIT),
     )
 
 

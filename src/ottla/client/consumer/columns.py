@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, Any, Final, overload
 
+from ottla.records.packed import Packed, Part, pack
 from ottla.records.pieces import Integers, Piece, integers
 from ottla.records.record import Headers
 
@@ -112,12 +113,15 @@ class Columns:
     offsets: npt.NDArray[np.int64]
     timestamps: npt.NDArray[np.int64]
 
-    def __init__(self, topic: str, partition: int, pieces: Sequence[Piece]) -> None:
+    def __init__(
+        self, topic: str, partition: int, pieces: Sequence[Piece], pack: Callable[[list[Part]], Packed] = pack
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.offsets = _joined([piece.offsets for piece in pieces])
         self.timestamps = _joined([piece.timestamps for piece in pieces])
         self._pieces = pieces
+        self._pack = pack
         self._keys: BytesColumn | None = None
         self._values: BytesColumn | None = None
 
@@ -150,7 +154,7 @@ class Columns:
     def headers(self) -> list[Headers]:
         found: list[Headers] = []
         for piece in self._pieces:
-            found += [()] * len(piece.offsets) if piece.headers is None else piece.headers
+            found += [()] * len(piece.offsets) if piece.headers is None else list(piece.headers)
         return found
 
     def keys_as(self, form: str) -> Any:
@@ -161,6 +165,34 @@ class Columns:
         """The values as an array of numbers, where each is one number of that form: `>i8` is what Kafka's LongSerializer writes."""
         return self.values.numbers(form)
 
+    @property
+    def append_times(self) -> list[tuple[int, bool]]:
+        """Runs of rows, and of each whether the broker wrote its timestamps (LogAppendTime) or the producer."""
+        return [
+            (sum(len(piece.offsets) for piece in run), is_append_time)
+            for is_append_time, run in groupby(self._pieces, key=lambda piece: piece.is_append_time)
+        ]
+
+    def keys_to_arrow(self) -> Any:
+        """The keys as a pyarrow BinaryArray."""
+        return self._binary([(piece.key_data, piece.key_starts, piece.key_ends) for piece in self._pieces])
+
+    def values_to_arrow(self) -> Any:
+        """The values as a pyarrow BinaryArray."""
+        return self._binary(
+            [(piece.value_data, piece.value_starts, piece.value_ends) for piece in self._pieces]
+        )
+
+    def _binary(self, parts: list[Part]) -> Any:
+        import pyarrow as pa
+
+        packed = self._pack(parts)
+        buffers = [
+            None if each is None else pa.py_buffer(each)
+            for each in (packed.validity, packed.offsets, packed.data)
+        ]
+        return pa.Array.from_buffers(pa.binary(), packed.rows, buffers, packed.nulls)
+
     def to_arrow(self) -> Any:
         """A pyarrow RecordBatch: offset, timestamp (in ms, UTC), key and value. It needs pyarrow."""
         import pyarrow as pa
@@ -169,8 +201,8 @@ class Columns:
             {
                 "offset": pa.array(self.offsets, pa.int64()),
                 "timestamp": pa.array(self.timestamps, pa.int64()).cast(pa.timestamp("ms", "UTC")),
-                "key": pa.array(self.keys.to_list(), pa.binary()),
-                "value": pa.array(self.values.to_list(), pa.binary()),
+                "key": self.keys_to_arrow(),
+                "value": self.values_to_arrow(),
             }
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, Literal, Protocol, cast
@@ -17,6 +18,7 @@ from typing import Final, Literal, Protocol, cast
 from ottla.client.errors import SettingError
 from ottla.records import pieces
 from ottla.records.compression import Buffer
+from ottla.records.packed import Packed, Part
 from ottla.records.pieces import Piece, Rows
 
 RecordDecoder = Literal["auto", "pure", "compiled"]
@@ -33,6 +35,8 @@ class Twin(Protocol):
     def open_rows(self, batch: Buffer, *, check_crc: bool = True) -> Rows: ...
 
     def piece(self, batch: Buffer, *, check_crc: bool = True) -> Piece: ...
+
+    def pack(self, parts: Sequence[Part]) -> Packed: ...
 
 
 class _Loader:

@@ -143,7 +143,7 @@ class FetchBuffer:
             self._raise_error_of(partition, unless=taken)
             pieces = self._pieces_of(partition, records_max)
             if pieces:
-                columns = taken[partition.tp] = Columns(*partition.tp, pieces)
+                columns = taken[partition.tp] = Columns(*partition.tp, pieces, self._decoding.twin.pack)
                 self.records_taken += len(columns)
                 if records_max is not None:
                     records_max -= len(columns)

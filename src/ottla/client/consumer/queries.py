@@ -28,6 +28,9 @@ class OffsetQueries:
         for tp in wanted:
             known = await self.cluster.topic(tp.topic, METADATA_TIMEOUT_MS)
             if tp.partition not in known.partitions:
+                # It may have grown since the metadata came.
+                known = (await self.cluster.refresh((tp.topic,))).topics.get(tp.topic, known)
+            if tp.partition not in known.partitions:
                 raise TopicNotFound(
                     f"topic {tp.topic!r} has partitions 0 to {len(known.partitions) - 1}, not {tp.partition}",
                     topic=tp.topic,

@@ -1,0 +1,74 @@
+"""Topics as a table: what `spark.read.format("ottla")` reads is fixed when the query is planned, in a Python process of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from ottla.client.offsets import EARLIEST, LATEST
+from ottla.spark.source.filters import Wanted, push_down
+from ottla.spark.source.offsets import AtEnd, offsets_of, times_of
+from ottla.spark.source.options import source_options
+from ottla.spark.source.planning import lost, ranges_of, split
+from ottla.spark.source.reading import Slice, read_slice, slices
+from ottla.spark.source.schema import check_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger("ottla.spark")
+
+
+class OttlaReader(DataSourceReader):
+    """Plans a batch and reads its slices. It is pickled to the workers, so it holds options alone."""
+
+    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+        self._options = source_options(given, "batch")
+        check_schema(schema, include_headers=self._options.include_headers)
+        self._schema = schema
+        self._wanted = Wanted()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        self._wanted, left = push_down(filters)
+        return left
+
+    def partitions(self) -> list[Slice]:
+        from ottla.spark.source.survey import Survey
+
+        options, wanted, survey = self._options, self._wanted, Survey(self._options)
+        partitions = survey.partitions()
+        starting, ending = options.starting or AtEnd(EARLIEST), options.ending or AtEnd(LATEST)
+        latest = survey.latest(partitions)
+        logs = survey.logs(partitions, latest)
+        places = []
+        for place, option in ((starting, options.starting_option), (ending, options.ending_option)):
+            answers = survey.offsets(times_of(place, partitions, option))
+            places.append(offsets_of(place, partitions, answers, latest, option))
+        starts, ends = places
+        if isinstance(ending, AtEnd):
+            # One look at the ends counts: what was written since is not of this batch.
+            ends = latest
+        ranges, losses = ranges_of(starts, ends, logs)
+        if losses and options.fail_on_data_loss:
+            raise lost(losses)
+        for loss in losses:
+            _log.warning("failOnDataLoss is false, going on without what is lost: %s", loss)
+        ranges = wanted.cut(ranges)
+        times = wanted.times([range_.tp for range_ in ranges])
+        ranges = wanted.since(ranges, survey.offsets(times))
+        return slices(split(ranges, least=options.partitions_min, records_max=options.task_records_max))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes a partition of its own where there is none to read.
+        if isinstance(partition, Slice):
+            yield from read_slice(self._options, arrow_schema(self._schema), partition)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

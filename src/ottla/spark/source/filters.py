@@ -1,0 +1,170 @@
+"""Filters of a query that spare it reading: on topic and partition, on offsets, and on times from one on.
+
+What a filter on topic, partition or offset leaves out is never fetched, so Spark need not look again. A time only says where to
+begin, since times need not grow with offsets: Spark still looks at every row. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from ottla.client.metadata import TopicPartition
+from ottla.spark.source.offsets import NO_RECORD
+from ottla.spark.source.planning import Range
+
+#: Columns in which nothing is ever null.
+_NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TESTS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda value, among: value in among,
+    StringStartsWith: str.startswith,
+    StringEndsWith: str.endswith,
+    StringContains: lambda value, part: part in value,
+}
+_COMPARED_WITH: Final = {"topic": str, "partition": int, "offset": int}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is left to read. `tests` are filters on topic or partition; offsets are half open."""
+
+    tests: tuple[Filter, ...] = ()
+    offset_start: int = 0
+    offset_end: int | None = None
+    #: Records before this time are not wanted.
+    since_ms: int | None = None
+
+    def cut(self, ranges: Iterable[Range]) -> list[Range]:
+        found = []
+        for tp, start, end in ranges:
+            start = max(start, self.offset_start)
+            end = end if self.offset_end is None else min(end, self.offset_end)
+            if start < end and all(_passes(test, tp) for test in self.tests):
+                found.append(Range(tp, start, end))
+        return found
+
+    def times(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """What to ask ListOffsets for."""
+        if self.since_ms is None or self.since_ms <= 1:
+            return {}
+        # One earlier: of records with one and the same time a sparse index may lead to a later one.
+        return dict.fromkeys(partitions, self.since_ms - 1)
+
+    def since(self, ranges: Iterable[Range], answers: Mapping[TopicPartition, int]) -> list[Range]:
+        """Without what is older. The answers must be younger than the ends of the ranges."""
+        found = []
+        for tp, start, end in ranges:
+            first = answers.get(tp, start)
+            start = end if first == NO_RECORD else max(start, first)
+            if start < end:
+                found.append(Range(tp, start, end))
+        return found
+
+
+def push_down(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
+    """What they leave to read, and those that Spark has to apply itself."""
+    tests: list[Filter] = []
+    left: list[Filter] = []
+    start = 0
+    end: int | None = None
+    since_ms: int | None = None
+    for each in filters:
+        column = _column(each)
+        if isinstance(each, IsNotNull) and column in _NEVER_NULL:
+            continue
+        if column in ("topic", "partition") and _is_comparable(each, column):
+            tests.append(each)
+            continue
+        bounds = _offsets(each) if column == "offset" and _is_comparable(each, column) else None
+        if bounds is not None:
+            start = max(start, bounds[0])
+            if bounds[1] is not None:
+                end = bounds[1] if end is None else min(end, bounds[1])
+            continue
+        if column == "timestamp" and isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual):
+            time_ms = _milliseconds(each.value)
+            if time_ms is not None:
+                since_ms = time_ms if since_ms is None else max(since_ms, time_ms)
+        left.append(each)
+    return Wanted(tuple(tests), start, end, since_ms), left
+
+
+def _column(filter_: Filter) -> str | None:
+    inner = filter_.child if isinstance(filter_, Not) else filter_
+    attribute = getattr(inner, "attribute", ())
+    return attribute[0] if len(attribute) == 1 else None
+
+
+def _is_comparable(filter_: Filter, column: str) -> bool:
+    """Whether it is one of those known here, with values of the column's own type: null has rules of its own."""
+    inner = filter_.child if isinstance(filter_, Not) else filter_
+    if type(inner) not in _TESTS:
+        return False
+    value = inner.value  # type: ignore[attr-defined]
+    values = value if isinstance(inner, In) else (value,)
+    return all(type(each) is _COMPARED_WITH[column] for each in values)
+
+
+def _passes(test: Filter, tp: TopicPartition) -> bool:
+    if isinstance(test, Not):
+        return not _passes(test.child, tp)
+    value = tp.topic if _column(test) == "topic" else tp.partition
+    return _TESTS[type(test)](value, test.value)  # type: ignore[attr-defined]
+
+
+def _offsets(filter_: Filter) -> tuple[int, int | None] | None:
+    """The offsets that pass, if they are one range."""
+    match filter_:
+        case EqualTo(_, value) | EqualNullSafe(_, value):
+            return value, value + 1
+        case GreaterThan(_, value):
+            return value + 1, None
+        case GreaterThanOrEqual(_, value):
+            return value, None
+        case LessThan(_, value):
+            return 0, value
+        case LessThanOrEqual(_, value):
+            return 0, value + 1
+        case Not(LessThan(_, value)):
+            return value, None
+        case Not(LessThanOrEqual(_, value)):
+            return value + 1, None
+        case Not(GreaterThan(_, value)):
+            return 0, value + 1
+        case Not(GreaterThanOrEqual(_, value)):
+            return 0, value
+    return None
+
+
+def _milliseconds(value: object) -> int | None:
+    """The time in whole ms at or before it."""
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    passed = value - _EPOCH
+    return (passed.days * 86_400 + passed.seconds) * 1000 + passed.microseconds // 1000

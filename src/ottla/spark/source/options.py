@@ -1,0 +1,262 @@
+"""The options of the source: one table, and the object that they become. Names, meanings and defaults are those of Spark's Kafka connector.
+
+Where this source differs it says so in the table: it reads committed records only unless told otherwise, and it commits offsets
+where a group is named. Options that only the other kind of query has are refused or left alone as the connector does it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from ottla.client.consumer.settings import Consuming
+from ottla.client.metadata import TopicPartition
+from ottla.client.offsets import EARLIEST, LATEST
+from ottla.spark.clients import check_settings
+from ottla.spark.options import KAFKA, Option, OptionError, boolean, one_of, read_options, text, whole_number
+from ottla.spark.source.offsets import AtEnd, AtOffsets, AtTimes, Place, read_json, read_place, read_times
+
+Kind = Literal["batch", "stream"]
+
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|min|m|h|d)?")
+_UNITS_MS: Final = {
+    "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000
+}  # fmt: skip
+
+
+def duration_ms(value: str) -> int:
+    found = _DURATION.fullmatch(value.strip().lower())
+    if found is None:
+        raise OptionError(f"must be a time like 500ms, 10s, 15m or 1h, not {value!r}")
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
+
+
+def topic_list(value: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
+    if not names:
+        raise OptionError("must name a topic, or several with commas between them")
+    return names
+
+
+def pattern(value: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text(value))
+    except re.error as error:
+        raise OptionError(f"is no regular expression ({error}): {value!r}") from None
+
+
+def partition_list(value: str) -> tuple[TopicPartition, ...]:
+    found = read_json(value)
+    if not isinstance(found, dict) or not all(isinstance(each, list) for each in found.values()):
+        raise OptionError('must be JSON like {"topicA":[0,1],"topicB":[2]}')
+    partitions = [(topic, partition) for topic, each in found.items() for partition in each]
+    for topic, partition in partitions:
+        if isinstance(partition, bool) or not isinstance(partition, int) or partition < 0:
+            raise OptionError(f"has a partition {partition!r} of topic {topic}: it must be a number")
+    if not partitions:
+        raise OptionError("must name a partition")
+    return tuple(sorted({TopicPartition(*each) for each in partitions}))
+
+
+#: Of these exactly one is given.
+CHOICES: Final = (
+    Option("subscribe", topic_list, None, "The topics to read, with commas between them."),
+    Option("subscribePattern", pattern, None, "A regular expression: all topics whose whole name matches it are read, later ones too."),
+    Option("assign", partition_list, None, 'The partitions to read, as JSON: `{"topicA":[0,1],"topicB":[2]}`.'),
+)  # fmt: skip
+
+BOTH: Final = (
+    Option("startingOffsets", read_place, None,
+           'Where to begin: `earliest` (what a batch does by itself), `latest` (what a stream does; a batch may not), or JSON with an offset '
+           'for every partition, -2 for the earliest, -1 for the latest: `{"topicA":{"0":23,"1":-2}}`. A stream goes on where its checkpoint is.'),
+    Option("startingTimestamp", whole_number(0), None,
+           "Begin at the first record at or after this time, in ms since 1970. Goes before the two others."),
+    Option("startingOffsetsByTimestamp", read_times, None,
+           'The same with a time for every partition: `{"topicA":{"0":1000,"1":2000}}`. Goes before startingOffsets.'),
+    Option("startingOffsetsByTimestampStrategy", one_of("error", "latest"), "error",
+           "What to do where no record is that young: `error`, or begin at the `latest`."),
+    Option("failOnDataLoss", boolean, True,
+           "Whether records that are gone before they were read (retention, a deleted topic, a log that was cut off) end the query. The error "
+           "says which; with `false` the query goes on behind them, and they are logged."),
+    Option("minPartitions", whole_number(1), None,
+           "How many tasks to read with at least: ranges of offsets are split, the longest into the most parts."),
+    Option("maxRecordsPerPartition", whole_number(1), None, "How many records a task reads at most: longer ranges of offsets are split."),
+    Option("includeHeaders", boolean, False, "Whether there is a column of headers."),
+    Option("groupIdPrefix", text, None,
+           "Taken for the sake of programs that set it: this source makes no groups of its own."),
+    Option("kafkaConsumer.pollTimeoutMs", whole_number(1), 120_000,
+           "How long a task waits for records that must be there before it fails."),
+    Option("fetchOffset.numRetries", whole_number(0), 3, "How often brokers are asked again for topics and offsets when they do not answer."),
+    Option("fetchOffset.retryIntervalMs", whole_number(0), 1_000, "How long to wait in between."),
+)  # fmt: skip
+
+BATCH: Final = (
+    Option("endingOffsets", read_place, None, "Where to end, before that offset: `latest` (by default) or JSON with an offset for every partition, -1 for the latest."),
+    Option("endingTimestamp", whole_number(0), None, "End before the first record at or after this time; at the latest where there is none."),
+    Option("endingOffsetsByTimestamp", read_times, None, "The same with a time for every partition."),
+)  # fmt: skip
+
+STREAM: Final = (
+    Option("maxOffsetsPerTrigger", whole_number(1), None,
+           "How many offsets a micro-batch takes at most, shared out by how much each partition has."),
+    Option("minOffsetsPerTrigger", whole_number(1), None,
+           "How many there must be before a micro-batch begins, unless `maxTriggerDelay` has passed."),
+    Option("maxTriggerDelay", duration_ms, 900_000, "How long `minOffsetsPerTrigger` may hold a micro-batch back: `15m` by default."),
+    Option("groupId", text, None,
+           "A consumer group into which a stream commits what it has finished, so that its lag is seen by every tool. Where a query goes on is its "
+           "checkpoint's, not the group's. `group.id` and `kafka.group.id` mean the same."),
+    Option("group.id", text, None, "See groupId."),
+)  # fmt: skip
+
+TABLE: Final = (*CHOICES, *BOTH, *BATCH, *STREAM)
+
+#: Settings of consumers that are not the user's here, and what there is instead.
+_REFUSED: Final = {
+    "auto.offset.reset": "use startingOffsets; where a query goes on is its checkpoint's",
+    "key.deserializer": "keys are bytes; decode them with functions on the column",
+    "value.deserializer": "values are bytes; decode them with functions on the column",
+    "enable.auto.commit": "offsets are committed after each micro-batch if groupId is given",
+    "auto.commit.interval.ms": "offsets are committed after each micro-batch if groupId is given",
+    "interceptor.classes": "interceptors could change what is read; use functions on the columns",
+    "interceptors": "interceptors could change what is read; use functions on the columns",
+    "offset.store": "where a query goes on is its checkpoint's",
+    "on.poison": "nothing is deserialized here; decode with functions on the columns",
+    "partition.assignment.strategy": "Spark assigns partitions to tasks",
+    "max.poll.records": "the size of Arrow batches is the source's own",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What was asked for. `kafka` holds the settings of clients, without a group."""
+
+    kafka: Mapping[str, str]
+    topics: tuple[str, ...] | None
+    topic_pattern: re.Pattern[str] | None
+    partitions: tuple[TopicPartition, ...] | None
+    starting: Place | None
+    #: The name of the option that said so, for errors.
+    starting_option: str
+    ending: Place | None
+    ending_option: str
+    fail_on_data_loss: bool
+    partitions_min: int | None
+    task_records_max: int | None
+    include_headers: bool
+    group_id: str | None
+    poll_timeout_ms: int
+    retries: int
+    retry_interval_ms: int
+    trigger_offsets_max: int | None
+    trigger_offsets_min: int | None
+    trigger_delay_ms_max: int
+
+    @property
+    def isolation_level(self) -> Literal["read_committed", "read_uncommitted"]:
+        return "read_uncommitted" if self.kafka["isolation.level"] == "read_uncommitted" else "read_committed"
+
+
+def source_options(given: Mapping[str, str], kind: Kind | None = None) -> SourceOptions:
+    """Read and check them; `kind` None checks what both kinds of query have in common. Raises `OptionError`."""
+    values, kafka = read_options(given, TABLE, 'the source "ottla"')
+    chosen = [option.name for option in CHOICES if values[option.name] is not None]
+    if len(chosen) != 1:
+        raise OptionError(
+            f'the source "ottla" needs exactly one of subscribe, subscribePattern and assign, not {" and ".join(chosen) or "none"}'
+        )
+    group_id = _group_id(values, kafka)
+    kafka = _client_settings(kafka)
+    starting, starting_option = _starting(values)
+    ending, ending_option = _ending(values)
+    if kind == "stream" and ending is not None:
+        raise OptionError(f"option {ending_option} is for batches: a stream has no end")
+    if kind == "batch":
+        _check_batch(starting, starting_option, ending, ending_option)
+    if kind == "stream":
+        _check_limits(values)
+    return SourceOptions(
+        kafka=kafka,
+        topics=values["subscribe"],
+        topic_pattern=values["subscribePattern"],
+        partitions=values["assign"],
+        starting=starting,
+        starting_option=starting_option,
+        ending=ending,
+        ending_option=ending_option,
+        fail_on_data_loss=values["failOnDataLoss"],
+        partitions_min=values["minPartitions"],
+        task_records_max=values["maxRecordsPerPartition"],
+        include_headers=values["includeHeaders"],
+        group_id=group_id,
+        poll_timeout_ms=values["kafkaConsumer.pollTimeoutMs"],
+        retries=values["fetchOffset.numRetries"],
+        retry_interval_ms=values["fetchOffset.retryIntervalMs"],
+        trigger_offsets_max=values["maxOffsetsPerTrigger"],
+        trigger_offsets_min=values["minOffsetsPerTrigger"],
+        trigger_delay_ms_max=values["maxTriggerDelay"],
+    )
+
+
+def _group_id(values: Mapping[str, Any], kafka: Mapping[str, str]) -> str | None:
+    named = {
+        name: value
+        for name, value in (
+            ("groupId", values["groupId"]),
+            ("group.id", values["group.id"]),
+            ("kafka.group.id", kafka.get("group.id")),
+        )
+        if value
+    }
+    if len(set(named.values())) > 1:
+        raise OptionError(f"{' and '.join(named)} name different groups: give one of them")
+    return next(iter(named.values()), None)
+
+
+def _client_settings(kafka: Mapping[str, str]) -> dict[str, str]:
+    for name in kafka:
+        instead = _REFUSED.get(name.replace("_", "."))
+        if instead is not None:
+            raise OptionError(f"option {KAFKA}{name} cannot be set here: {instead}")
+    found = {name: value for name, value in kafka.items() if name not in ("group.id", "group_id")}
+    level = found.pop("isolation_level", found.get("isolation.level", "read_committed"))
+    found["isolation.level"] = level.strip().lower()
+    check_settings(found, Consuming)
+    return found
+
+
+def _starting(values: Mapping[str, Any]) -> tuple[Place | None, str]:
+    or_latest = values["startingOffsetsByTimestampStrategy"] == "latest"
+    for name in ("startingTimestamp", "startingOffsetsByTimestamp"):
+        if values[name] is not None:
+            return AtTimes(values[name], or_latest), name
+    return values["startingOffsets"], "startingOffsets"
+
+
+def _ending(values: Mapping[str, Any]) -> tuple[Place | None, str]:
+    for name in ("endingTimestamp", "endingOffsetsByTimestamp"):
+        if values[name] is not None:
+            return AtTimes(values[name], True), name
+    return values["endingOffsets"], "endingOffsets"
+
+
+def _check_batch(starting: Place | None, starting_option: str, ending: Place | None, ending_option: str) -> None:
+    if starting == AtEnd(LATEST):
+        raise OptionError(f"option {starting_option}=latest is for streams: a batch that begins there is empty")
+    if ending == AtEnd(EARLIEST):
+        raise OptionError(f"option {ending_option}=earliest leaves nothing to read")
+    for place, option, end, word in (
+        (starting, starting_option, LATEST, "-1 (latest)"),
+        (ending, ending_option, EARLIEST, "-2 (earliest)"),
+    ):
+        if isinstance(place, AtOffsets):
+            wrong = next((tp for tp, offset in place.offsets.items() if offset == end), None)
+            if wrong is not None:
+                raise OptionError(f"option {option} has {word} for {wrong}, which leaves a batch nothing to read")
+
+
+def _check_limits(values: Mapping[str, Any]) -> None:
+    least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})")
