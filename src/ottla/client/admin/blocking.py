@@ -225,9 +225,9 @@ class Admin(Blocking):
         """All offsets that a group has committed."""
         return self._thread.run(self._core.group_offsets(group))
 
-    def list_group_offsets(self, groups: Iterable[str]) -> dict[str, Committed]:
-        """All that several groups have committed, with the metadata of each offset."""
-        return self._thread.run(self._core.list_group_offsets(groups))
+    def list_group_offsets(self, groups: Iterable[str], *, stable: bool = False) -> dict[str, Committed]:
+        """All that several groups have committed, with the metadata of each offset; `stable` waits for transactions that change it."""
+        return self._thread.run(self._core.list_group_offsets(groups, stable=stable))
 
     def group_lag(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
         """How many offsets lie between what each group has committed and the ends of the partitions."""

@@ -283,9 +283,11 @@ class AsyncAdmin:
             place: each.offset for place, each in (await group_offsets.group_offsets(self, group)).items()
         }
 
-    async def list_group_offsets(self, groups: Iterable[str]) -> dict[str, Committed]:
-        """All that several groups have committed, with the metadata of each offset."""
-        return await group_offsets.list_group_offsets(self, groups)
+    async def list_group_offsets(
+        self, groups: Iterable[str], *, stable: bool = False
+    ) -> dict[str, Committed]:
+        """All that several groups have committed, with the metadata of each offset; `stable` waits for transactions that change it."""
+        return await group_offsets.list_group_offsets(self, groups, stable=stable)
 
     async def group_lag(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
         """How many offsets lie between what each group has committed and the ends of the partitions."""

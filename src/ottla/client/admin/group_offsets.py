@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.client.admin.asking import by_topic, raise_all, refused_at
 from ottla.client.admin.groups import ask_group
 from ottla.client.connection import Body
+from ottla.client.coordinators import MOVED
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 from ottla.client.offsets import LATEST, list_offsets
@@ -32,22 +33,27 @@ _AT_ONCE: Final = 16
 Committed = dict[TopicPartition, OffsetAndMetadata]
 
 
-async def group_offsets(admin: AsyncAdmin, group: str) -> Committed:
-    """All that the group has committed."""
+async def group_offsets(admin: AsyncAdmin, group: str, *, stable: bool = False) -> Committed:
+    """All that the group has committed; `stable`: after the transactions that are about to change it (KIP-447)."""
     body: Body = {
-        "group_id": group, "topics": None, "require_stable": False,
+        "group_id": group, "topics": None, "require_stable": stable,
         "groups": [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": None}],
     }  # fmt: skip
 
     def row_of(answer: Any) -> Any:
         return answer.groups[0] if hasattr(answer, "groups") else answer
 
+    def rows_of(answer: Any) -> list[Any]:
+        row = row_of(answer)
+        return [row, *(each for topic in row.topics for each in topic.partitions)]
+
     answer, broker = await ask_group(
-        admin, group, OFFSET_FETCH, body, lambda answer: [row_of(answer)], _FETCH_VERSION
+        admin, group, OFFSET_FETCH, body, rows_of, _FETCH_VERSION, MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
     )
+    code = next((int(each.error_code) for each in rows_of(answer) if each.error_code), 0)
+    if code:
+        raise refused(code, f"offsets of group {group!r}", broker=broker)
     row = row_of(answer)
-    if row.error_code:
-        raise refused(int(row.error_code), f"offsets of group {group!r}", broker=broker)
     return {
         TopicPartition(str(topic.name), int(each.partition_index)): OffsetAndMetadata(
             int(each.committed_offset), each.metadata or "", int(getattr(each, "committed_leader_epoch", -1))
@@ -58,13 +64,15 @@ async def group_offsets(admin: AsyncAdmin, group: str) -> Committed:
     }
 
 
-async def list_group_offsets(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str, Committed]:
+async def list_group_offsets(
+    admin: AsyncAdmin, groups: Iterable[str], *, stable: bool = False
+) -> dict[str, Committed]:
     names = list(groups)
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(group: str) -> Committed:
         async with turns:
-            return await group_offsets(admin, group)
+            return await group_offsets(admin, group, stable=stable)
 
     answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
     found: dict[str, Committed] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.admin.asking import raise_all
 from ottla.client.connection import Body
-from ottla.client.coordinators import ask_coordinator, ask_every_broker, find_coordinator
+from ottla.client.coordinators import MOVED, ask_coordinator, ask_every_broker, find_coordinator
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import TopicPartition, known_code
 from ottla.model.errors import ErrorCode
@@ -215,10 +215,11 @@ async def ask_group(
     body: Body,
     rows: Callable[[Any], Iterable[Any]],
     version_max: int | None = None,
+    passing: frozenset[ErrorCode] = MOVED,
 ) -> tuple[Any, str]:
     """The answer of a group's coordinator, and its address."""
     answer, node = await ask_coordinator(
-        admin.cluster, "group", group, api_key, body, rows, version_max=version_max
+        admin.cluster, "group", group, api_key, body, rows, version_max=version_max, passing=passing
     )
     return answer, node.address
 

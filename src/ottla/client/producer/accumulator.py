@@ -27,6 +27,7 @@ from ottla.client.producer.batches import (
 )
 from ottla.client.producer.metrics import Counts
 from ottla.client.producer.partition_queue import PartitionQueue, Verdict
+from ottla.client.producer.ready_made import ReadyMade
 from ottla.model.errors import ErrorCode
 from ottla.records.batch import HEADER_BYTES
 from ottla.records.record import Headers, Record
@@ -171,6 +172,28 @@ class Accumulator:
             if callback is not None:
                 batch.callbacks.append((index, callback))
             return future_of(batch, index), index == 0 or batch.size_bytes >= batch_bytes
+
+    def append_ready(
+        self, tp: TopicPartition, records: ReadyMade, size_bytes: int, now_ms: float
+    ) -> SendFuture | None:
+        """Add a batch that is encoded already, behind what its partition has; the future is of its first record. None when there is no room."""
+        with self.lock:
+            if self._refusal is not None:
+                raise self._refusal()
+            if not self._fits(size_bytes):
+                return None
+            partition = self._busy.get(tp)
+            if partition is None:
+                partition = self._enter(tp)
+            if partition.waiting:
+                partition.waiting[-1].closed = True
+            self.made += 1
+            batch = Batch(self, tp, now_ms, self.made)
+            batch.records, batch.closed = records, True
+            batch.size_bytes += size_bytes
+            self.buffered_bytes += size_bytes
+            partition.waiting.append(batch)
+            return future_of(batch, 0)
 
     def _enter(self, tp: TopicPartition) -> PartitionQueue:
         partition = self._partitions.get(tp)

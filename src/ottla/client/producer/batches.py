@@ -126,6 +126,10 @@ class Batch:
             part.producer = self.producer
             part.sequence = self.sequence if self.sequence < 0 else (self.sequence + start) & 0x7FFFFFFF
             parts.append(part)
+        # Records that came compressed take more room now.
+        self.accumulator.buffered_bytes += sum(part.size_bytes - HEADER_BYTES for part in parts) - (
+            self.size_bytes - HEADER_BYTES
+        )
         if root.parts is None:
             root.parts = parts
         else:

@@ -89,6 +89,14 @@ class Producer(Blocking):
                 raise
         return blocked
 
+    def send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture:
+        """Queue a record batch (magic 2) that is encoded already and return at once; the future is of its first record.
+
+        It gets this producer's numbers and is sent as it is otherwise: its records see no serializer, interceptor or partitioner.
+        """
+        sent = self._core.try_send_batch(topic, partition, batch)
+        return sent if isinstance(sent, SendFuture) else self._send_later(sent)
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait (seconds) until everything sent before is acknowledged or has failed; `TimeoutError` if it takes longer."""
         self._thread.run(self._core.flush(timeout))

@@ -39,12 +39,14 @@ from ottla.client.producer.batches import (
 from ottla.client.producer.interceptors import Interceptors, ProducerRecord
 from ottla.client.producer.metrics import ProducerMetrics
 from ottla.client.producer.partitioning import Sticky, checked, spread_of
+from ottla.client.producer.ready_made import ReadyMade
 from ottla.client.producer.requests import now_ms
 from ottla.client.producer.sender import Sender
 from ottla.client.producer.settings import ProducerSettings, Producing
 from ottla.client.producer.transactions import Transactions
 from ottla.client.serialization import Serializer, serializer_of
 from ottla.client.settings import bootstrap_addresses, settings_of
+from ottla.records.batch import HEADER_BYTES
 from ottla.records.partitioner import partition_for_key
 from ottla.records.record import Record
 
@@ -380,6 +382,35 @@ class AsyncProducer:
         if wake:
             self._sender.wake()
         return future
+
+    async def send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture:
+        """Queue a record batch (magic 2) that is encoded already; the future is of its first record.
+
+        It gets this producer's numbers and is sent as it is otherwise: its records see no serializer, interceptor or partitioner.
+        """
+        sent = self.try_send_batch(topic, partition, batch)
+        return sent if isinstance(sent, SendFuture) else await self._send_later(sent)
+
+    def try_send_batch(self, topic: str, partition: int, batch: bytes | memoryview) -> SendFuture | Blocked:
+        size_bytes = len(batch) - HEADER_BYTES
+        if size_bytes > self._size_bytes_max:
+            raise MessageTooLarge(
+                f"a batch of {len(batch)} bytes is over max_request_size ({self._size_bytes_max})",
+                topic=topic,
+                partition=partition,
+                advice="Make smaller batches, or raise max_request_size here and max.message.bytes on the topic",
+            )
+        known = self.cluster.metadata.topics.get(topic)
+        if known is None:
+            return Blocked(topic, 0, partial(self.try_send_batch, topic, partition, batch))
+        checked(topic, partition, known.partitions)
+        sent = self.accumulator.append_ready(
+            TopicPartition(topic, partition), ReadyMade(batch), size_bytes, now_ms()
+        )
+        if sent is None:
+            return Blocked(topic, size_bytes, partial(self.try_send_batch, topic, partition, batch))
+        self._sender.wake()
+        return sent
 
     # Beside sending
 

@@ -1,0 +1,77 @@
+"""Record batches that somebody else has encoded: they leave as they are, with this producer's numbers in their headers.
+
+What writes many records at once (a Spark task, a program that copies topics) has whole batches, perhaps compressed and perhaps from another
+process. To take them apart and put each record through `send` would cost a hundred times more than the 61 bytes that change: producer
+id, epoch, sequence, the transactional bit, and the CRC over the rest. A `ReadyMade` stands in a `Batch` where its gathered records would, so
+that order, retries, numbers and transactions are those of every batch.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from crc32c import crc32c
+
+from ottla.records.batch import CONTROL_BIT, CRC_START, HEADER, HEADER_BYTES, TRANSACTIONAL_BIT
+from ottla.records.compression import NONE
+from ottla.records.gathered import Gathered
+from ottla.records.record import decode_batch, read_header
+
+
+class ReadyMade(Gathered):
+    """One batch as its bytes. It must be whole; its own offsets and producer do not count."""
+
+    __slots__ = ("_count", "_encoded", "_timestamp_ms")
+
+    def __init__(self, encoded: bytes | memoryview) -> None:
+        super().__init__()
+        header = read_header(encoded, check_crc=False)
+        if header[5] & CONTROL_BIT:
+            raise ValueError("a control batch is the broker's to write")
+        self._encoded: bytes | memoryview = encoded
+        self._timestamp_ms = header[7]
+        self._count = header[-1]
+        if self._count < 1:
+            raise ValueError("a batch without records cannot be sent")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def forget(self) -> None:
+        self._encoded = b""
+
+    def timestamp_of(self, index: int) -> int:
+        """Of all of them the first one's: the records are not looked into."""
+        return self._timestamp_ms
+
+    def timestamps(self) -> list[int]:
+        return [self._timestamp_ms] * self._count
+
+    def part(self, start: int, stop: int) -> Gathered:
+        part = Gathered()
+        for _, timestamp_ms, key, value, headers in islice(decode_batch(self._encoded), start, stop):
+            part.append(value, key, headers, timestamp_ms)
+        return part
+
+    def encode(
+        self,
+        *,
+        codec: int = NONE,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+    ) -> bytes:
+        """The same records under this producer; they stay compressed as they are, whatever `codec` says."""
+        encoded = memoryview(self._encoded)
+        offset, length, epoch, magic, _, attributes, delta, first_ms, last_ms, _, _, _, count = (
+            HEADER.unpack_from(encoded)
+        )
+        attributes = attributes | TRANSACTIONAL_BIT if transactional else attributes & ~TRANSACTIONAL_BIT
+        before = (offset, length, epoch, magic)
+        after = (
+            attributes, delta, first_ms, last_ms, producer_id, producer_epoch, base_sequence, count,
+        )  # fmt: skip
+        records = encoded[HEADER_BYTES:]
+        crc = crc32c(records, crc32c(HEADER.pack(*before, 0, *after)[CRC_START:]))
+        return b"".join((HEADER.pack(*before, crc, *after), records))

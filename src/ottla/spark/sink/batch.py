@@ -1,0 +1,56 @@
+"""`df.write.format("ottla")`: all rows in one transaction, so that readers of committed records see all of them or none.
+
+Spark makes the writer while it plans and carries it to the tasks and to the commit, so all of them know the write by one name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from ottla.spark.options import OptionError
+from ottla.spark.sink.plan import EXACTLY_ONCE, read_plan
+from ottla.spark.sink.staging import Prepared
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class OttlaWriter(DataSourceArrowWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "rows are added to a topic, and never replace what it has: use mode('append'); "
+                "to begin anew delete the topic first"
+            )
+        self._plan = read_plan(options, schema, streaming=False)
+        self._write_id = f"write-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from ottla.spark.sink.task import write_rows
+
+        return write_rows(self._plan, iterator, self._write_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from ottla.spark.sink.committing import commit_write
+
+        if self._plan.guarantee == EXACTLY_ONCE:
+            commit_write(self._plan, _of_all(messages), self._write_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        from ottla.spark.sink.committing import forget_write
+
+        # Of tasks that failed there is no message; what they have staged, the topic's retention removes.
+        forget_write(self._plan, _of_some(messages), self._write_id)
+
+
+def _of_some(messages: list[WriterCommitMessage | None]) -> list[Prepared | None]:
+    return cast("list[Prepared | None]", messages)
+
+
+def _of_all(messages: list[WriterCommitMessage | None]) -> list[Prepared]:
+    assert None not in messages, "Spark commits when all tasks have ended well"
+    return cast("list[Prepared]", messages)

@@ -1,0 +1,126 @@
+"""The commit: everything that the tasks of a micro-batch prepared becomes visible in one transaction, together with the marker.
+
+    InitProducerId     whoever wrote under this name before is fenced, and what it left open has ended
+    OffsetFetch        the marker: is this micro-batch written already?
+    Produce …          the tasks' batches, with this producer's numbers in their headers
+    TxnOffsetCommit    the marker, in the same transaction
+    EndTxn             all of it counts
+
+A driver that dies before EndTxn has written nothing that counts: its successor, which runs the same micro-batch again, aborts what it left. One that dies
+later has written all of it, and the marker tells its successor so. The producer is kept from commit to commit in the process where commits run; then
+InitProducerId was asked for already, and whoever came meanwhile has fenced it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from ottla.client.errors import KafkaError, ProducerFenced, TransactionAbortable
+from ottla.client.metadata import OffsetAndMetadata, TopicPartition
+from ottla.client.producer.blocking import Producer
+from ottla.client.producer.settings import Producing
+from ottla.client.properties import settings_from
+from ottla.spark import clients
+from ottla.spark.sink.marker import is_done
+from ottla.spark.sink.plan import Plan
+from ottla.spark.sink.staging import Prepared, batches_of, clean, staging_topic
+
+if TYPE_CHECKING:
+    from ottla.client.producer.batches import SendFuture
+
+PREFIX: Final = "ottla-sink-"
+#: A commit that fails for reasons that may pass is begun once more: the marker tells whether the first came through.
+ATTEMPTS_MAX: Final = 2
+
+_log = logging.getLogger("ottla.spark")
+
+
+def commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int) -> None:
+    """Write what these tasks have prepared, unless it is written already."""
+    owners = {message.owner for message in messages}
+    if not owners:
+        return
+    assert len(owners) == 1, "the tasks of a micro-batch are of one query"
+    query_id = owners.pop()
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            _commit_micro_batch(plan, messages, batch_id, query_id)
+            break
+        except KafkaError as error:
+            passes = error.retriable or isinstance(error, TransactionAbortable)
+            if isinstance(error, ProducerFenced) or not passes or attempt == ATTEMPTS_MAX:
+                raise
+            _log.warning("the commit of micro-batch %d is begun again: %s", batch_id, error)
+    clean(plan, messages)
+
+
+def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int, query_id: str) -> None:
+    sink_id = plan.sink_id or query_id
+    name = PREFIX + sink_id
+    with clients.producer(plan.kafka, transactional_id=name) as producer:
+        # Only now: what was under way under this name has ended.
+        with clients.admin(plan.shared) as admin:
+            markers = admin.list_group_offsets([name], stable=True)[name]
+        if is_done(markers, query_id, batch_id, sink_id, named=plan.sink_id is not None, adopts=plan.adopts):
+            return
+        place = _marker_place(plan, messages)
+        if place is None:
+            return
+        marker = OffsetAndMetadata(batch_id + 1, query_id)
+        _write(plan, producer, messages, lambda: producer.send_offsets({place: marker}, name))
+
+
+def commit_write(plan: Plan, messages: Sequence[Prepared], write_id: str) -> None:
+    """Write what the tasks of one `df.write` have prepared. It is tried once: nothing would tell whether a first try came through."""
+    if any(message.rows for message in messages):
+        settings = {
+            "client_id": "ottla-spark",
+            **settings_from(plan.kafka, Producing),
+            "transactional_id": PREFIX + write_id,
+        }
+        with Producer(plan.kafka["bootstrap.servers"], **settings) as producer:
+            _write(plan, producer, messages, lambda: None)
+    forget_write(plan, messages, write_id)
+
+
+def forget_write(plan: Plan, messages: Sequence[Prepared | None], write_id: str) -> None:
+    """Remove the topic in which one write has staged, if it has."""
+    if any(message is not None and message.staging is not None for message in messages):
+        try:
+            with clients.admin(plan.shared) as admin:
+                admin.delete_topics([staging_topic(plan, write_id)])
+        except KafkaError as error:
+            _log.warning("the topic of a write that is done could not be deleted: %s", error)
+
+
+def _write(plan: Plan, producer: Producer, messages: Sequence[Prepared], mark: Callable[[], None]) -> None:
+    begun_s = time.monotonic()
+    with producer.transaction():
+        sent: list[SendFuture] = []
+        for encoded in batches_of(plan, messages):
+            sent.append(producer.send_batch(*encoded))
+            if sent[0].done() and (error := sent.pop(0).exception()) is not None:
+                raise error
+        mark()
+    took_s = time.monotonic() - begun_s
+    limit_s = producer._core.settings.transaction_timeout_ms / 1000
+    if took_s > limit_s / 2:
+        _log.warning(
+            "a commit took %.1f s; at kafka.transaction.timeout.ms (%g s) the broker would have aborted it: "
+            "raise that, or write less in a micro-batch",
+            took_s,
+            limit_s,
+        )
+
+
+def _marker_place(plan: Plan, messages: Sequence[Prepared]) -> TopicPartition | None:
+    """A partition that the query writes to; None if there is nothing to write, and nowhere."""
+    if plan.topic is not None:
+        return TopicPartition(plan.topic, 0)
+    here = {encoded.topic for message in messages for encoded in message.here}
+    staged = {topic for message in messages for topic, _, _ in message.staged}
+    topics = here | staged
+    return TopicPartition(min(topics), 0) if topics else None

@@ -1,0 +1,222 @@
+"""The commit without Spark: prepared messages on a real broker, through networks that lose answers and brokers that die."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla.client.errors import KafkaError, OffsetOutOfRange, ProducerFenced
+from ottla.client.metadata import TopicPartition
+from ottla.client.producer import transactions
+from ottla.records.record import Record, encode_batch
+from ottla.spark import clients
+from ottla.spark.sink import committing
+from ottla.spark.sink.committing import commit_micro_batch, commit_write
+from ottla.spark.sink.encoding import Encoded
+from ottla.spark.sink.marker import CheckpointMismatch
+from ottla.spark.sink.plan import Plan, read_plan
+from ottla.spark.sink.staging import PARTITIONS, Prepared, Stage, clean, staging_producer
+from tests.broker_proxy import PRODUCE, Proxy
+from tests.spark.sink.reading import read_topic
+from tests.spark.sink.test_plan import VALUE
+
+END_TXN, TXN_OFFSET_COMMIT = 26, 28
+
+
+@pytest.fixture(autouse=True)
+def _no_kept_clients() -> Iterator[None]:
+    """Each test has a process of its own, as far as clients go."""
+    yield
+    forget_clients()
+
+
+def forget_clients() -> None:
+    for kept in clients._idle.values():
+        for each in kept:
+            each.close()
+    clients._idle.clear()
+
+
+def plan_of(address: str, topic: str, **options: str) -> Plan:
+    given = {"kafka.bootstrap.servers": address, "topic": topic, "kafka.retry.backoff.ms": "20", **options}
+    return read_plan(given, VALUE, streaming=True)
+
+
+def batch_of(*values: str) -> bytes:
+    return encode_batch([Record(0, 1000, None, value.encode(), ()) for value in values])
+
+
+def prepared(plan: Plan, values: list[str], *, query: str = "query", task: int = 0) -> Prepared:
+    """What a task would hand over, two values a batch."""
+    assert plan.topic is not None
+    with staging_producer(plan) as producer:
+        stage = Stage(plan, producer, query, task)
+        for start in range(0, len(values), 2):
+            stage.put(Encoded(plan.topic, start // 2 % 2, batch_of(*values[start : start + 2])))
+        return stage.prepared(len(values))
+
+
+def values_of(address: str, topic: str) -> list[str]:
+    return sorted((row.value or b"").decode() for row in read_topic(address, topic))
+
+
+@pytest.fixture
+def topic(ottla_address: str, topic_name: str) -> str:
+    with ottla.Admin(ottla_address) as admin:
+        admin.create_topic(topic_name, 2)
+    return topic_name
+
+
+@pytest.mark.parametrize("level", [2, 99], ids=["implicit", "announced"])
+@pytest.mark.parametrize("message_bytes", [10_000, 150, 0], ids=["here", "both", "staged"])
+def test_each_micro_batch_counts_once_however_often_it_is_committed(
+    ottla_address: str, topic: str, monkeypatch: pytest.MonkeyPatch, level: int, message_bytes: int
+) -> None:
+    monkeypatch.setattr(transactions, "IMPLICIT_LEVEL", level)
+    plan = plan_of(ottla_address, topic, maxMessageBytes=str(message_bytes))
+    expected = []
+    for batch_id in range(3):
+        tasks = [[f"{batch_id}-{task}-{number}" for number in range(6)] for task in range(2)]
+        expected += tasks[0] + tasks[1]
+        for _ in range(2):
+            messages = [prepared(plan, rows, task=task, query=topic) for task, rows in enumerate(tasks)]
+            assert all(bool(message.staged) == (message_bytes < 10_000) for message in messages)
+            # A task that failed after it had staged: nobody commits what it left.
+            prepared(plan, ["never"] * 6, query=topic)
+            commit_micro_batch(plan, messages, batch_id)
+            if batch_id == 1:
+                # Another process: the producer is a new one.
+                forget_clients()
+    found = read_topic(ottla_address, topic)
+    assert sorted((row.value or b"").decode() for row in found) == sorted(expected)
+    for partition in range(2):
+        of_task = [
+            row.value or b"" for row in found if row.partition == partition and b"-1-" in (row.value or b"")
+        ]
+        assert of_task == sorted(of_task), "a task's rows keep their order within a partition"
+
+
+def test_what_was_staged_is_removed_after_the_commit(ottla_address: str, topic: str) -> None:
+    plan = plan_of(ottla_address, topic, maxMessageBytes="0", sinkId=topic)
+    message = prepared(plan, ["a", "b", "c", "d"], task=PARTITIONS + 1)
+    place = TopicPartition(f"ottla-staging-{topic}", 1)
+    assert message.staging == place
+    with ottla.Admin(ottla_address) as admin:
+        assert admin.list_offsets({place: "earliest"})[place].offset == 0
+        commit_micro_batch(plan, [message], 0)
+        assert admin.list_offsets({place: "earliest"})[place].offset == 2
+    # Whoever commits what is removed hears of it, and nothing of it counts.
+    with pytest.raises(OffsetOutOfRange):
+        commit_micro_batch(plan, [message], 1)
+    clean(plan, [None, message])
+    assert values_of(ottla_address, topic) == ["a", "b", "c", "d"]
+
+
+def test_a_driver_that_was_replaced_writes_nothing_more(ottla_address: str, topic: str) -> None:
+    plan = plan_of(ottla_address, topic, sinkId=topic)
+    commit_micro_batch(plan, [prepared(plan, ["a"])], 0)
+    old = dict(clients._idle)
+    clients._idle.clear()
+    commit_micro_batch(plan, [prepared(plan, ["b"])], 1)
+    forget_clients()
+    clients._idle.update(old)
+    # It comes back in the middle of the batch that its successor has done, and of one that it has not.
+    commit_micro_batch(plan, [prepared(plan, ["b"])], 1)
+    with pytest.raises(ProducerFenced):
+        commit_micro_batch(plan, [prepared(plan, ["c"])], 2)
+    # Its successor is started again, and does it.
+    forget_clients()
+    commit_micro_batch(plan, [prepared(plan, ["c"])], 2)
+    assert values_of(ottla_address, topic) == ["a", "b", "c"]
+
+
+def test_another_checkpoint_under_the_name_begins_anew_and_shuts_the_first_one_out(
+    ottla_address: str, topic: str
+) -> None:
+    plan = plan_of(ottla_address, topic, sinkId=topic)
+    commit_micro_batch(plan, [prepared(plan, ["a"], query="first")], 0)
+    commit_micro_batch(plan, [prepared(plan, ["b"], query="second")], 0)
+    with pytest.raises(CheckpointMismatch, match="belongs to the query second now"):
+        commit_micro_batch(plan, [prepared(plan, ["c"], query="first")], 1)
+    adopting = plan_of(ottla_address, topic, sinkId=topic, adoptCheckpoint="true")
+    commit_micro_batch(adopting, [prepared(plan, ["c"], query="first")], 1)
+    assert values_of(ottla_address, topic) == ["a", "b", "c"]
+
+
+def test_a_micro_batch_without_rows_is_marked_where_a_topic_is_known(ottla_address: str, topic: str) -> None:
+    plan = plan_of(ottla_address, topic, sinkId=topic)
+    commit_micro_batch(plan, [prepared(plan, [])], 0)
+    commit_micro_batch(plan, [], 1)
+    name = f"ottla-sink-{topic}"
+    with ottla.Admin(ottla_address) as admin:
+        assert admin.group_offsets(name) == {TopicPartition(topic, 0): 1}
+
+
+def test_one_write_is_all_or_nothing(ottla_address: str, topic: str) -> None:
+    plan = plan_of(ottla_address, topic, maxMessageBytes="0")
+    commit_write(plan, [prepared(plan, ["a", "b", "c", "d"], query=f"write-{topic}")], f"write-{topic}")
+    broken = prepared(plan, ["e", "f"], query=f"write-2{topic}")
+    broken.here.append(Encoded(topic, 7, batch_of("x")))
+    with pytest.raises(KafkaError, match="has partitions 0 to 1, not 7"):
+        commit_write(plan, [broken], f"write-2{topic}")
+    assert values_of(ottla_address, topic) == ["a", "b", "c", "d"]
+    with ottla.Admin(ottla_address) as admin:
+        assert f"ottla-staging-write-{topic}" not in admin.list_topics()
+
+
+@pytest.fixture
+def behind_proxy(start_broker: Callable[..., Any]) -> Iterator[tuple[Proxy, Callable[[], Any]]]:
+    with Proxy() as proxy:
+
+        def start() -> Any:
+            return start_broker(proxy.target_port, f"advertised.listeners={proxy.advertised}")
+
+        yield proxy, start
+
+
+@pytest.mark.parametrize("level", [2, 99], ids=["implicit", "announced"])
+def test_lost_answers_and_a_broker_that_dies_in_the_middle(
+    behind_proxy: tuple[Proxy, Callable[[], Any]], monkeypatch: pytest.MonkeyPatch, level: int
+) -> None:
+    monkeypatch.setattr(transactions, "IMPLICIT_LEVEL", level)
+    proxy, start = behind_proxy
+    broker = start()
+    with ottla.Admin(proxy.address) as admin:
+        admin.create_topic("t", 2)
+    plan = plan_of(proxy.address, "t", maxMessageBytes="150", sinkId="s")
+    expected: list[str] = []
+
+    def commit(batch_id: int) -> None:
+        rows = [f"{batch_id:02}-{number}" for number in range(12)]
+        expected.extend(rows)
+        commit_micro_batch(plan, [prepared(plan, rows)], batch_id)
+
+    commit(0)
+    for batch_id, api_key in enumerate((PRODUCE, TXN_OFFSET_COMMIT, END_TXN), 1):
+        proxy.lose_answers(api_key)
+        commit(batch_id)
+
+    def die(*_: object) -> None:
+        nonlocal broker
+        broker.kill()
+        broker = start()
+
+    real = ottla.Producer.send_offsets
+    monkeypatch.setattr(ottla.Producer, "send_offsets", lambda *given: (die(), real(*given)))
+    commit(4)
+    monkeypatch.setattr(ottla.Producer, "send_offsets", real)
+    # A commit that fails for good the first time is begun anew.
+    failing = iter([KafkaError("now", code=transactions.ErrorCode.REQUEST_TIMED_OUT)])
+
+    is_done = committing.is_done
+    monkeypatch.setattr(
+        committing, "is_done", lambda *given, **named: (fail(failing), is_done(*given, **named))[1]
+    )
+    commit(5)
+    assert values_of(proxy.address, "t") == expected
+
+
+def fail(errors: Iterator[Exception]) -> None:
+    for error in errors:
+        raise error
