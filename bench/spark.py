@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench import clients, measure, ottla, spark_official
+from bench.client_faces import OTTLA
 from bench.clients import LIMIT_S, QUIET, Goal, Results, Row
 from bench.process import free_port
 from bench.spark_process import SparkProcess
@@ -30,7 +31,6 @@ from bench.workloads import Figures, WorkloadFailed
 
 MODE = "spark"
 HERE = Path(__file__).resolve().parent
-OTTLA = clients.OTTLA
 LEAST_ONCE = "ottla, at least once"
 CONNECTOR = "Spark's connector"
 TUNED = "Spark's connector, tuned"

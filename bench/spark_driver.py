@@ -9,16 +9,17 @@ import os
 import sys
 import time
 import traceback
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 FORMAT = os.environ["BENCH_FORMAT"]
 PATIENCE_S = 120
-RUNNING = {}
+RUNNING: dict[str, Any] = {}
 
 
-def session():
+def session() -> SparkSession:
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -37,7 +38,7 @@ def session():
     return found
 
 
-def read(spark, options):
+def read(spark: SparkSession, options: dict[str, str]) -> float:
     """All of a topic into a sink that forgets it."""
     frame = spark.read.format(FORMAT).options(**options).load()
     began = time.perf_counter()
@@ -45,14 +46,16 @@ def read(spark, options):
     return time.perf_counter() - began
 
 
-def check(spark, options):
+def check(spark: SparkSession, options: dict[str, str]) -> list[int]:
     """How many rows there are, how many bytes their values have, and the sum of their offsets."""
     frame = spark.read.format(FORMAT).options(**options).load()
     sums = f.count("*"), f.sum(f.length("value")), f.sum("offset")
-    return [int(value) for value in frame.agg(*sums).first()]
+    found = frame.agg(*sums).first()
+    assert found is not None
+    return [int(value) for value in found]
 
 
-def write(spark, options, rows, value_bytes):
+def write(spark: SparkSession, options: dict[str, str], rows: int, value_bytes: int) -> float:
     """So many rows with keys, made up as they are written."""
     number = f.col("id").cast("string")
     frame = spark.range(0, rows, 1, 4).select(
@@ -63,9 +66,16 @@ def write(spark, options, rows, value_bytes):
     return time.perf_counter() - began
 
 
-def start(spark, query, source, sink, checkpoint, available_now):
+def start(
+    spark: SparkSession,
+    query: str,
+    source: dict[str, str],
+    sink: dict[str, str],
+    checkpoint: str,
+    available_now: bool,
+) -> None:
     frame = spark.readStream.format(FORMAT).options(**source).load().select("key", "value")
-    trigger = {"availableNow": True} if available_now else {"processingTime": "0 seconds"}
+    trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": "0 seconds"}
     RUNNING[query] = (
         frame.writeStream.format(sink.pop("format", FORMAT))
         .options(**sink)
@@ -75,7 +85,7 @@ def start(spark, query, source, sink, checkpoint, available_now):
     )
 
 
-def copy(spark, source, sink, checkpoint):
+def copy(spark: SparkSession, source: dict[str, str], sink: dict[str, str], checkpoint: str) -> float:
     """A stream from topic to topic, until all is through; from the query's start to its end."""
     began = time.perf_counter()
     start(spark, "copy", source, sink, checkpoint, available_now=True)
@@ -86,7 +96,7 @@ def copy(spark, source, sink, checkpoint):
     return time.perf_counter() - began
 
 
-def progress(spark, query):
+def progress(spark: SparkSession, query: str) -> list[dict[str, float]]:
     """The durations of the batches that had rows, in ms, part by part."""
     running = RUNNING[query]
     if running.exception() is not None:
@@ -95,14 +105,16 @@ def progress(spark, query):
     return [each["durationMs"] for each in found if each["numInputRows"]]
 
 
-def stop(spark, query):
+def stop(spark: SparkSession, query: str) -> None:
     RUNNING.pop(query).stop()
 
 
-def main():
+def main() -> None:
     spark = session()
     print(json.dumps({"seen": spark.version}), flush=True)
-    known = {each.__name__: each for each in (read, check, write, start, copy, progress, stop)}
+    known: dict[str, Any] = {
+        each.__name__: each for each in (read, check, write, start, copy, progress, stop)
+    }
     for line in sys.stdin:
         asked = json.loads(line)
         try:

@@ -53,7 +53,18 @@ def compile_with(**options: Any) -> tuple[Callable[..., Any], Callable[..., Any]
     """Both functions, compiled now: a caller can see whether that works."""
     sizes = njit([types.UniTuple(_NUMBER, 2)(_PLACES, _PLACES)], **options)
     copies = njit(
-        [_NUMBER(_BYTES, _PLACES, _PLACES, _NUMBER, _NUMBER, types.int32[::1], types.uint8[::1], types.uint8[::1])],
+        [
+            _NUMBER(
+                _BYTES,
+                _PLACES,
+                _PLACES,
+                _NUMBER,
+                _NUMBER,
+                types.int32[::1],
+                types.uint8[::1],
+                types.uint8[::1],
+            )
+        ],
         **options,
     )
     return sizes(_measure), copies(_fill)

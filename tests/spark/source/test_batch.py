@@ -1,6 +1,5 @@
 """Batches: `spark.read.format("ottla")` on a real broker."""
 
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import ottla
@@ -19,7 +18,11 @@ def test_rows_are_the_records(spark: SparkSession, ottla_address: str, topic_nam
     with ottla.Producer(ottla_address) as producer:
         producer.send(topic_name, b"one", key=b"k", partition=0, timestamp_ms=1_000, headers=[("h", b"x")])
         producer.send(topic_name, None, key=None, partition=1, timestamp_ms=2_001)
-    rows = reading(spark, ottla_address, subscribe=topic_name, includeHeaders="true").orderBy("partition").collect()
+    rows = (
+        reading(spark, ottla_address, subscribe=topic_name, includeHeaders="true")
+        .orderBy("partition")
+        .collect()
+    )
     assert [tuple(row)[:5] for row in rows] == [
         (b"k", b"one", topic_name, 0, 0),
         (None, None, topic_name, 1, 0),
