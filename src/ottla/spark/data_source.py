@@ -28,9 +28,9 @@ class OttlaDataSource(DataSource):
         return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from ottla.spark.source.batch import OttlaReader
+        from ottla.spark.source.batch import batch_reader
 
-        return OttlaReader(self.options, schema)
+        return batch_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         from ottla.spark.source.stream import OttlaStreamReader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -31,10 +32,6 @@ class OttlaReader(DataSourceReader):
         check_schema(schema, include_headers=self._options.include_headers)
         self._schema = schema
         self._wanted = Wanted()
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        self._wanted, left = push_down(filters)
-        return left
 
     def partitions(self) -> list[Slice]:
         from ottla.spark.source.survey import Survey
@@ -66,6 +63,26 @@ class OttlaReader(DataSourceReader):
         # Spark makes a partition of its own where there is none to read.
         if isinstance(partition, Slice):
             yield from read_slice(self._options, arrow_schema(self._schema), partition)
+
+
+class FilteringReader(OttlaReader):
+    """A reader that is told of the query's filters before it plans."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        self._wanted, left = push_down(filters)
+        return left
+
+
+#: The program in which Spark asks a source what it makes of filters.
+_FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def batch_reader(given: Mapping[str, str], schema: StructType) -> OttlaReader:
+    """The reader for this process. One with `pushFilters` is refused by Spark wherever spark.sql.python.filterPushdown.enabled is false,
+    as it is by default: so there is such a one only where filters are pushed down."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    is_asked = _FILTER_WORKER in sys.modules or getattr(main, "name", None) == _FILTER_WORKER
+    return (FilteringReader if is_asked else OttlaReader)(given, schema)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

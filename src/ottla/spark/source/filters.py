@@ -62,11 +62,11 @@ class Wanted:
 
     def cut(self, ranges: Iterable[Range]) -> list[Range]:
         found = []
-        for tp, start, end in ranges:
-            start = max(start, self.offset_start)
-            end = end if self.offset_end is None else min(end, self.offset_end)
-            if start < end and all(_passes(test, tp) for test in self.tests):
-                found.append(Range(tp, start, end))
+        for each in ranges:
+            start = max(each.start, self.offset_start)
+            end = each.end if self.offset_end is None else min(each.end, self.offset_end)
+            if start < end and all(_passes(test, each.tp) for test in self.tests):
+                found.append(Range(each.tp, start, end))
         return found
 
     def times(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -79,11 +79,11 @@ class Wanted:
     def since(self, ranges: Iterable[Range], answers: Mapping[TopicPartition, int]) -> list[Range]:
         """Without what is older. The answers must be younger than the ends of the ranges."""
         found = []
-        for tp, start, end in ranges:
-            first = answers.get(tp, start)
-            start = end if first == NO_RECORD else max(start, first)
-            if start < end:
-                found.append(Range(tp, start, end))
+        for each in ranges:
+            first = answers.get(each.tp, each.start)
+            start = each.end if first == NO_RECORD else max(each.start, first)
+            if start < each.end:
+                found.append(Range(each.tp, start, each.end))
         return found
 
 
@@ -117,7 +117,7 @@ def push_down(filters: Sequence[Filter]) -> tuple[Wanted, list[Filter]]:
 
 def _column(filter_: Filter) -> str | None:
     inner = filter_.child if isinstance(filter_, Not) else filter_
-    attribute = getattr(inner, "attribute", ())
+    attribute: tuple[str, ...] = getattr(inner, "attribute", ())
     return attribute[0] if len(attribute) == 1 else None
 
 

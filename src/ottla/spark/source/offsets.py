@@ -90,7 +90,9 @@ def read_place(text: str) -> Place:
     offsets = from_json(read_json(text))
     for tp, offset in offsets.items():
         if offset < EARLIEST:
-            raise OptionError(f"has {offset} for {tp}: write an offset, -1 for the latest or -2 for the earliest")
+            raise OptionError(
+                f"has {offset} for {tp}: write an offset, -1 for the latest or -2 for the earliest"
+            )
     return AtOffsets(offsets)
 
 

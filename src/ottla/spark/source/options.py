@@ -241,9 +241,13 @@ def _ending(values: Mapping[str, Any]) -> tuple[Place | None, str]:
     return values["endingOffsets"], "endingOffsets"
 
 
-def _check_batch(starting: Place | None, starting_option: str, ending: Place | None, ending_option: str) -> None:
+def _check_batch(
+    starting: Place | None, starting_option: str, ending: Place | None, ending_option: str
+) -> None:
     if starting == AtEnd(LATEST):
-        raise OptionError(f"option {starting_option}=latest is for streams: a batch that begins there is empty")
+        raise OptionError(
+            f"option {starting_option}=latest is for streams: a batch that begins there is empty"
+        )
     if ending == AtEnd(EARLIEST):
         raise OptionError(f"option {ending_option}=earliest leaves nothing to read")
     for place, option, end, word in (
@@ -253,7 +257,9 @@ def _check_batch(starting: Place | None, starting_option: str, ending: Place | N
         if isinstance(place, AtOffsets):
             wrong = next((tp for tp, offset in place.offsets.items() if offset == end), None)
             if wrong is not None:
-                raise OptionError(f"option {option} has {word} for {wrong}, which leaves a batch nothing to read")
+                raise OptionError(
+                    f"option {option} has {word} for {wrong}, which leaves a batch nothing to read"
+                )
 
 
 def _check_limits(values: Mapping[str, Any]) -> None:

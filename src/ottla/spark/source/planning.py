@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from ottla.client.metadata import TopicPartition
@@ -53,7 +54,9 @@ class Loss:
         if self.end is None:
             return f"{where}: what followed offset {self.start} is gone: {self.why}"
         count = self.end - self.start
-        return f"{where}: offsets {self.start} to {self.end - 1} are gone ({count} records at most): {self.why}"
+        return (
+            f"{where}: offsets {self.start} to {self.end - 1} are gone ({count} records at most): {self.why}"
+        )
 
 
 def lost(losses: Sequence[Loss]) -> DataLost:
@@ -65,7 +68,9 @@ def lost(losses: Sequence[Loss]) -> DataLost:
 
 
 def ranges_of(
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, Log]
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, Log],
 ) -> tuple[list[Range], list[Loss]]:
     """What is to be read from `starts` to `ends` and what of it is gone. Partitions that `starts` lacks are new."""
     ranges: list[Range] = []
@@ -104,7 +109,10 @@ def split(ranges: Iterable[Range], *, least: int | None, records_max: int | None
         counts = [max(least * part.size // total, 1) for part in parts]
         # What rounding left over goes to those whose parts would be longest.
         while sum(counts) < min(least, total):
-            sizes = [part.size / count if count < part.size else 0.0 for part, count in zip(parts, counts, strict=True)]
+            sizes = [
+                part.size / count if count < part.size else 0.0
+                for part, count in zip(parts, counts, strict=True)
+            ]
             counts[sizes.index(max(sizes))] += 1
         parts = [piece for part, count in zip(parts, counts, strict=True) for piece in _cut(part, count)]
     return parts
@@ -113,12 +121,10 @@ def split(ranges: Iterable[Range], *, least: int | None, records_max: int | None
 def _cut(range_: Range, count: int) -> list[Range]:
     count = min(count, range_.size)
     edges = [range_.start + range_.size * number // count for number in range(count + 1)]
-    return [Range(range_.tp, start, end) for start, end in zip(edges, edges[1:], strict=False)]
+    return [Range(range_.tp, start, end) for start, end in pairwise(edges)]
 
 
-def limited(
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int
-) -> Offsets:
+def limited(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], most: int) -> Offsets:
     """Ends so that no more than `most` offsets are read, shared out by how much each partition has.
 
     Each partition that has something gives one at least, or the small would wait for ever: with fewer than there are partitions

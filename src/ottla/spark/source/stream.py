@@ -23,11 +23,11 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from ottla.client.errors import KafkaError
-from ottla.client.offsets import LATEST
+from ottla.client.offsets import EARLIEST, LATEST
 from ottla.spark.source.batch import arrow_schema
 from ottla.spark.source.offsets import AtEnd, JsonOffsets, Offsets, from_json, offsets_of, times_of, to_json
 from ottla.spark.source.options import source_options
-from ottla.spark.source.planning import Loss, advanced, is_held_back, limited, lost, ranges_of, split
+from ottla.spark.source.planning import Log, Loss, advanced, is_held_back, limited, lost, ranges_of, split
 from ottla.spark.source.reading import Slice, read_slice, slices
 from ottla.spark.source.schema import check_schema
 
@@ -72,26 +72,34 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = survey.latest(partitions)
         answers = survey.offsets(times_of(place, partitions, options.starting_option))
         starts = offsets_of(place, partitions, answers, latest, options.starting_option)
-        self._check(starts, {tp: max(start, latest[tp]) for tp, start in starts.items()}, latest)
-        return to_json(starts)
+        logs = survey.logs(partitions, latest)
+        # What was written since the ends were asked for makes no difference: a start may be younger than they are.
+        logs = {tp: Log(log.begin, max(log.end, answers.get(tp, 0))) for tp, log in logs.items()}
+        self._lose(ranges_of(starts, {tp: max(starts[tp], log.end) for tp, log in logs.items()}, logs)[1])
+        self._is_checked = True
+        return to_json({tp: min(max(start, logs[tp].begin), logs[tp].end) for tp, start in starts.items()})
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         starts = from_json(start)
         ends = self._ends(starts)
+        known = {tp: offset for tp, offset in starts.items() if tp in ends}
         if not self._is_checked:
-            self._check(starts, ends, ends)
+            self._lose(ranges_of(known, ends, self._survey.logs(ends, ends))[1])
+            self._is_checked = True
+        new = [tp for tp in ends if tp not in known]
+        if new:
+            known |= self._survey.offsets(dict.fromkeys(new, EARLIEST))
         now = time.monotonic()
-        size = advanced(starts, ends)
+        size = advanced(known, ends)
         waited_ms = (now - self._triggered_at) * 1000 if self._triggered_at is not None else float("inf")
         if self._is_short(limit, size, waited_ms):
             return start
-        if isinstance(limit, ReadMaxRows):
-            ends = limited(starts, ends, limit.max_rows)
-        self._triggered_at = now
-        return to_json(ends)
+        if size:
+            self._triggered_at = now
+        return to_json(limited(known, ends, limit.max_rows) if isinstance(limit, ReadMaxRows) else ends)
 
     def _is_short(self, limit: ReadLimit, size: int, waited_ms: float) -> bool:
-        """Whether the micro-batch waits for more. Where the end is known, waiting for more would be for ever."""
+        """Whether the micro-batch waits for more. Where the end of the query is known, it would wait for ever."""
         if isinstance(limit, ReadAllAvailable) or self._target is not None:
             return False
         least = limit.min_rows if isinstance(limit, ReadMinRows) else self._options.trigger_offsets_min
@@ -99,15 +107,24 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return is_held_back(size, least=least, waited_ms=waited_ms, wait_ms_max=wait_ms_max)
 
     def _ends(self, starts: Offsets) -> Offsets:
-        """Where the logs end now: with AvailableNow where they ended when the query began."""
-        if self._target is not None:
-            # What the checkpoint has and the target lacks was deleted; it is told of when the batch is planned.
-            return {tp: max(end, starts.get(tp, 0)) for tp, end in self._target.items()}
-        partitions = self._survey.partitions_left()
-        gone = sorted(set(starts) - set(partitions))
-        if gone:
-            self._lose([Loss(tp, starts[tp], None, "the partition was deleted") for tp in gone])
-        self._latest = self._survey.latest(partitions)
+        """Where the logs end now: with AvailableNow, where they ended when the query began."""
+        ends = dict(self._target) if self._target is not None else self._survey_ends()
+        attempt = 0
+        while self._target is None and attempt < self._options.retries and _is_behind(ends, starts):
+            # A leader that has just been elected may not know yet how far its log counts.
+            attempt += 1
+            time.sleep(self._options.retry_interval_ms / 1000)
+            ends = self._survey_ends()
+        gone = [
+            Loss(tp, starts[tp], None, "the partition was deleted") for tp in sorted(set(starts) - set(ends))
+        ]
+        cut_off = {tp: end for tp, end in ends.items() if end < starts.get(tp, 0)}
+        logs = {tp: Log(0, end) for tp, end in cut_off.items()}
+        self._lose(gone + ranges_of({tp: starts[tp] for tp in cut_off}, cut_off, logs)[1])
+        return ends
+
+    def _survey_ends(self) -> Offsets:
+        self._latest = self._survey.latest(self._survey.partitions_left())
         return dict(self._latest)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -122,20 +139,51 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else to_json(self._latest)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._latest = self._survey.latest(self._survey.partitions())
-        self._target = self._latest
+        self._target = self._survey_ends()
 
     # Reading
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[Slice]:
-        starts, ends = from_json(start), from_json(end)
-        latest = self._latest
-        if not self._is_checked or latest is None or any(tp not in starts for tp in ends):
-            # A batch of an earlier run, or with a new partition: what is gone is told before anything is read.
-            latest = self._survey.latest(self._survey.partitions_left())
-            ranges = self._check(starts, ends, latest)
-        else:
-            logs_end = {tp: (0, max(latest.get(tp, 0), ends[tp])) for tp in ends}
-            ranges = _plain_ranges(starts, ends, logs_end)
+        ends = from_json(end)
+        starts = {tp: offset for tp, offset in from_json(start).items() if tp in ends}
+        # What `latestOffset` has not seen is asked for now: a batch of an earlier run, and partitions that are new.
+        doubted = {tp for tp in ends if not self._is_checked or tp not in starts}
+        logs = {tp: Log(0, max(end, starts[tp])) for tp, end in ends.items() if tp not in doubted}
+        if doubted:
+            there = doubted.intersection(self._survey.partitions_left())
+            logs |= self._survey.logs(there, self._survey.latest(there))
+        self._is_checked = True
+        ranges, losses = ranges_of(starts, ends, logs)
+        self._lose([loss for loss in losses if loss.tp in doubted])
         options = self._options
         return slices(split(ranges, least=options.partitions_min, records_max=options.task_records_max))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Slice):
+            yield from read_slice(self._options, arrow_schema(self._schema), partition)
+
+    def _lose(self, losses: list[Loss]) -> None:
+        if losses and self._options.fail_on_data_loss:
+            raise lost(losses)
+        for loss in losses:
+            _log.warning("failOnDataLoss is false, going on without what is lost: %s", loss)
+
+    # After a micro-batch
+
+    def commit(self, end: JsonOffsets) -> None:
+        """Tell the group how far the query is. A group that refuses is no reason to end the query."""
+        group = self._options.group_id
+        if group is None:
+            return
+        try:
+            self._survey.commit(group, from_json(end))
+        except KafkaError as error:
+            _log.warning(
+                "offsets were not committed to group %s, which changes nothing for the query: %s",
+                group,
+                error,
+            )
+
+
+def _is_behind(ends: Offsets, starts: Offsets) -> bool:
+    return any(end < starts.get(tp, 0) for tp, end in ends.items())

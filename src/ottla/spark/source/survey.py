@@ -58,7 +58,9 @@ class Survey:
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         return self.offsets(dict.fromkeys(partitions, LATEST))
 
-    def logs(self, partitions: Iterable[TopicPartition], latest: Mapping[TopicPartition, int]) -> dict[TopicPartition, Log]:
+    def logs(
+        self, partitions: Iterable[TopicPartition], latest: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Log]:
         """What the log of each has now; `latest` is what is known of the ends."""
         begins = self.offsets(dict.fromkeys(partitions, EARLIEST))
         return {tp: Log(begin, max(latest[tp], begin)) for tp, begin in begins.items()}
@@ -90,13 +92,17 @@ class Survey:
             matches = options.topic_pattern.fullmatch
             found = {name: topic for name, topic in admin.list_topics().items() if matches(name)}
             if not found and missing_is_error:
-                raise OptionError(f"option subscribePattern: no topic matches {options.topic_pattern.pattern!r}")
+                raise OptionError(
+                    f"option subscribePattern: no topic matches {options.topic_pattern.pattern!r}"
+                )
             return _all_of(found)
         assigned = options.partitions
         names = options.topics or tuple(dict.fromkeys(tp.topic for tp in assigned or ()))
         topics, missing = _described(admin, names)
         if missing and missing_is_error:
-            near = [near for name in missing for near in difflib.get_close_matches(name, admin.list_topics(), 1)]
+            near = [
+                near for name in missing for near in difflib.get_close_matches(name, admin.list_topics(), 1)
+            ]
             hint = f"did you mean {', '.join(near)}?" if near else "look with `ottla topic list`"
             raise OptionError(f"there is no topic {' nor '.join(missing)}: {hint}")
         there = _all_of(topics)
