@@ -56,6 +56,8 @@ class Proxy:
         self.requests: Counter[int] = Counter()
         self.request_bytes: Counter[int] = Counter()
         self.in_flight_max: Counter[int] = Counter()
+        #: By API key: how many answers the broker gave.
+        self.answers: Counter[int] = Counter()
         self.connections_made = 0
         self._swallowing: Counter[int] = Counter()
         self._links: set[_Link] = set()
@@ -64,6 +66,7 @@ class Proxy:
         self._thread.start()
         self._open = asyncio.Event()
         self._held: dict[int, asyncio.Event] = {}
+        self._held_answers: dict[int, asyncio.Event] = {}
         self._server = self._run(self._listen())
         self.port: int = self._server.sockets[0].getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
@@ -102,13 +105,20 @@ class Proxy:
     def release(self, api_key: int) -> None:
         self._call(lambda: self._held.pop(api_key).set())
 
+    def hold_answers(self, api_key: int) -> None:
+        """The broker hears requests of this kind and does them; its answers, and what follows them on their connection, are kept back."""
+        self._call(lambda: self._held_answers.setdefault(api_key, asyncio.Event()))
+
+    def release_answers(self, api_key: int) -> None:
+        self._call(lambda: self._held_answers.pop(api_key).set())
+
     def lose_answers(self, api_key: int, times: int = 1) -> None:
         """The broker hears the next requests of this kind and does them; its answer is lost with the connection."""
         self._call(lambda: self._swallowing.update({api_key: times}))
 
     def forget(self) -> None:
         """Count from nothing."""
-        for counter in (self.requests, self.request_bytes, self.in_flight_max):
+        for counter in (self.requests, self.request_bytes, self.in_flight_max, self.answers):
             counter.clear()
 
     def heal(self) -> None:
@@ -118,6 +128,8 @@ class Proxy:
         self._call(self._swallowing.clear)
         for api_key in list(self._held):
             self.release(api_key)
+        for api_key in list(self._held_answers):
+            self.release_answers(api_key)
         self.resume()
         self.forget()
 
@@ -241,6 +253,9 @@ class Proxy:
 
     async def _answer(self, link: _Link, frame: bytes) -> bytes | None:
         api_key, version = link.asked.pop(int.from_bytes(frame[:4], "big"))
+        self.answers[api_key] += 1
+        while (held := self._held_answers.get(api_key)) is not None:
+            await held.wait()
         if self._swallowing[api_key] > 0:
             self._swallowing[api_key] -= 1
             return None

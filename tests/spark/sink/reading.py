@@ -1,10 +1,11 @@
 """What readers of committed records see in a topic."""
 
+import time
 from typing import NamedTuple
 
 import ottla
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 class Read(NamedTuple):
@@ -23,7 +24,10 @@ def read_topic(address: str, topic: str) -> list[Read]:
         consumer.assign(places)
         ends = consumer.end_offsets(places)
         found: list[Read] = []
+        deadline_s = time.monotonic() + PATIENCE_S
         while any(consumer.position(place) < ends[place] for place in places):
-            for records in consumer.poll(PATIENCE_S * 1000).values():
+            assert time.monotonic() < deadline_s, f"{len(found)} rows came"
+            # What is left may be the ends of transactions, which are no records.
+            for records in consumer.poll(100).values():
                 found += [Read(each.partition, each.key, each.value, tuple(each.headers)) for each in records]
     return sorted(found, key=lambda row: row.partition)

@@ -8,6 +8,7 @@ import pytest
 import ottla
 from ottla.client.errors import KafkaError, OffsetOutOfRange, ProducerFenced
 from ottla.client.metadata import TopicPartition
+from ottla.client.offsets import EARLIEST
 from ottla.client.producer import transactions
 from ottla.records.record import Record, encode_batch
 from ottla.spark import clients
@@ -97,15 +98,21 @@ def test_each_micro_batch_counts_once_however_often_it_is_committed(
         assert of_task == sorted(of_task), "a task's rows keep their order within a partition"
 
 
+def test_the_messages_of_many_tasks_stay_small(ottla_address: str, topic: str) -> None:
+    plan = plan_of(ottla_address, topic, maxMessageBytes="10000", sinkId=topic)
+    assert not prepared(plan, ["a"], task=31).staged
+    assert prepared(plan, ["a"], task=32).staged
+
+
 def test_what_was_staged_is_removed_after_the_commit(ottla_address: str, topic: str) -> None:
     plan = plan_of(ottla_address, topic, maxMessageBytes="0", sinkId=topic)
     message = prepared(plan, ["a", "b", "c", "d"], task=PARTITIONS + 1)
     place = TopicPartition(f"ottla-staging-{topic}", 1)
     assert message.staging == place
     with ottla.Admin(ottla_address) as admin:
-        assert admin.list_offsets({place: "earliest"})[place].offset == 0
+        assert admin.list_offsets({place: EARLIEST})[place].offset == 0
         commit_micro_batch(plan, [message], 0)
-        assert admin.list_offsets({place: "earliest"})[place].offset == 2
+        assert admin.list_offsets({place: EARLIEST})[place].offset == 2
     # Whoever commits what is removed hears of it, and nothing of it counts.
     with pytest.raises(OffsetOutOfRange):
         commit_micro_batch(plan, [message], 1)
@@ -188,7 +195,7 @@ def test_lost_answers_and_a_broker_that_dies_in_the_middle(
     expected: list[str] = []
 
     def commit(batch_id: int) -> None:
-        rows = [f"{batch_id:02}-{number}" for number in range(12)]
+        rows = [f"{batch_id:02}-{number:02}" for number in range(12)]
         expected.extend(rows)
         commit_micro_batch(plan, [prepared(plan, rows)], batch_id)
 

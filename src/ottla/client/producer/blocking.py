@@ -101,9 +101,9 @@ class Producer(Blocking):
         """Wait (seconds) until everything sent before is acknowledged or has failed; `TimeoutError` if it takes longer."""
         self._thread.run(self._core.flush(timeout))
 
-    def partitions_for(self, topic: str) -> list[int]:
-        """The numbers of the topic's partitions."""
-        return self._thread.run(self._core.partitions_for(topic))
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:
+        """The numbers of the topic's partitions, waiting (seconds, else `max_block_ms`) for a topic that is being made."""
+        return self._thread.run(self._core.partitions_for(topic, timeout))
 
     def metrics(self) -> ProducerMetrics:
         """What this producer has done so far; printed, it is a table."""

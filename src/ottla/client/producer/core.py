@@ -419,9 +419,10 @@ class AsyncProducer:
         async with asyncio.timeout(timeout):
             await self._sender.flush()
 
-    async def partitions_for(self, topic: str) -> list[int]:
-        """The numbers of the topic's partitions."""
-        return list((await self.find_topic(topic, self.settings.max_block_ms / 1000)).partitions)
+    async def partitions_for(self, topic: str, timeout: float | None = None) -> list[int]:  # noqa: ASYNC109 (as the blocking face has it)
+        """The numbers of the topic's partitions, waiting (seconds, else `max_block_ms`) for a topic that is being made."""
+        timeout_s = self.settings.max_block_ms / 1000 if timeout is None else timeout
+        return list((await self.find_topic(topic, timeout_s)).partitions)
 
     def metrics(self) -> ProducerMetrics:
         """What this producer has done so far; printed, it is a table."""

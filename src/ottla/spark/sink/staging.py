@@ -31,6 +31,10 @@ PARTITIONS: Final = 4
 RETENTION_MS: Final = 24 * 3600 * 1000
 #: A record that holds a batch is larger than the batch by its own header.
 OVERHEAD_BYTES: Final = 4096
+#: Spark refuses results of more than a gigabyte in sum (spark.driver.maxResultSize), and a task does not know how many there are: of those after
+#: the first ones each may hand over only a part of what the first may.
+FULL_MESSAGES: Final = 32
+LATER_PART: Final = 256
 #: So long nothing may come of what is known to be staged.
 PATIENCE_S: Final = 60.0
 
@@ -56,13 +60,14 @@ class Stage:
         self._producer = producer
         self._owner = owner
         self._place = TopicPartition(staging_topic(plan, owner), task % PARTITIONS)
+        self._message_bytes = plan.message_bytes // (1 if task < FULL_MESSAGES else LATER_PART)
         self._here: list[Encoded] = []
         self._here_bytes = 0
         self._futures: list[tuple[str, int, SendFuture]] = []
 
     def put(self, encoded: Encoded) -> None:
         size = len(encoded.batch)
-        if not self._futures and self._here_bytes + size <= self._plan.message_bytes:
+        if not self._futures and self._here_bytes + size <= self._message_bytes:
             self._here.append(encoded)
             self._here_bytes += size
             return
@@ -95,9 +100,13 @@ def staging_topic(plan: Plan, owner: str) -> str:
 
 def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
     """What a task stages with, and asks for partitions."""
-    # The batches are compressed already if anybody wanted it.
+    # The batches are compressed already if anybody wanted it; and one that is staged twice does no harm, as the message names one of them.
     return clients.producer(
-        plan.kafka, compression_type="none", max_request_size=plan.record_bytes + OVERHEAD_BYTES
+        plan.kafka,
+        acks="all",
+        enable_idempotence=False,
+        compression_type="none",
+        max_request_size=plan.record_bytes + OVERHEAD_BYTES,
     )
 
 

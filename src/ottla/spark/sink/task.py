@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ottla.client.producer.batches import SendFuture
     from ottla.client.producer.blocking import Producer
 
-#: How long a topic that is not there may take to be created by the broker.
-TOPIC_MS: Final = 10_000
+#: How long a topic that is not there may take to be made by the broker.
+TOPIC_S: Final = 10.0
 _QUERY_ID: Final = "sql.streaming.queryId"
 
 
@@ -53,7 +53,7 @@ def _encode(
     def partitions_of(topic: str) -> int:
         count = counts.get(topic)
         if count is None:
-            count = counts[topic] = len(producer.partitions_for(topic))
+            count = counts[topic] = len(producer.partitions_for(topic, TOPIC_S))
         return count
 
     # Tasks begin at different partitions, and not at the same ones in the next micro-batch.

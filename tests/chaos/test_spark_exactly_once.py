@@ -1,0 +1,132 @@
+"""Spark copies lines into a topic while whatever can die dies: the driver at every step of its commit, tasks, the broker; and one that was taken for dead comes back.
+
+What readers of committed records see at the end is what was to be copied, each line once.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.broker_proxy import Proxy
+from tests.spark.sink.killing import (
+    END_TXN,
+    INIT_PRODUCER_ID,
+    OFFSET_FETCH,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    Driver,
+    Moment,
+    hold,
+    new_topic,
+    output,
+    reach,
+    wait_for,
+    write_input,
+)
+
+FILES, ROWS = 3, 500
+MOMENTS = [
+    Moment(api_key, answered)
+    for api_key in (INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE, TXN_OFFSET_COMMIT, END_TXN)
+    for answered in (False, True)
+]
+NAMES = {
+    INIT_PRODUCER_ID: "InitProducerId", OFFSET_FETCH: "OffsetFetch", PRODUCE: "Produce",
+    TXN_OFFSET_COMMIT: "TxnOffsetCommit", END_TXN: "EndTxn",
+}  # fmt: skip
+
+
+class Copying(NamedTuple):
+    proxy: Proxy
+    start_broker: Callable[[], Any]
+    arguments: tuple[str, ...]
+    expected: list[str]
+
+    def check(self) -> None:
+        self.proxy.heal()
+        assert output(self.proxy.address, "out") == self.expected
+
+
+@pytest.fixture
+def copying(start_broker: Callable[..., Any], tmp_path: Path) -> Iterator[Copying]:
+    expected = write_input(tmp_path / "in", FILES, ROWS)
+    with Proxy() as proxy:
+
+        def start() -> Any:
+            return start_broker(proxy.target_port, f"advertised.listeners={proxy.advertised}")
+
+        arguments = (proxy.address, str(tmp_path / "in"), "out", str(tmp_path / "checkpoint"))
+        yield Copying(proxy, start, arguments, expected)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("staged", [False, True], ids=["here", "staged"])
+@pytest.mark.parametrize(
+    "moment", MOMENTS, ids=[f"{NAMES[each.api_key]}-{'after' if each.answered else 'before'}" for each in MOMENTS]
+)  # fmt: skip
+def test_a_driver_killed_at_any_step(copying: Copying, moment: Moment, staged: bool) -> None:
+    """Where batches are staged the tasks produce, too: then it is killed in them."""
+    arguments = (*copying.arguments, *(["maxMessageBytes=0"] if staged else []))
+    copying.start_broker()
+    new_topic(copying.proxy.address, "out")
+    hold(copying.proxy, moment)
+    driver = Driver(*arguments)
+    try:
+        reach(copying.proxy, driver, moment)
+    finally:
+        driver.kill()
+    copying.proxy.heal()
+    Driver(*arguments).finish()
+    copying.check()
+
+
+@pytest.mark.timeout(600)
+def test_a_task_that_fails_is_run_again(copying: Copying, tmp_path: Path) -> None:
+    copying.start_broker()
+    new_topic(copying.proxy.address, "out")
+    mark = tmp_path / "failed"
+    Driver(*copying.arguments, f"fail={mark}", "maxMessageBytes=0", "kafka.batch.size=1024").finish()
+    assert mark.exists()
+    copying.check()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("moment", MOMENTS[4:], ids=str)
+def test_a_broker_killed_in_the_middle_of_a_commit(copying: Copying, moment: Moment) -> None:
+    broker = copying.start_broker()
+    new_topic(copying.proxy.address, "out")
+    hold(copying.proxy, moment)
+    driver = Driver(*copying.arguments)
+    try:
+        reach(copying.proxy, driver, moment)
+        broker.kill()
+        copying.proxy.heal()
+        copying.start_broker()
+        driver.finish()
+    finally:
+        driver.kill()
+    copying.check()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+def test_a_driver_that_was_taken_for_dead_comes_back(copying: Copying, moment: Moment) -> None:
+    """It stands still in its commit, another one does all the work, and it goes on."""
+    copying.start_broker()
+    new_topic(copying.proxy.address, "out")
+    hold(copying.proxy, moment)
+    zombie = Driver(*copying.arguments)
+    try:
+        reach(copying.proxy, zombie, moment)
+        zombie.signal(signal.SIGSTOP)
+        copying.proxy.heal()
+        Driver(*copying.arguments).finish()
+        assert output(copying.proxy.address, "out") == copying.expected
+        zombie.signal(signal.SIGCONT)
+        wait_for(lambda: zombie.process.poll() is not None, "end of the zombie")
+    finally:
+        zombie.kill()
+    copying.check()

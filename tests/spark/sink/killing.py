@@ -1,0 +1,96 @@
+"""Drivers in processes of their own, which are killed at a chosen request of their commit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import ottla
+from tests.broker_proxy import Proxy
+from tests.spark.sink.reading import read_topic
+
+PATIENCE_S = 120.0
+PRODUCE, OFFSET_FETCH, INIT_PRODUCER_ID, END_TXN, TXN_OFFSET_COMMIT = 0, 9, 22, 26, 28
+
+
+class Moment(NamedTuple):
+    """A request of the commit, before the broker hears of it or when its answer is on its way."""
+
+    api_key: int
+    answered: bool
+
+
+class Driver:
+    """`driver.py` and everything that it starts: a Java, and Python workers."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.sink.driver", *arguments],
+            start_new_session=True,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def signal(self, number: signal.Signals) -> None:
+        """To all of them: Spark's workers are in groups of their own, and in the same session."""
+        for each in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (each / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == self.process.pid:
+                try:
+                    os.kill(int(each.name), number)
+                except ProcessLookupError:
+                    continue
+
+    def kill(self) -> None:
+        # Whoever is being forked while the first are killed is found by the second look.
+        for _ in range(2):
+            self.signal(signal.SIGKILL)
+        self.process.communicate(timeout=PATIENCE_S)
+
+    def finish(self) -> None:
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        assert self.process.returncode == 0, said
+
+
+def wait_for(condition: Callable[[], bool], what: str, driver: Driver | None = None) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not condition():
+        if driver is not None and driver.process.poll() is not None:
+            raise AssertionError(f"the driver ended before {what}: {driver.process.communicate()[1]}")
+        assert time.monotonic() < deadline_s, f"no {what}"
+        time.sleep(0.02)
+
+
+def reach(proxy: Proxy, driver: Driver, moment: Moment) -> None:
+    """Wait until the driver stands at that moment; it stays there."""
+    counts = proxy.answers if moment.answered else proxy.requests
+    wait_for(lambda: counts[moment.api_key] > 0, str(moment), driver)
+
+
+def hold(proxy: Proxy, moment: Moment) -> None:
+    proxy.heal()
+    (proxy.hold_answers if moment.answered else proxy.hold)(moment.api_key)
+
+
+def write_input(folder: Path, files: int, rows: int) -> list[str]:
+    folder.mkdir()
+    for number in range(files):
+        lines = [f"{number * 1000 + row}" for row in range(rows)]
+        (folder / f"{number}.txt").write_text("\n".join(lines) + "\n")
+    return sorted(f"{number * 1000 + row}" for number in range(files) for row in range(rows))
+
+
+def output(address: str, topic: str) -> list[str]:
+    return sorted((row.value or b"").decode() for row in read_topic(address, topic))
+
+
+def new_topic(address: str, topic: str, partitions: int = 2) -> None:
+    with ottla.Admin(address) as admin:
+        admin.create_topic(topic, partitions)

@@ -1,0 +1,51 @@
+"""The driver is killed at four points of the commit, one after the other; every row is there once. The other points are in `tests/chaos`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker_proxy import Proxy
+from tests.spark.sink.killing import (
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    Driver,
+    Moment,
+    hold,
+    new_topic,
+    output,
+    reach,
+    write_input,
+)
+
+POINTS = (
+    Moment(INIT_PRODUCER_ID, answered=False),
+    Moment(PRODUCE, answered=True),
+    Moment(END_TXN, answered=False),
+    Moment(END_TXN, answered=True),
+)
+
+
+@pytest.mark.timeout(300)
+def test_a_driver_killed_in_its_commit_leaves_nothing_out_and_nothing_twice(
+    start_broker: Callable[..., Any], tmp_path: Path
+) -> None:
+    expected = write_input(tmp_path / "in", files=2, rows=300)
+    with Proxy() as proxy:
+        start_broker(proxy.target_port, f"advertised.listeners={proxy.advertised}")
+        new_topic(proxy.address, "out")
+        arguments = (proxy.address, str(tmp_path / "in"), "out", str(tmp_path / "checkpoint"))
+        for moment in POINTS:
+            hold(proxy, moment)
+            driver = Driver(*arguments)
+            try:
+                reach(proxy, driver, moment)
+                if not (moment.answered and moment.api_key == END_TXN):
+                    assert output(f"127.0.0.1:{proxy.target_port}", "out") == []
+            finally:
+                driver.kill()
+        proxy.heal()
+        Driver(*arguments).finish()
+        assert output(proxy.address, "out") == expected
