@@ -11,19 +11,17 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from confluent_kafka.cimpl import NewTopic
 
 from bench import spark_official
 from bench.kafka import KafkaUnavailable, find_java
 from bench.spark_process import SparkFailed, SparkProcess
 from tests.crash.broker_process import BrokerProcess
 from tests.interop.programs import HERE
+from tests.interop.topics import LIMIT_S, QUIET, consumed, create
 
 TIME = 1_700_000_000_000
 PARTITIONS = 3
-QUIET = {"enable.metrics.push": False}
 AVAILABLE_NOW = {"availableNow": True}
-LIMIT_S = 60.0
 REAL_TIME_MESSAGES = 2000
 #: Several times what it takes here; a broker that lets a fetch wait would take its half second.
 REAL_TIME_P50_MS_MAX = 50
@@ -55,13 +53,8 @@ def admin(broker: BrokerProcess) -> AdminClient:
 
 
 @pytest.fixture
-def created(admin: AdminClient, topic: str) -> str:
-    return create(admin, topic)
-
-
-def create(admin: AdminClient, topic: str, partitions: int = PARTITIONS) -> str:
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(LIMIT_S)
-    return topic
+def created(broker: BrokerProcess, topic: str) -> str:
+    return create(broker.address, topic, PARTITIONS)
 
 
 def produce(
@@ -157,10 +150,10 @@ def test_ranges_by_offset_and_by_time(spark: SparkProcess, broker: BrokerProcess
 
 
 def test_topics_by_pattern_and_partitions_by_name(
-    spark: SparkProcess, broker: BrokerProcess, admin: AdminClient, topic: str
+    spark: SparkProcess, broker: BrokerProcess, topic: str
 ) -> None:
     for name in ("a", "b", "other"):
-        create(admin, f"{topic}.{name}")
+        create(broker.address, f"{topic}.{name}", PARTITIONS)
         produce(broker, f"{topic}.{name}", range(30))
     options = reading(broker, topic)
     del options["subscribe"]
@@ -270,35 +263,6 @@ def test_a_stream_whose_data_was_deleted_says_so(
     assert spark.ask("stream", **asked)["rows"] == rows
 
 
-def consumed(broker: BrokerProcess, topic: str, number: int) -> list[tuple[Any, ...]]:
-    """Partition, key, value, headers of so many messages, and no more of them."""
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": broker.address,
-            "group.id": f"{topic}-reader",
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            **QUIET,
-        }
-    )
-    places = [confluent_kafka.TopicPartition(topic, each, 0) for each in range(PARTITIONS)]
-    consumer.assign(places)
-    found, ended = [], set()
-    try:
-        while len(ended) < PARTITIONS:
-            message = consumer.poll(LIMIT_S)
-            assert message is not None
-            if message.error() is not None:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
-                ended.add(message.partition())
-                continue
-            found.append((message.partition(), message.key(), message.value(), message.headers()))
-    finally:
-        consumer.close()
-    assert len(found) == number
-    return found
-
-
 def written(numbers: range) -> dict[int, list[tuple[Any, ...]]]:
     """As `spark/connector.py` writes them, by partition."""
     rows = defaultdict(list)
@@ -324,25 +288,24 @@ def test_a_batch_is_written(spark: SparkProcess, broker: BrokerProcess, created:
         "kafka.compression.type": codec,
     }
     spark.ask("write", options=options, first=0, end=3000, partitions=PARTITIONS)
-    assert by_partition(consumed(broker, created, 3000)) == written(range(3000))
+    assert by_partition(consumed(broker.address, created, PARTITIONS)) == written(range(3000))
 
 
 def test_a_stream_is_written_and_resumed(
-    spark: SparkProcess, broker: BrokerProcess, admin: AdminClient, created: str, tmp_path: Path
+    spark: SparkProcess, broker: BrokerProcess, created: str, tmp_path: Path
 ) -> None:
-    target = create(admin, f"{created}-copy")
+    target = create(broker.address, f"{created}-copy", PARTITIONS)
     sink = {"kafka.bootstrap.servers": broker.address, "topic": target, "includeHeaders": "true"}
     source = reading(broker, created, maxOffsetsPerTrigger="300")
     for first in (0, 900):
         options = {**sink, "topic": created}
         spark.ask("write", options=options, first=first, end=first + 900, partitions=PARTITIONS)
         spark.ask("copy", source=source, sink=sink, checkpoint=str(tmp_path))
-    assert by_partition(consumed(broker, target, 1800)) == written(range(1800))
+    assert by_partition(consumed(broker.address, target, PARTITIONS)) == written(range(1800))
 
 
 def test_the_real_time_mode(
     broker: BrokerProcess,
-    admin: AdminClient,
     topic: str,
     tmp_path_factory: pytest.TempPathFactory,
     tmp_path: Path,
@@ -350,7 +313,7 @@ def test_the_real_time_mode(
     """A message is through within milliseconds, in either half of a pause that the mode makes between its long batches."""
     for name in (topic, f"{topic}-copy"):
         # Each of its tasks has a core of its own from the beginning to the end.
-        create(admin, name, 2)
+        create(broker.address, name, 2)
     sink = {"kafka.bootstrap.servers": broker.address, "topic": f"{topic}-copy", "includeHeaders": "true"}
     sink |= {"kafka.linger.ms": "0"}
     consumer = confluent_kafka.Consumer(
