@@ -1,28 +1,30 @@
-"""Batches: `spark.read.format("ottla")` on a real broker."""
+"""`spark.read.format("ottla")`, whole: rows, filters, and mistakes told where the user stands."""
 
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 import ottla
+from tests.spark.source.conftest import spark_options
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def reading(spark: SparkSession, address: str, **options: object) -> DataFrame:
-    reader = spark.read.format("ottla").option("kafka.bootstrap.servers", address)
-    for name, value in options.items():
-        reader = reader.option(name.replace("__", "."), str(value))
-    return reader.load()
+    return spark.read.format("ottla").options(**spark_options(address, **options)).load()
 
 
-def test_rows_are_the_records(spark: SparkSession, ottla_address: str, topic_name: str) -> None:
-    with ottla.Admin(ottla_address) as admin:
-        admin.create_topic(topic_name, 2)
+def test_rows_are_the_records(
+    spark: SparkSession, ottla_address: str, topic_name: str, admin: ottla.Admin
+) -> None:
+    admin.create_topic(topic_name, 2)
     with ottla.Producer(ottla_address) as producer:
         producer.send(topic_name, b"one", key=b"k", partition=0, timestamp_ms=1_000, headers=[("h", b"x")])
-        producer.send(topic_name, None, key=None, partition=1, timestamp_ms=2_001)
-    rows = (
-        reading(spark, ottla_address, subscribe=topic_name, includeHeaders="true")
-        .orderBy("partition")
-        .collect()
-    )
+        producer.send(topic_name, None, partition=1, timestamp_ms=2_001)
+    frame = reading(spark, ottla_address, subscribe=topic_name, includeHeaders="true")
+    rows = frame.orderBy("partition").collect()
     assert [tuple(row)[:5] for row in rows] == [
         (b"k", b"one", topic_name, 0, 0),
         (None, None, topic_name, 1, 0),
@@ -30,3 +32,38 @@ def test_rows_are_the_records(spark: SparkSession, ottla_address: str, topic_nam
     assert [row.timestamp.timestamp() for row in rows] == [1.0, 2.001]
     assert [row.timestampType for row in rows] == [0, 0]
     assert [row.headers for row in rows] == [[("h", b"x")], None]
+
+
+def test_filters_spare_reading_and_change_no_result(
+    spark: SparkSession, ottla_address: str, topic_name: str, admin: ottla.Admin, send: Callable[..., None]
+) -> None:
+    admin.create_topic(topic_name, 3)
+    for partition in range(3):
+        send(topic_name, *[b"%d" % number for number in range(20)], partition=partition)
+    frame = reading(spark, ottla_address, subscribe=topic_name)
+    for condition, tasks, rows in (
+        ("partition = 1 AND offset >= 5 AND offset < 8", 1, 3),
+        ("partition IN (0, 2) AND offset = 4 AND value = '4'", 2, 2),
+        # The times are those of the producer: 1.000 s and up, 1 ms apart.
+        ("timestamp >= timestamp_millis(1018) AND partition <> 0", 2, 4),
+        ("topic = 'another'", 1, 0),
+    ):
+        filtered = frame.where(condition)
+        assert filtered.rdd.getNumPartitions() == tasks, condition
+        assert filtered.count() == rows, condition
+    spark.conf.set(PUSHDOWN, "false")
+    try:
+        # Spark's own default: the source reads everything then, and Spark filters.
+        assert frame.where("partition = 1 AND offset < 8").count() == 8
+    finally:
+        spark.conf.set(PUSHDOWN, "true")
+
+
+def test_mistakes_are_told_in_words(spark: SparkSession, ottla_address: str, topic_name: str) -> None:
+    with pytest.raises(AnalysisException, match="did you mean subscribe"):
+        reading(spark, ottla_address, subscrib=topic_name)
+    with pytest.raises(AnalysisException, match="there is no topic no-such-topic"):
+        reading(spark, ottla_address, subscribe="no-such-topic").collect()
+    with pytest.raises(AnalysisException, match=r"struct<value:string> is not that of this source"):
+        options = spark_options(ottla_address, subscribe=topic_name)
+        spark.read.format("ottla").options(**options).schema("value string").load().collect()

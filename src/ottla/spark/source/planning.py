@@ -135,14 +135,12 @@ def limited(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, 
     if total <= most:
         return dict(ends)
     shares = {tp: max(most * size // total, 1) for tp, size in sizes.items() if size}
-    # Those that were rounded up to one are paid for by the longest.
-    over = sum(shares.values()) - most
-    for tp in sorted(shares, key=lambda tp: -shares[tp]):
-        if over <= 0:
-            break
-        taken = min(over, shares[tp] - 1)
-        shares[tp] -= taken
-        over -= taken
+    left = most - sum(shares.values())
+    for tp in sorted(shares, key=lambda tp: -sizes[tp]):
+        # Rounding down leaves less than one for each; those that were rounded up to one are paid for by the longest.
+        change = min(left, 1) if left > 0 else max(left, 1 - shares[tp])
+        shares[tp] += change
+        left -= change
     return {tp: starts.get(tp, NEW_START) + shares[tp] if tp in shares else end for tp, end in ends.items()}
 
 

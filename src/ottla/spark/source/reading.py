@@ -35,6 +35,8 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 #: What one fetch brings of a partition. A short range needs no more than the client's own default.
 FETCH_BYTES: Final = 8 * 1024 * 1024
 SHORT_RANGE: Final = 5_000
+#: What is read is there, so a broker has no reason to hold a fetch; one that it holds would delay the next task's.
+FETCH_WAIT_MS: Final = 5
 #: How long to wait before looking whether the position moved without records.
 _LOOK_MS: Final = 20
 
@@ -59,14 +61,13 @@ def slices(ranges: list[Range]) -> list[Slice]:
 
 def read_slice(options: SourceOptions, schema: pa.Schema, part: Slice) -> Iterator[pa.RecordBatch]:
     """The records of the slice, in batches."""
-    settings: dict[str, Any] = {"auto_offset_reset": "none"}
+    defaults = {"fetch_max_wait_ms": FETCH_WAIT_MS}
     if part.end - part.start > SHORT_RANGE:
-        names = {name.replace("_", ".") for name in options.kafka}
-        if "max.partition.fetch.bytes" not in names:
-            settings["max_partition_fetch_bytes"] = FETCH_BYTES
-    with clients.consumer(options.kafka, **settings) as consumer:
+        defaults["max_partition_fetch_bytes"] = FETCH_BYTES
+    given = {name.replace(".", "_") for name in options.kafka}
+    settings: dict[str, Any] = {name: value for name, value in defaults.items() if name not in given}
+    with clients.consumer(options.kafka, auto_offset_reset="none", **settings) as consumer:
         yield from _Reading(options, schema, part, consumer).batches()
-        consumer.assign([])
 
 
 class _Reading:
@@ -93,6 +94,9 @@ class _Reading:
         self._consumer.seek(self._tp, self._position)
         while self._position < self._end:
             batch = self._next()
+            if self._position >= self._end:
+                # Before the last batch is handed out: nothing is fetched that nobody wants.
+                self._consumer.assign([])
             if batch is not None and batch.num_rows:
                 yield batch
                 # The time that Spark took is not the broker's.
