@@ -1,12 +1,12 @@
-"""Spark copies lines into a topic while whatever can die dies: the driver at every step of its commit, tasks, the broker; and one that was taken for dead comes back.
+"""Spark copies a topic while whatever can die dies: the driver at every step of its commit, tasks, the broker; and one that was taken for dead comes back.
 
-What readers of committed records see at the end is what was to be copied, each line once.
+What readers of committed records see at the end is what was to be copied, each record once.
 """
 
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -20,14 +20,13 @@ from tests.spark.sink.killing import (
     Driver,
     Moment,
     hold,
-    new_topic,
     output,
     reach,
     wait_for,
     write_input,
 )
 
-FILES, ROWS = 3, 500
+ROWS, ROWS_A_BATCH = 1500, 500
 MOMENTS = [
     Moment(api_key, answered)
     for api_key in (INIT_PRODUCER_ID, OFFSET_FETCH, PRODUCE, TXN_OFFSET_COMMIT, END_TXN)
@@ -39,11 +38,13 @@ NAMES = {
 }  # fmt: skip
 
 
-class Copying(NamedTuple):
-    proxy: Proxy
-    start_broker: Callable[[], Any]
-    arguments: tuple[str, ...]
-    expected: list[str]
+class Copying:
+    def __init__(self, proxy: Proxy, start: Callable[[], Any], checkpoint: Path) -> None:
+        self.proxy = proxy
+        self.start_broker = start
+        self.broker = start()
+        self.expected = write_input(proxy.address, ROWS)
+        self.arguments = (proxy.address, "in", "out", str(checkpoint), f"rows={ROWS_A_BATCH}")
 
     def check(self) -> None:
         self.proxy.heal()
@@ -52,14 +53,12 @@ class Copying(NamedTuple):
 
 @pytest.fixture
 def copying(start_broker: Callable[..., Any], tmp_path: Path) -> Iterator[Copying]:
-    expected = write_input(tmp_path / "in", FILES, ROWS)
     with Proxy() as proxy:
 
         def start() -> Any:
             return start_broker(proxy.target_port, f"advertised.listeners={proxy.advertised}")
 
-        arguments = (proxy.address, str(tmp_path / "in"), "out", str(tmp_path / "checkpoint"))
-        yield Copying(proxy, start, arguments, expected)
+        yield Copying(proxy, start, tmp_path / "checkpoint")
 
 
 @pytest.mark.timeout(600)
@@ -70,8 +69,6 @@ def copying(start_broker: Callable[..., Any], tmp_path: Path) -> Iterator[Copyin
 def test_a_driver_killed_at_any_step(copying: Copying, moment: Moment, staged: bool) -> None:
     """Where batches are staged the tasks produce, too: then it is killed in them."""
     arguments = (*copying.arguments, *(["maxMessageBytes=0"] if staged else []))
-    copying.start_broker()
-    new_topic(copying.proxy.address, "out")
     hold(copying.proxy, moment)
     driver = Driver(*arguments)
     try:
@@ -85,8 +82,6 @@ def test_a_driver_killed_at_any_step(copying: Copying, moment: Moment, staged: b
 
 @pytest.mark.timeout(600)
 def test_a_task_that_fails_is_run_again(copying: Copying, tmp_path: Path) -> None:
-    copying.start_broker()
-    new_topic(copying.proxy.address, "out")
     mark = tmp_path / "failed"
     Driver(*copying.arguments, f"fail={mark}", "maxMessageBytes=0", "kafka.batch.size=1024").finish()
     assert mark.exists()
@@ -96,18 +91,17 @@ def test_a_task_that_fails_is_run_again(copying: Copying, tmp_path: Path) -> Non
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("moment", MOMENTS[4:], ids=str)
 def test_a_broker_killed_in_the_middle_of_a_commit(copying: Copying, moment: Moment) -> None:
-    broker = copying.start_broker()
-    new_topic(copying.proxy.address, "out")
     hold(copying.proxy, moment)
     driver = Driver(*copying.arguments)
     try:
         reach(copying.proxy, driver, moment)
-        broker.kill()
+        copying.broker.kill()
         copying.proxy.heal()
         copying.start_broker()
-        driver.finish()
-    finally:
+    except BaseException:
         driver.kill()
+        raise
+    driver.finish()
     copying.check()
 
 
@@ -115,8 +109,6 @@ def test_a_broker_killed_in_the_middle_of_a_commit(copying: Copying, moment: Mom
 @pytest.mark.parametrize("moment", MOMENTS, ids=str)
 def test_a_driver_that_was_taken_for_dead_comes_back(copying: Copying, moment: Moment) -> None:
     """It stands still in its commit, another one does all the work, and it goes on."""
-    copying.start_broker()
-    new_topic(copying.proxy.address, "out")
     hold(copying.proxy, moment)
     zombie = Driver(*copying.arguments)
     try:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +29,13 @@ class Driver:
     """`driver.py` and everything that it starts: a Java, and Python workers."""
 
     def __init__(self, *arguments: str) -> None:
+        # A file, as nobody reads a pipe while the driver is waited for.
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # it lives as long as this
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.sink.driver", *arguments],
             start_new_session=True,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=self._said,
+            stderr=self._said,
         )
 
     def signal(self, number: signal.Signals) -> None:
@@ -52,18 +55,25 @@ class Driver:
         # Whoever is being forked while the first are killed is found by the second look.
         for _ in range(2):
             self.signal(signal.SIGKILL)
-        self.process.communicate(timeout=PATIENCE_S)
+        self.process.wait(PATIENCE_S)
+        self._said.close()
+
+    def said(self) -> str:
+        self._said.seek(0)
+        return self._said.read()
 
     def finish(self) -> None:
-        _, said = self.process.communicate(timeout=PATIENCE_S)
-        assert self.process.returncode == 0, said
+        try:
+            assert self.process.wait(PATIENCE_S) == 0, self.said()
+        finally:
+            self.kill()
 
 
 def wait_for(condition: Callable[[], bool], what: str, driver: Driver | None = None) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
         if driver is not None and driver.process.poll() is not None:
-            raise AssertionError(f"the driver ended before {what}: {driver.process.communicate()[1]}")
+            raise AssertionError(f"the driver ended before {what}: {driver.said()}")
         assert time.monotonic() < deadline_s, f"no {what}"
         time.sleep(0.02)
 
@@ -79,18 +89,17 @@ def hold(proxy: Proxy, moment: Moment) -> None:
     (proxy.hold_answers if moment.answered else proxy.hold)(moment.api_key)
 
 
-def write_input(folder: Path, files: int, rows: int) -> list[str]:
-    folder.mkdir()
-    for number in range(files):
-        lines = [f"{number * 1000 + row}" for row in range(rows)]
-        (folder / f"{number}.txt").write_text("\n".join(lines) + "\n")
-    return sorted(f"{number * 1000 + row}" for number in range(files) for row in range(rows))
+def write_input(address: str, rows: int) -> list[str]:
+    """Two topics, `in` with so many records and `out`; what is to be read in `out` at the end."""
+    with ottla.Admin(address) as admin:
+        admin.create_topic("in", 2)
+        admin.create_topic("out", 2)
+    values = [f"{number:06}" for number in range(rows)]
+    with ottla.Producer(address) as producer:
+        for value in values:
+            producer.send("in", value.encode(), key=value.encode())
+    return values
 
 
 def output(address: str, topic: str) -> list[str]:
     return sorted((row.value or b"").decode() for row in read_topic(address, topic))
-
-
-def new_topic(address: str, topic: str, partitions: int = 2) -> None:
-    with ottla.Admin(address) as admin:
-        admin.create_topic(topic, partitions)

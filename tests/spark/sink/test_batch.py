@@ -1,5 +1,7 @@
 """`df.write.format("ottla")` on a real broker."""
 
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
@@ -36,3 +38,54 @@ def test_rows_are_written_with_all_their_columns(
     found = read_topic(ottla_address, topic_name)
     assert len(found) == 1000
     assert set(found) == expected
+
+
+def test_tasks_write_by_themselves_where_at_least_once_will_do(
+    spark: SparkSession, ottla_address: str, topic_name: str
+) -> None:
+    """Compressed, to topics by row; the broker makes those that are not there."""
+    rows = spark.range(3000).select(
+        f.concat(f.lit(f"{topic_name}-"), f.col("id") % 2).alias("topic"),
+        f.col("id").cast("string").alias("value"),
+    )
+    rows.write.format("ottla").options(
+        **{
+            "kafka.bootstrap.servers": ottla_address,
+            "kafka.compression.type": "zstd",
+            "kafka.batch.size": "2000",
+            "guarantee": "at-least-once",
+        }
+    ).mode("append").save()
+    for number in range(2):
+        found = read_topic(ottla_address, f"{topic_name}-{number}")
+        assert sorted(int(row.value or b"") for row in found) == list(range(number, 3000, 2))
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "message"),
+    [
+        ("id", {}, "no use for the column `id`"),
+        (
+            "CAST(id AS STRING) AS value",
+            {"kafka.linger": "1"},
+            "unknown setting 'linger': did you mean linger_ms",
+        ),
+        ("CAST(id AS STRING) AS value", {"topic": "a b"}, "topic 'a b'"),
+        ("CAST(id AS STRING) AS value, CAST(9 AS INT) AS partition", {}, "partition 9 of topic"),
+    ],
+)
+def test_bad_input_is_told_and_nothing_is_written(
+    spark: SparkSession,
+    ottla_address: str,
+    topic_name: str,
+    column: str,
+    options: dict[str, str],
+    message: str,
+) -> None:
+    with ottla.Admin(ottla_address) as admin:
+        admin.create_topic(topic_name, 1)
+    writer = spark.range(10).selectExpr(*column.split(", ")).write.format("ottla").mode("append")
+    given = {"kafka.bootstrap.servers": ottla_address, "topic": topic_name, **options}
+    with pytest.raises(PySparkException, match=message):
+        writer.options(**given).save()
+    assert read_topic(ottla_address, topic_name) == []

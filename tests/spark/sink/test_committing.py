@@ -151,13 +151,15 @@ def test_another_checkpoint_under_the_name_begins_anew_and_shuts_the_first_one_o
     assert values_of(ottla_address, topic) == ["a", "b", "c"]
 
 
-def test_a_micro_batch_without_rows_is_marked_where_a_topic_is_known(ottla_address: str, topic: str) -> None:
+def test_a_micro_batch_without_rows_is_marked_under_a_name_alone(ottla_address: str, topic: str) -> None:
     plan = plan_of(ottla_address, topic, sinkId=topic)
     commit_micro_batch(plan, [prepared(plan, [])], 0)
     commit_micro_batch(plan, [], 1)
-    name = f"ottla-sink-{topic}"
+    bare = plan_of(ottla_address, topic)
+    commit_micro_batch(bare, [prepared(bare, [], query=f"{topic}-query")], 0)
     with ottla.Admin(ottla_address) as admin:
-        assert admin.group_offsets(name) == {TopicPartition(topic, 0): 1}
+        assert admin.group_offsets(f"ottla-sink-{topic}") == {TopicPartition(topic, 0): 1}
+        assert admin.group_offsets(f"ottla-sink-{topic}-query") == {}
 
 
 def test_one_write_is_all_or_nothing(ottla_address: str, topic: str) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.client.errors import MessageTooLarge
+from ottla.records.batch import HEADER
 from ottla.records.compression import LZ4
 from ottla.records.partitioner import partition_for_key
 from ottla.records.record import Record, decode_batch, encode_batch
@@ -77,6 +78,9 @@ def test_both_twins_make_the_same_bytes_and_they_are_right() -> None:
     pure, compiled = (encode(plan(*COLUMNS, topic=None), twin, *batches) for twin in TWINS)
     assert pure == compiled
     assert all(len(each.batch) <= 4096 + 61 for each in pure)
+    for each in pure:
+        stamps = [record.timestamp_ms for record in decode_batch(each.batch)]
+        assert HEADER.unpack_from(each.batch)[7:9] == (min(stamps), max(stamps))
     expected: dict[tuple[str, int], list[tuple[int, Any, Any, Any]]] = {}
     for number, batch in enumerate(batches):
         for row in batch.to_pylist():
@@ -151,5 +155,5 @@ def test_the_compiled_hash_is_murmur2() -> None:
     offsets = np.cumsum([0, *map(len, keys)]).astype(np.int64)
     column = layout.Bytes(offsets, np.frombuffer(b"".join(keys), np.uint8), np.ones(len(keys), np.bool_))
     chosen = np.full(len(keys), -1, np.int64)
-    layout_compiled.choose(column, 1_000_003, 0, chosen)
+    layout_compiled.choose(np.arange(len(keys)), column, 1_000_003, 0, chosen)
     assert chosen.tolist() == [partition_for_key(key, 1_000_003) for key in keys]

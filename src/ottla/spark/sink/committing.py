@@ -67,7 +67,8 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
         if is_done(markers, query_id, batch_id, sink_id, named=plan.sink_id is not None, adopts=plan.adopts):
             return
         place = _marker_place(plan, messages)
-        if place is None:
+        if place is None or not (plan.sink_id or any(message.rows for message in messages)):
+            # Nothing to write; only of a sink with a name is the marker asked for later, whatever was written.
             return
         marker = OffsetAndMetadata(batch_id + 1, query_id)
         _write(plan, producer, messages, lambda: producer.send_offsets({place: marker}, name))

@@ -60,7 +60,7 @@ class Twin(Protocol):
         limit: int,
     ) -> tuple[int, int]: ...
 
-    def choose(self, keys: Bytes, count: int, spread: int, out: Any) -> None: ...
+    def choose(self, rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None: ...
 
 
 class _Chosen:
@@ -136,21 +136,11 @@ class Encoder:
         keys = _bytes(columns["key"]) if "key" in used else _nothing(rows)
         values = _bytes(columns["value"])
         headers = _headers(columns["headers"]) if "headers" in used else _nothing(rows)
-        given = _partitions(columns["partition"]) if "partition" in used else np.full(rows, -1, np.int64)
+        places = _partitions(columns["partition"]) if "partition" in used else np.full(rows, -1, np.int64)
         for topic, of_topic in self._topics(columns.get("topic"), rows):
-            places = given if of_topic is None else given[of_topic]
-            of_keys = keys if of_topic is None else _taken(keys, of_topic)
-            self._place(topic, of_keys, places, twin)
-            for partition, picked in _groups(places):
-                chosen = picked if of_topic is None else of_topic[picked]
-                self._fill(
-                    topic,
-                    partition,
-                    np.ascontiguousarray(chosen, np.int64),
-                    (keys, values, headers),
-                    now_ms,
-                    twin,
-                )
+            self._place(topic, of_topic, keys, places, twin)
+            for partition, picked in _groups(places[of_topic]):
+                self._fill(topic, partition, of_topic[picked], (keys, values, headers), now_ms, twin)
         self._turn += 1
         self.rows += rows
 
@@ -162,27 +152,25 @@ class Encoder:
         self._open.clear()
 
     def _topics(self, column: Any, rows: int) -> list[tuple[str, Any]]:
-        """Each topic with its rows; None stands for all of them."""
+        """Each topic with its rows."""
         if self._plan.topic is not None:
-            return [(self._plan.topic, None)]
+            return [(self._plan.topic, np.arange(rows))]
         if column.null_count:
             raise RowError("a row has no topic: set the option topic, or fill the column `topic`")
         encoded = column.dictionary_encode()
-        names = encoded.dictionary.to_pylist()
-        if len(names) == 1:
-            return [(names[0], None)]
         codes = encoded.indices.to_numpy(zero_copy_only=False)
-        return [(name, (codes == code).nonzero()[0]) for code, name in enumerate(names)]
+        names = encoded.dictionary.to_pylist()
+        return [(name, np.flatnonzero(codes == code)) for code, name in enumerate(names)]
 
-    def _place(self, topic: str, keys: Bytes, places: Any, twin: Twin) -> None:
+    def _place(self, topic: str, rows: Any, keys: Bytes, places: Any, twin: Twin) -> None:
         """Choose a partition where none is given, and check what is given."""
         count = self._partitions_of(topic)
-        highest = int(places.max())
+        highest = int(places[rows].max())
         if highest >= count:
             raise RowError(
                 f"a row is for partition {highest} of topic {topic!r}, which has {count}: 0 to {count - 1}"
             )
-        twin.choose(keys, count, self._turn % count, places)
+        twin.choose(rows, keys, count, self._turn % count, places)
 
     def _fill(
         self,
@@ -200,12 +188,14 @@ class Encoder:
         start = 0
         while start < len(rows):
             if not at.count:
-                at.first_ms = now_ms
+                at.first_ms = at.last_ms = now_ms
             # The clock may have been set back meanwhile; a delta is not negative here.
-            at.last_ms = max(now_ms, at.first_ms)
+            stamp_ms = max(now_ms, at.first_ms)
             done, at.size = twin.lay_out(
-                rows, start, *columns, at.last_ms - at.first_ms, at.count, at.buffer, at.size, len(at.buffer)
+                rows, start, *columns, stamp_ms - at.first_ms, at.count, at.buffer, at.size, len(at.buffer)
             )  # fmt: skip
+            if done:
+                at.last_ms = max(at.last_ms, stamp_ms)
             at.count += done
             start += done
             if start == len(rows) and at.count < RECORDS_MAX:
@@ -231,7 +221,7 @@ def _groups(places: Any) -> list[tuple[int, Any]]:
     """Each partition that occurs with its rows, in their order."""
     first = int(places[0])
     if (places == first).all():
-        return [(first, np.arange(len(places), dtype=np.int64))]
+        return [(first, slice(None))]
     # 16 bits are sorted by counting.
     order = np.argsort(places.astype(np.uint16) if int(places.max()) < 1 << 16 else places, kind="stable")
     ordered = places[order]
@@ -265,18 +255,6 @@ def _valid(column: Any) -> Any:
 
 def _nothing(rows: int) -> Bytes:
     return Bytes(np.zeros(rows + 1, np.int64), np.zeros(1, np.uint8), np.zeros(rows, np.bool_))
-
-
-def _taken(column: Bytes, rows: Any) -> Bytes:
-    """These rows of the column, with their bytes gathered: the hash of a key wants offsets in a row."""
-    lengths = np.where(column.valid[rows], column.offsets[rows + 1] - column.offsets[rows], 0)
-    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    pieces = [
-        column.data[start : start + length]
-        for start, length in zip(column.offsets[rows].tolist(), lengths.tolist(), strict=True)
-    ]
-    data = np.concatenate([*pieces, np.zeros(1, np.uint8)])
-    return Bytes(offsets, data, np.ascontiguousarray(column.valid[rows]))
 
 
 def _partitions(column: Any) -> Any:

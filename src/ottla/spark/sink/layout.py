@@ -8,10 +8,13 @@ whether it is there. Headers come as bytes already, with their count before them
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.records.partitioner import partition_for_key
 from ottla.records.varint import VARINTS
+
+#: So many rows are cut out of their columns together: a batch that is full leaves the rest to the next.
+_AT_ONCE: Final = 256
 
 
 class Bytes(NamedTuple):
@@ -41,29 +44,44 @@ def lay_out(
     view = memoryview(out)
     stamp = b"\0" + VARINTS[stamp_delta]
     done = 0
-    for row in rows[start:].tolist():
-        parts = [stamp, VARINTS[first_delta + done]]
-        for column in (keys, values):
-            content = cut(column, row)
-            parts += (b"\1",) if content is None else (VARINTS[len(content)], content)
-        parts.append(cut(headers, row) or b"\0")
-        body = b"".join(parts)
-        length = VARINTS[len(body)]
-        end = position + len(length) + len(body)
-        if end > limit:
-            break
-        view[position : position + len(length)] = length
-        view[position + len(length) : end] = body
-        position = end
-        done += 1
+    for at in range(start, len(rows), _AT_ONCE):
+        some = rows[at : at + _AT_ONCE]
+        for key, value, header in zip(
+            _cut_all(keys, some), _cut_all(values, some), _cut_all(headers, some), strict=True
+        ):
+            body = b"".join(
+                (
+                    stamp,
+                    VARINTS[first_delta + done],
+                    b"\1" if key is None else VARINTS[len(key)] + key,
+                    b"\1" if value is None else VARINTS[len(value)],
+                    value or b"",
+                    header or b"\0",
+                )
+            )
+            record = VARINTS[len(body)] + body
+            end = position + len(record)
+            if end > limit:
+                return done, position
+            view[position:end] = record
+            position = end
+            done += 1
     return done, position
 
 
-def choose(keys: Bytes, count: int, spread: int, out: Any) -> None:
-    """Into `out`, where it is -1: the partition, of `count`, of each row's key; `spread` for rows that have none."""
-    for row in (out < 0).nonzero()[0].tolist():
-        key = cut(keys, row)
-        out[row] = spread if key is None else partition_for_key(key, count)
+def choose(rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None:
+    """Into `out` for these rows, where it is -1: the partition, of `count`, of the row's key; `spread` for one that has none."""
+    left = rows[out[rows] < 0]
+    out[left] = [spread if key is None else partition_for_key(key, count) for key in _cut_all(keys, left)]
+
+
+def _cut_all(column: Bytes, rows: Any) -> list[bytes | None]:
+    view = memoryview(column.data)
+    places = (column.offsets[rows], column.offsets[rows + 1], column.valid[rows])
+    return [
+        bytes(view[start:end]) if there else None
+        for start, end, there in zip(*(each.tolist() for each in places), strict=True)
+    ]
 
 
 def cut(column: Bytes, row: int) -> bytes | None:

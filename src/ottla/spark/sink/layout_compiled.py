@@ -121,9 +121,9 @@ def _lay_out(
     return done, position
 
 
-def _choose(offsets: Any, data: Any, valid: Any, count: Any, spread: Any, out: Any) -> None:
+def _choose(rows: Any, offsets: Any, data: Any, valid: Any, count: Any, spread: Any, out: Any) -> None:
     """Kafka's murmur2, as `records/partitioner.py` has it."""
-    for row in range(len(out)):
+    for row in rows:
         if out[row] >= 0:
             continue
         if not valid[row]:
@@ -160,7 +160,7 @@ def compile_with(**options: Any) -> tuple[Callable[..., Any], ...]:
     lay = njit(
         [types.UniTuple(_INT, 2)(_NUMBERS, _INT, *_COLUMN * 3, _INT, _INT, _OUT, _INT, _INT)], **options
     )(_lay_out)
-    choosing = njit([types.void(*_COLUMN, _INT, _INT, types.int64[::1])], **options)(_choose)
+    choosing = njit([types.void(_NUMBERS, *_COLUMN, _INT, _INT, types.int64[::1])], **options)(_choose)
     return size, put, lay, choosing
 
 
@@ -192,6 +192,6 @@ def lay_out(
     return int(done), int(end)
 
 
-def choose(keys: Bytes, count: int, spread: int, out: Any) -> None:
+def choose(rows: Any, keys: Bytes, count: int, spread: int, out: Any) -> None:
     """As `layout.choose`."""
-    _fast_choose(*keys, count, spread, out)
+    _fast_choose(rows, *keys, count, spread, out)

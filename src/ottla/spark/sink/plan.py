@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 Guarantee = Literal["exactly-once", "at-least-once"]
+#: The size of record batches: below the limit that brokers have by default (max.message.bytes).
+BATCH_BYTES: Final = 1_000_000
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
@@ -139,7 +141,10 @@ def read_plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) 
         message_bytes=values["maxMessageBytes"],
         columns=columns,
         codec=COMPRESSIONS.index(settings.compression_type),
-        batch_bytes=max(min(settings.batch_size, settings.max_request_size), 1024),
+        batch_bytes=min(
+            max(settings.batch_size, 1024) if "batch.size" in kafka else BATCH_BYTES,
+            settings.max_request_size,
+        ),
         record_bytes=settings.max_request_size,
     )
 
