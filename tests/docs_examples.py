@@ -5,12 +5,18 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 OFFSETS = DOCS / "offsets.md"
+PIPELINES = DOCS / "pipelines.md"
 TRANSACTIONS = DOCS / "transactions.md"
 
 
 def programs(page: Path) -> list[str]:
     """The blocks of Python, in their order."""
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return blocks(page, "python")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The blocks of a language, in their order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def indented(page: Path) -> list[str]:

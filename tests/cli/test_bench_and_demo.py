@@ -26,7 +26,7 @@ def test_an_empty_topic_cannot_be_consumed(run: Any, made: str) -> None:
 
 
 def test_the_demo_loses_nothing_and_exits_0_without_a_terminal(run_anywhere: Any) -> None:
-    ended = run_anywhere("demo", "--seconds", "1.5", "--rate", "500", "--json")
+    ended = run_anywhere("demo", "--seconds", "1.5", "--rate", "500", "--no-pipeline", "--json")
     assert ended.code == 0, ended.err
     assert ended.json["ok"] and ended.json["produced"] == ended.json["consumed"] > 0
 
@@ -36,7 +36,7 @@ def test_the_demo_takes_a_free_port_if_its_own_is_taken(run_anywhere: Any) -> No
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ended = run_anywhere("demo", "--seconds", "0.5", "--port", str(port))
+        ended = run_anywhere("demo", "--seconds", "0.5", "--port", str(port), "--no-pipeline")
     assert ended.code == 0, ended.err
     assert f"port {port} is taken" in ended.err
     assert "all in order, none lost" in ended.out
@@ -49,7 +49,7 @@ def test_a_free_port_is_kept(free_port: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_stops_cleanly(free_port: int, number: signal.Signals) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "ottla.cli", "demo", "--port", str(free_port)],
+        [sys.executable, "-m", "ottla.cli", "demo", "--port", str(free_port), "--no-pipeline"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

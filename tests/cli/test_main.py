@@ -25,6 +25,8 @@ PATHS = [
     ("log",),
     ("log", "dump"),
     ("log", "verify"),
+    ("pipeline",),
+    *(("pipeline", name) for name in ("run", "validate", "explain", "status")),
     ("bench",),
     *(("bench", name) for name in ("produce", "consume", "latency")),
     ("demo",),

@@ -1,7 +1,8 @@
-"""`ottla demo`, which `make run` runs: an embedded broker, a topic, a live producer and a live consumer.
+"""`ottla demo`, which `make run` runs: an embedded broker, a topic, a live producer, a live consumer, and a pipeline on Spark.
 
 Every message carries a number and the time it was made; the consumer checks that each partition's numbers come in
-order and none is missing, and shows how long they took. On a terminal it runs until Ctrl-C, elsewhere for a minute.
+order and none is missing, and shows how long they took. The pipeline joins when Spark is up and copies them all into a second topic,
+where the consumer counts each number: it must be there once. On a terminal it runs until Ctrl-C, elsewhere for a minute.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.demo_pipeline import COPY, TOPIC, DemoPipeline, missing
 from ottla.cli.options import AsJson
 from ottla.cli.outcome import FAILED, Stop, print_json, say
 from ottla.cli.progress import ProgressLine, percentile
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.producer.blocking import Producer
 
-TOPIC = "demo"
 PARTITIONS = 3
 DEFAULT_PORT = 9092
 SECONDS_WITHOUT_TERMINAL = 60.0
@@ -33,6 +36,9 @@ SECONDS_WITHOUT_TERMINAL = 60.0
 PAYLOAD = struct.Struct(">qq")
 PADDING = b"." * 184
 TICK_S = 0.01
+#: How often the pipeline's status is looked at, and how long it may take to bring the last messages through.
+LOOK_S = 0.5
+FINISH_S_MAX = 60.0
 #: Latencies of so many last messages make the percentiles.
 RECENT = 20_000
 
@@ -52,16 +58,23 @@ def demo(
     port: Annotated[
         int, typer.Option("--port", help="Where to listen; a free port is taken if it is in use.")
     ] = DEFAULT_PORT,
+    pipeline: Annotated[
+        bool,
+        typer.Option(
+            "--pipeline/--no-pipeline", help="Run a pipeline on Spark, too, where that is installed."
+        ),
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Run a broker, a producer and a consumer in this process.
+    """Run a broker, a producer and a consumer in this process, and a pipeline on Spark.
 
-    One line shows how they are getting on; the summary tells whether every message came, once and in order.
+    One line shows how they are getting on; the summary tells whether every message came, once and in order, and whether each came through
+    the pipeline exactly once. The pipeline joins when Spark is up; where there is no Spark, the rest goes on without it.
 
     \b
     Example:
       ottla demo
-      ottla demo --seconds 10 --rate 5000 --json
+      ottla demo --seconds 10 --rate 5000 --no-pipeline --json
     """
     stop = Stop()
     if seconds is None and not sys.stderr.isatty():
@@ -72,22 +85,32 @@ def demo(
     import ottla
 
     with (
-        tempfile.TemporaryDirectory(prefix="ottla-demo-") as folder,
-        ottla.Broker(folder, port=listen_port) as broker,
+        # A Java that was told to end may still write into it.
+        tempfile.TemporaryDirectory(prefix="ottla-demo-", ignore_cleanup_errors=True) as folder,
+        ottla.Broker(str(Path(folder, "data")), port=listen_port) as broker,
     ):
         say(f"a broker listens on {broker.address}; from another terminal try")
         say(f"  ottla consume {TOPIC} --bootstrap {broker.address} --offsets --format hex")
-        summary = run(broker.address, seconds, rate, stop)
+        summary = run(broker.address, seconds, rate, stop, Path(folder) if pipeline else None)
     if as_json:
         print_json(summary)
     else:
         print(
             f"{summary['produced']:,} messages produced, {summary['consumed']:,} consumed in {summary['seconds']:.1f} s "
             f"({summary['messages_per_s']:,}/s); end to end p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms; "
-            f"{'all in order, none lost' if summary['ok'] else 'SOME WERE LOST OR OUT OF ORDER'}"
+            f"{'all in order, none lost' if summary['in_order'] else 'SOME WERE LOST OR OUT OF ORDER'}"
         )
+        if (through := summary["pipeline"]) is not None:
+            print(f"the pipeline: {_verdict(through)}")
     if not summary["ok"]:
         raise typer.Exit(FAILED)
+
+
+def _verdict(through: dict[str, Any]) -> str:
+    if through["state"] != "ran":
+        return str(through["state"])
+    verdict = "every message exactly once" if through["exactly_once"] else "SOME WERE LOST OR DOUBLED"
+    return f"{through['rows']:,} messages came through Spark, {verdict}"
 
 
 def free_port(wanted: int) -> int:
@@ -110,6 +133,9 @@ class Traffic:
     def __init__(self, rate: int) -> None:
         self.produced = [0] * PARTITIONS
         self.consumed = [0] * PARTITIONS
+        #: How often each number came through the pipeline, a partition.
+        self.copies = [bytearray() for _ in range(PARTITIONS)]
+        self.copied = 0
         self.out_of_order = 0
         self.latencies_ms: deque[float] = deque(maxlen=RECENT)
         self.failure: BaseException | None = None
@@ -142,6 +168,9 @@ class Traffic:
     def consume(self, consumer: Consumer) -> None:
         """Take what is there and check it."""
         for tp, records in consumer.poll(100, 5_000).items():
+            if tp.topic == COPY:
+                self._count(tp.partition, records)
+                continue
             now_ns = time.time_ns()
             for record in records:
                 number, made_ns = PAYLOAD.unpack_from(record.value or bytes(PAYLOAD.size))
@@ -150,37 +179,64 @@ class Traffic:
                 self.consumed[tp.partition] = number + 1
                 self.latencies_ms.append((now_ns - made_ns) / 1e6)
 
+    def _count(self, partition: int, records: Iterable[Any]) -> None:
+        copies = self.copies[partition]
+        for record in records:
+            number, _ = PAYLOAD.unpack_from(record.value)
+            if number >= len(copies):
+                copies.extend(bytes(number + 1 - len(copies)))
+            copies[number] = min(copies[number] + 1, 255)
+            self.copied += 1
+
+    def exactly_once(self) -> bool:
+        """Whether each message that was produced came through the pipeline once, and nothing else did."""
+        return all(
+            len(copies) == count and copies.count(1) == count
+            for copies, count in zip(self.copies, self.produced, strict=True)
+        )
+
     def behind(self) -> int:
         return sum(self.produced) - sum(self.consumed)
 
 
-def run(address: str, seconds: float | None, rate: int, stop: Stop) -> dict[str, Any]:
-    """Produce and consume until the time is up or Ctrl-C; gives the summary."""
+def run(address: str, seconds: float | None, rate: int, stop: Stop, folder: Path | None) -> dict[str, Any]:
+    """Produce and consume until the time is up or Ctrl-C; gives the summary. With a folder there is a pipeline, too."""
     from ottla.client.admin.blocking import Admin
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.producer.blocking import Producer
 
+    topics = (TOPIC, COPY) if folder is not None else (TOPIC,)
     with Admin(address) as admin:
-        admin.create_topic(TOPIC, PARTITIONS)
+        for topic in topics:
+            admin.create_topic(topic, PARTITIONS)
     line = ProgressLine()
     traffic = Traffic(rate)
     started = time.monotonic()
-    with Producer(address) as producer, Consumer(address, auto_offset_reset="earliest") as consumer:
-        consumer.assign((TOPIC, partition) for partition in range(PARTITIONS))
+    with (
+        Producer(address) as producer,
+        # The pipeline writes in transactions, whose records count when they are committed.
+        Consumer(address, auto_offset_reset="earliest", isolation_level="read_committed") as consumer,
+    ):
+        consumer.assign((topic, partition) for topic in topics for partition in range(PARTITIONS))
         sender = threading.Thread(target=traffic.produce, args=(producer,), name="demo-producer")
         sender.start()
+        companion = Companion(address, folder, line) if folder is not None else None
         try:
             while not (stop.asked or traffic.stop.is_set()):
                 if seconds is not None and time.monotonic() - started >= seconds:
                     break
                 traffic.consume(consumer)
+                if companion is not None:
+                    companion.look()
                 if line.due():
-                    line.show(_progress(traffic, time.monotonic() - started))
+                    line.show(_progress(traffic, companion, time.monotonic() - started))
             if stop.asked:
                 line.note("stopping")
         finally:
             traffic.stop.set()
             sender.join()
+            if traffic.failure is not None and companion is not None:
+                companion.stop()
         if traffic.failure is not None:
             line.clear()
             raise traffic.failure
@@ -188,9 +244,11 @@ def run(address: str, seconds: float | None, rate: int, stop: Stop) -> dict[str,
         deadline = time.monotonic() + 30
         while traffic.behind() > 0 and time.monotonic() < deadline:
             traffic.consume(consumer)
+        through = companion.finish(traffic, consumer) if companion is not None else None
     line.clear()
     recent = sorted(traffic.latencies_ms)
     consumed = sum(traffic.consumed)
+    in_order = traffic.behind() == 0 and not traffic.out_of_order
     return {
         "produced": sum(traffic.produced),
         "consumed": consumed,
@@ -198,14 +256,80 @@ def run(address: str, seconds: float | None, rate: int, stop: Stop) -> dict[str,
         "messages_per_s": round(consumed / max(elapsed, 1e-9)),
         "p50_ms": round(percentile(recent, 0.5), 2),
         "p99_ms": round(percentile(recent, 0.99), 2),
-        "ok": traffic.behind() == 0 and not traffic.out_of_order,
+        "in_order": in_order,
+        "pipeline": through,
+        "ok": in_order and (through is None or through["exactly_once"] is not False),
     }
 
 
-def _progress(traffic: Traffic, elapsed: float) -> str:
+class Companion:
+    """The pipeline, as the demo sees it: it joins when it can, and is waited for only when it has joined."""
+
+    def __init__(self, address: str, folder: Path, line: ProgressLine) -> None:
+        self._line = line
+        self._looked = 0.0
+        self._joined = False
+        self._lacks = missing()
+        self._pipeline = DemoPipeline(address, folder) if self._lacks is None else None
+        if self._pipeline is None:
+            line.note(f"no pipeline: {self._lacks}")
+        else:
+            line.note(
+                f"a pipeline joins when Spark is up; meanwhile: ottla pipeline explain {self._pipeline.file}"
+            )
+
+    def look(self) -> None:
+        if self._pipeline is None or self._pipeline.ended or time.monotonic() - self._looked < LOOK_S:
+            return
+        self._looked = time.monotonic()
+        if not self._pipeline.look():
+            return
+        if self._pipeline.runs:
+            self._joined = True
+            self._line.note(
+                f"the pipeline runs; from another terminal try\n  ottla pipeline status {self._pipeline.file}"
+            )
+        else:
+            self._line.note(f"the pipeline ended:\n{self._pipeline.why()}")
+
+    def words(self) -> str:
+        return self._pipeline.words() if self._pipeline is not None else "no pipeline"
+
+    def finish(self, traffic: Traffic, consumer: Consumer) -> dict[str, Any]:
+        """Let it bring the last messages through, if it runs, and end it."""
+        if self._pipeline is None:
+            return {"state": f"not run: {self._lacks}", "rows": 0, "exactly_once": None}
+        deadline = time.monotonic() + FINISH_S_MAX
+        while self._pipeline.runs and traffic.copied < sum(traffic.produced) and time.monotonic() < deadline:
+            traffic.consume(consumer)
+            self.look()
+            if self._line.due():
+                left = sum(traffic.produced) - traffic.copied
+                self._line.show(f"the pipeline brings the last {left:,} messages through")
+        self.stop()
+        if not self._joined:
+            state = (
+                "it failed, see above"
+                if self._pipeline.ended
+                else "Spark was not up in time; let the demo run for longer"
+            )
+            return {"state": state, "rows": traffic.copied, "exactly_once": None}
+        # Whatever its last batch has committed is there now.
+        for _ in range(3):
+            traffic.consume(consumer)
+        return {"state": "ran", "rows": traffic.copied, "exactly_once": traffic.exactly_once()}
+
+    def stop(self) -> None:
+        if self._pipeline is not None and not self._pipeline.ended:
+            self._line.clear()
+            self._pipeline.stop()
+
+
+def _progress(traffic: Traffic, companion: Companion | None, elapsed: float) -> str:
     recent = sorted(traffic.latencies_ms)
+    pipeline = f"{companion.words()}  " if companion is not None else ""
     return (
         f"{int(elapsed) // 60:02}:{int(elapsed) % 60:02}  produced {sum(traffic.produced):,}  "
         f"consumed {sum(traffic.consumed):,}  behind {max(traffic.behind(), 0):,}  "
-        f"p50 {percentile(recent, 0.5):.2f} ms  p99 {percentile(recent, 0.99):.2f} ms  Ctrl-C stops"
+        f"p50 {percentile(recent, 0.5):.2f} ms  p99 {percentile(recent, 0.99):.2f} ms  {pipeline}Ctrl-C stops"
     )

@@ -29,6 +29,7 @@ COMMANDS = (
     "consume",
     "config",
     "log",
+    "pipeline",
     "bench",
     "demo",
 )

@@ -41,17 +41,20 @@ def spark_session(
 
     builder = SparkSession.builder.appName(name)
     settings = {**DEFAULTS, **(config or {})}
-    if remote is not None:
-        builder = builder.remote(remote)
-    else:
+    if remote is None or remote.startswith("local"):
         home = find_java()
         if home is not None:
             os.environ["JAVA_HOME"] = home
+    if remote is not None:
+        builder = builder.remote(remote)
+    else:
         # Workers run the Python that this is, not the first one on the PATH.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.master(master or "local[*]")
-        if master is None or master.startswith("local"):
-            settings = {**LOCAL, **settings}
+        # spark-submit, where it has started this process, has said already where Spark runs.
+        if master is not None or "PYSPARK_GATEWAY_PORT" not in os.environ:
+            builder = builder.master(master or "local[*]")
+            if master is None or master.startswith("local"):
+                settings = {**LOCAL, **settings}
     for key, value in settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -1,0 +1,117 @@
+"""The demo's pipeline: `ottla pipeline run` in a process of its own, which copies the demo's topic through Spark, exactly once.
+
+The demo does not wait for it: it joins when Spark is up. What it has done is read in its status file; whether it did it exactly once, the
+demo's consumer finds out in the topic that it writes to.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+TOPIC = "demo"
+COPY = "demo-copy"
+FILE = """\
+# The pipeline of `ottla demo`.
+name: demo
+brokers: {brokers}
+checkpoint: ./checkpoint
+trigger: 500 ms
+sources:
+  demo: {{topic: {topic}, group: demo-pipeline}}
+steps:
+  copied: SELECT key, value, partition FROM demo
+sinks:
+  copy: {{from: copied, topic: {copy}}}
+"""
+STOP_S_MAX = 40.0
+
+
+def missing() -> str | None:
+    """What this machine lacks to run a pipeline, and how to get it; None if it lacks nothing."""
+    for module in ("pyspark", "pyarrow", "pandas", "yaml", "numpy"):
+        if importlib.util.find_spec(module) is None:
+            return f"{module} is not installed: pip install 'ottla[spark]' brings it, and a Java"
+    from ottla.spark.java import NoJava, find_java
+
+    try:
+        find_java()
+    except NoJava as error:
+        return str(error)
+    return None
+
+
+class DemoPipeline:
+    """Made at once; `look` a few times a second."""
+
+    def __init__(self, brokers: str, folder: Path) -> None:
+        self.file = folder / "demo.yaml"
+        self.file.write_text(FILE.format(brokers=brokers, topic=TOPIC, copy=COPY))
+        self._status = folder / "checkpoint" / "status.json"
+        self._said = folder / "pipeline.log"
+        self._ended: int | None = None
+        self.rows_per_s = 0.0
+        self.lag = 0
+        self.batch = -1
+        with self._said.open("wb") as said:
+            self._process = self._start(said)
+
+    def _start(self, said: IO[bytes]) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C at the terminal is for the demo, which lets the pipeline finish first.
+        command = [sys.executable, "-m", "ottla.cli", "pipeline", "run", str(self.file)]
+        return subprocess.Popen(  # noqa: S603  # our own interpreter and package
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
+
+    @property
+    def runs(self) -> bool:
+        """Whether a batch has been through, and no end has come."""
+        return self._ended is None and self.batch >= 0
+
+    @property
+    def ended(self) -> bool:
+        return self._ended is not None
+
+    def look(self) -> bool:
+        """Hear of it; gives whether it has just begun to run, or just ended."""
+        before = self.runs, self.ended
+        self._ended = self._process.poll()
+        try:
+            known = json.loads(self._status.read_text(encoding="utf-8"))
+            last: Mapping[str, Any] = known["queries"]["copy"].get("last", {})
+        except (OSError, ValueError, KeyError):
+            last = {}
+        if last:
+            self.batch = int(last["batch"])
+            self.rows_per_s = float(last["rows_per_s_in"])
+            self.lag = int(last["lag_total"])
+        return (self.runs, self.ended) != before
+
+    def why(self) -> str:
+        """What it said last: why it ended."""
+        said = self._said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return "\n".join(said[-6:]) or f"it ended with {self._ended}"
+
+    def words(self) -> str:
+        """Its part of the demo's line."""
+        if self.ended:
+            return "pipeline: failed"
+        if not self.runs:
+            return "pipeline: Spark is starting"
+        return f"pipeline {self.rows_per_s:,.0f} rows/s  lag {self.lag:,}"
+
+    def stop(self) -> int | None:
+        """End it; None if it did not end by itself."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(STOP_S_MAX if self.runs else 0.5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return None

@@ -1,0 +1,345 @@
+"""`ottla pipeline`: run, validate, explain and look at pipelines that are one file, in YAML or Python, and run on Spark.
+
+Only `run`, and the others where they are asked for it, start Spark. What it and its workers have to say goes to `spark.log` in the
+checkpoint, not to the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ottla.cli.options import AsJson
+from ottla.cli.outcome import (
+    FAILED,
+    NOT_FOUND,
+    USAGE,
+    CommandError,
+    Stop,
+    pairs,
+    print_json,
+    print_table,
+    say,
+    usage_error,
+)
+from ottla.cli.progress import ProgressLine
+from ottla.cli.with_spark import log_path, spark_for
+
+if TYPE_CHECKING:
+    from ottla.spark.pipeline.loading import Loaded
+    from ottla.spark.pipeline.running import Run
+
+app = typer.Typer(
+    help="""Run data pipelines on Spark: one file with sources, steps and sinks.
+
+\b
+Example:
+  ottla pipeline validate orders.yaml
+  ottla pipeline run orders.yaml
+  ottla pipeline status orders.yaml
+""",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+POLL_S = 0.1
+File = Annotated[Path, typer.Argument(help="The pipeline: a file that ends in .yaml, .yml or .py.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="What ${NAME} in the file stands for; goes before the environment.",
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master", help="As for spark-submit, as in spark://HOST:7077 or yarn; without it Spark runs here."
+    ),
+]
+Remote = Annotated[
+    str | None, typer.Option("--remote", help="A Spark Connect server, as in sc://HOST:15002.")
+]
+
+
+def register(parent: typer.Typer) -> None:
+    parent.add_typer(app, name="pipeline")
+
+
+@app.command()
+def run(
+    file: File,
+    master: Master = None,
+    remote: Remote = None,
+    once: Annotated[bool, typer.Option("--once", help="Take all that is there now, then end.")] = False,
+    settings: Set = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--py-files",
+            metavar="FILE",
+            help="A .py, .zip or .egg for the workers; may be given several times.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a pipeline until Ctrl-C, or, with --once, until all that is there has been taken.
+
+    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed, with 2 when the file is
+    wrong.
+
+    \b
+    Example:
+      ottla pipeline run orders.yaml
+      ottla pipeline run orders.yaml --once --set BROKERS=127.0.0.1:9092
+      ottla pipeline run orders.py --master spark://127.0.0.1:7077
+    """
+    from ottla.spark.pipeline.causes import cause_of
+    from ottla.spark.pipeline.running import Run, StepFailed, ship
+
+    if master is not None and remote is not None:
+        raise usage_error("--master and --remote exclude each other")
+    stop = Stop()
+    loaded = _load(file, settings)
+    plan = loaded.plan
+    line = ProgressLine()
+    say(f"{plan.name}: starting Spark ({remote or master or 'here'})")
+    with spark_for(plan, master, remote) as spark:
+        ship(spark, loaded, py_files or (), remote=remote is not None)
+        running = Run(spark, plan)
+        try:
+            running.start(once=once)
+        except StepFailed as failed:
+            raise usage_error(f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}") from None
+        say(f"{plan.name}: {', '.join(running.queries)} running; Ctrl-C stops")
+        _watch(running, stop, line)
+    summary = {name: _ended(running, name) for name in running.queries}
+    if as_json:
+        print_json({"pipeline": plan.name, "queries": summary})
+    else:
+        for name, ended in summary.items():
+            print(
+                f"{name}: {ended['state']} after {ended['rows']:,} rows"
+                + (f", batch {ended['batch']}" if ended["batch"] >= 0 else "")
+            )
+    if running.failed:
+        said = "\n".join(f"{name} failed: {cause}" for name, cause in running.failed.items())
+        raise CommandError(f"{plan.name}: {said}\nMore is in {log_path(plan)}", FAILED)
+
+
+def _watch(running: Run, stop: Stop, line: ProgressLine) -> None:
+    """Until all queries have ended, one has failed, or somebody wants it to stop."""
+    from ottla.spark.pipeline.progress import one_line
+
+    while running.look() and running.running and not stop.asked:
+        if line.due():
+            line.show(one_line(running.progress))
+        time.sleep(POLL_S)
+    line.clear()
+    if stop.asked:
+        line.note("stopping: the batch that is running may end; Ctrl-C again does not wait")
+    for name, how in running.stop().items():
+        line.note(
+            f"{name}: {how}{' in the middle of a batch, which the next start repeats' if how == 'given up' else ''}"
+        )
+
+
+def _ended(running: Run, name: str) -> dict[str, Any]:
+    watched = running.queries[name]
+    return {
+        "state": watched.state,
+        "rows": watched.rows,
+        "batch": watched.progress.batch if watched.progress else -1,
+        "cause": watched.cause,
+    }
+
+
+@app.command()
+def validate(
+    file: File,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Ask the brokers for the topics, and Spark whether it understands the steps."
+        ),
+    ] = False,
+    master: Master = None,
+    remote: Remote = None,
+    settings: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what is wrong with a pipeline's file, all of it at once. Exits with 2 if there is something.
+
+    Without --deep neither Spark nor a broker is needed.
+
+    \b
+    Example:
+      ottla pipeline validate orders.yaml
+      ottla pipeline validate orders.yaml --deep
+    """
+    from ottla.spark.pipeline.model import PipelineError, Problem
+
+    problems: list[Problem] = []
+    plan = None
+    try:
+        loaded = _load(file, settings, complain=False)
+        plan = loaded.plan
+        if deep:
+            problems = _deep_problems(loaded, master, remote)
+    except PipelineError as error:
+        problems = error.problems
+    if as_json:
+        found = [
+            {"file": each.file, "line": each.line, "place": each.place, "message": each.message}
+            for each in problems
+        ]
+        print_json({"ok": not problems, "problems": found})
+    elif plan is not None and not problems:
+        counts = ((len(plan.sources), "source"), (len(plan.steps), "step"), (len(plan.sinks), "sink"))
+        words = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
+        print(f"{file}: {words}; nothing is wrong")
+    else:
+        for each in problems:
+            say(str(each))
+    if problems:
+        raise typer.Exit(USAGE)
+
+
+def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> list[Any]:
+    from ottla.spark.pipeline.checking import analyse, check_topics
+
+    problems = check_topics(loaded.plan)
+    with spark_for(loaded.plan, master, remote) as spark:
+        return problems + analyse(spark, loaded.plan)[1]
+
+
+@app.command()
+def explain(
+    file: File,
+    schemas: Annotated[
+        bool, typer.Option("--schemas", help="The columns of every table, as Spark sees them.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Spark's own plan of every sink.")] = False,
+    master: Master = None,
+    remote: Remote = None,
+    settings: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a pipeline is made of, as a tree from each sink to its sources.
+
+    \b
+    Example:
+      ottla pipeline explain orders.yaml
+      ottla pipeline explain orders.yaml --schemas --plan
+    """
+    from ottla.spark.pipeline.explaining import as_json as tree_json
+    from ottla.spark.pipeline.explaining import tree
+
+    loaded = _load(file, settings)
+    columns: dict[str, str] = {}
+    plans: dict[str, str] = {}
+    if schemas or plan:
+        from ottla.spark.pipeline.checking import analyse
+
+        with spark_for(loaded.plan, master, remote) as spark:
+            frames, problems = analyse(spark, loaded.plan)
+            if problems:
+                raise usage_error("\n".join(map(str, problems)))
+            columns = {name: _columns(frame) for name, frame in frames.items()}
+            if plan:
+                plans = {sink.name: _plan_text(frames[sink.input]) for sink in loaded.plan.sinks.values()}
+    if as_json:
+        print_json(tree_json(loaded.plan, columns) | ({"plans": plans} if plans else {}))
+        return
+    for text in tree(loaded.plan, columns):
+        print(text)
+    for name, text in plans.items():
+        print(f"\n== {name}\n{text.rstrip()}")
+
+
+def _columns(frame: Any) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in frame.dtypes)
+
+
+def _plan_text(frame: Any) -> str:
+    """What `explain` prints."""
+    import io
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain()
+    return printed.getvalue()
+
+
+@app.command()
+def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
+    """Show how a pipeline is getting on, or how it ended: the last batch, rows a second, lag a partition, size of the state.
+
+    Needs no Spark: it reads the status file that the runner writes, and the checkpoints.
+
+    \b
+    Example:
+      ottla pipeline status orders.yaml
+      ottla pipeline status orders.yaml --json
+    """
+    from ottla.spark.pipeline.progress import size
+    from ottla.spark.pipeline.status import read_status
+
+    plan = _load(file, settings).plan
+    known = read_status(plan)
+    if known is None:
+        raise CommandError(
+            f"{plan.name} has not run yet: there is nothing in {plan.checkpoint_path}", NOT_FOUND
+        )
+    if as_json:
+        print_json(known)
+        return
+    about = (
+        f" (process {known['pid']} on {known['host']}), last heard of at {known['updated']}"
+        if "pid" in known
+        else ""
+    )
+    print(f"{plan.name}: {known['state']}{about}")
+    rows, lags = [], []
+    for name, query in known["queries"].items():
+        last, kept = query.get("last", {}), query.get("checkpoint", {})
+        rows.append(
+            (name, query.get("state", ""), kept.get("done", last.get("batch")), query.get("rows"), last.get("rows_per_s_in"), last.get("lag_total"),
+             last.get("batch_ms"), last.get("state_rows"), size(last.get("state_bytes", 0)))
+        )  # fmt: skip
+        places = {**kept.get("offsets", {}), **last.get("lag", {})}
+        lags += [
+            (name, place, kept.get("offsets", {}).get(place), last.get("lag", {}).get(place))
+            for place in sorted(places)
+        ]
+    print_table(
+        ("QUERY", "STATE", "BATCH", "ROWS", "ROWS/S", "LAG", "BATCH MS", "STATE ROWS", "STATE SIZE"), rows
+    )
+    if lags:
+        print()
+        print_table(("QUERY", "PARTITION", "OFFSET", "LAG"), lags)
+    for name, query in known["queries"].items():
+        if query.get("cause"):
+            print(f"\n{name} failed: {query['cause']}")
+
+
+# --- shared by the commands ---------------------------------------------------------------------------------
+
+
+def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> Loaded:
+    from ottla.spark.pipeline.loading import load
+    from ottla.spark.pipeline.model import PipelineError
+
+    try:
+        return load(file, pairs(settings or (), "--set"))
+    except PipelineError as error:
+        if not complain:
+            raise
+        raise usage_error(str(error)) from None
+    except ModuleNotFoundError as error:
+        raise CommandError(f"{error.name} is not installed: pip install 'ottla[spark]'") from None

@@ -1,0 +1,104 @@
+"""A plan for people: each sink with what it is made of, as a tree; and for programs, as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Step
+
+
+def tree(plan: Plan, schemas: Mapping[str, str] | None = None) -> list[str]:
+    """The lines; with schemas, each table's columns stand behind it. What stands there already is not drawn twice."""
+    trigger = {None: "as soon as there is data", AVAILABLE_NOW: "all that is there, then the end"}
+    lines = [
+        f"pipeline {plan.name} ({plan.file})",
+        f"  checkpoint {plan.checkpoint_path}",
+        f"  trigger {trigger.get(plan.trigger, f'every {plan.trigger}')}",
+    ]
+    drawn: set[str] = set()
+    for sink in plan.sinks.values():
+        lines += ["", f"{sink.name} → {describe_sink(sink)}"]
+        lines += _below(plan, sink.input, "", drawn, schemas or {}, last=True)
+    unused = [name for name in [*plan.sources, *plan.steps] if name not in drawn]
+    if unused:
+        lines += ["", f"no sink uses {', '.join(unused)}"]
+    return lines
+
+
+def _below(
+    plan: Plan, name: str, indent: str, drawn: set[str], schemas: Mapping[str, str], *, last: bool
+) -> list[str]:
+    again = name in drawn and bool(plan.inputs_of(name))
+    drawn.add(name)
+    thing = plan.sources.get(name) or plan.steps[name]
+    words = describe_source(thing) if isinstance(thing, Source) else describe_step(thing)
+    columns = f"  ({schemas[name]})" if name in schemas else ""
+    lines = [f"{indent}{'└─' if last else '├─'} {name}  {words}{columns}{'  (as above)' if again else ''}"]
+    if again:
+        return lines
+    inputs = plan.inputs_of(name)
+    for each in inputs:
+        inner = indent + ("   " if last else "│  ")
+        lines += _below(plan, each, inner, drawn, schemas, last=each == inputs[-1])
+    return lines
+
+
+def describe_source(source: Source) -> str:
+    if not source.is_topic:
+        words = f"{source.format}{' ' + source.path if source.path else ''}"
+        return words if source.read == "stream" else f"{words}, read as {source.read}"
+    kind = {"stream": "topic", "batch": "all of topic", "table": "table of topic"}[source.read]
+    which = f" {source.topic}" if source.topic else f"s like {source.pattern}"
+    value = f", {source.value}" if source.value else ""
+    late = f", watermark {source.watermark.column} {source.watermark.delay}" if source.watermark else ""
+    return f"{kind}{which}{value}{late} at {source.brokers}"
+
+
+def describe_step(step: Step) -> str:
+    if step.function is not None:
+        return f"Python {step.function.where}"
+    text = " ".join((step.sql or "").split())
+    return f"SQL {text if len(text) <= 60 else text[:59] + '…'}"
+
+
+def describe_sink(sink: Sink) -> str:
+    if sink.topic is not None:
+        key = f", key {', '.join(sink.key)}" if sink.key else ""
+        return f"topic {sink.topic}{key}{', ' + sink.value if sink.value else ''}, {sink.guarantee} at {sink.brokers}"
+    if sink.table is not None:
+        return f"table {sink.table.name} of {hidden(sink.table.url)}, key {', '.join(sink.table.key)}"
+    if sink.parquet is not None:
+        return f"parquet {sink.parquet}{', key ' + ', '.join(sink.key) if sink.key else ''}"
+    if sink.function is not None:
+        return f"Python {sink.function.where}"
+    return f"{sink.format}{' ' + sink.path if sink.path else ''}"
+
+
+def hidden(url: str) -> str:
+    """A URL without its password."""
+    scheme, slashes, rest = url.partition("://")
+    user, at, host = rest.rpartition("@")
+    name, colon, _ = user.partition(":")
+    return f"{scheme}{slashes}{name}:…@{host}" if at and colon else url
+
+
+def as_json(plan: Plan, schemas: Mapping[str, str] | None = None) -> dict[str, Any]:
+    columns = schemas or {}
+    tables = {
+        **{name: {"kind": "source", "what": describe_source(each), "inputs": []} for name, each in plan.sources.items()},
+        **{name: {"kind": "step", "what": describe_step(each), "inputs": list(each.inputs)} for name, each in plan.steps.items()},
+    }  # fmt: skip
+    return {
+        "pipeline": plan.name,
+        "file": plan.file,
+        "checkpoint": plan.checkpoint_path,
+        "trigger": plan.trigger,
+        "tables": {
+            name: table | ({"schema": columns[name]} if name in columns else {})
+            for name, table in tables.items()
+        },
+        "sinks": {
+            name: {"from": sink.input, "what": describe_sink(sink)} for name, sink in plan.sinks.items()
+        },
+    }

@@ -1,0 +1,399 @@
+"""From what was written, in YAML or Python, to the model: each field by its table, and all that is wrong with the file at once.
+
+Pure. `Written` is what both kinds of file come down to: nested names and values, and the line of each place where it is known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from ottla.spark.pipeline import fields
+from ottla.spark.pipeline.fields import Field
+from ottla.spark.pipeline.model import (
+    OTTLA,
+    Function,
+    PipelineError,
+    Plan,
+    Problem,
+    Read,
+    Sink,
+    Source,
+    Step,
+    Table,
+)
+from ottla.spark.pipeline.sql import tables
+
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_FILE_NAME: Final = re.compile(r"[\w.-]+")
+Place = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file's content. Lines are known for some places, such as ("sources", "orders")."""
+
+    file: str
+    content: Mapping[str, Any]
+    lines: Mapping[Place, int] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint for a name that is not known."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1, 0.5)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"known are {', '.join(names)}" if names else "there are none"
+
+
+def read_plan(written: Written, default_name: str) -> Plan:
+    """The pipeline; raises `PipelineError` with every problem that was found."""
+    return _Reading(written).pipeline(default_name)
+
+
+class _Reading:
+    def __init__(self, written: Written) -> None:
+        self._written = written
+        self._problems = list(written.problems)
+
+    def pipeline(self, default_name: str) -> Plan:
+        whole = self._values(self._written.content, fields.PIPELINE, (), "a pipeline")
+        limits = self._values(whole.get("limits", {}), fields.LIMITS, ("limits",), "limits")
+        name = whole.get("name", default_name)
+        if not _FILE_NAME.fullmatch(name):
+            self._problem(
+                ("name",), f"{name!r} must be of letters, digits, _, . and -: the queries are named after it"
+            )
+        if "checkpoint" not in whole and "checkpoint" not in self._written.content:
+            self._problem(
+                (),
+                "checkpoint is missing: a folder where progress is kept, as in checkpoint: ./checkpoints/"
+                + name,
+            )
+        sources = {
+            each: self._source(each, given, whole, limits)
+            for each, given in self._named(whole, "sources", _NAME)
+        }
+        steps = {each: self._step(each, given, sources) for each, given in self._named(whole, "steps", _NAME)}
+        sinks = {
+            each: self._sink(each, given, whole) for each, given in self._named(whole, "sinks", _FILE_NAME)
+        }
+        for kind, found in (("sources", sources), ("sinks", sinks)):
+            if not found and kind not in self._written.content:
+                self._problem((), f"{kind} are missing: a pipeline has at least one")
+        ordered = self._graph(sources, steps, sinks)
+        if self._problems:
+            raise PipelineError(sorted(self._problems, key=lambda each: each.line or 0))
+        return Plan(
+            name=name,
+            file=self._written.file,
+            checkpoint=whole["checkpoint"],
+            sources=sources,
+            steps=ordered,
+            sinks=sinks,
+            trigger=whole.get("trigger"),
+            stop_within_s=limits.get("stop", 30.0),
+            status=whole.get("status"),
+            spark=whole.get("spark", {}),
+        )
+
+    # --- one thing at a time ------------------------------------------------------------------------------
+
+    def _source(self, name: str, given: Any, whole: dict[str, Any], limits: dict[str, Any]) -> Source:
+        place = ("sources", name)
+        own = self._values(given, fields.SOURCE, place, "a source")
+        source = Source(
+            name=name,
+            topic=own.get("topic"),
+            pattern=own.get("pattern"),
+            format=own.get("format", OTTLA),
+            path=own.get("path"),
+            read=cast("Read", own.get("read", "stream")),
+            brokers=own.get("brokers", whole.get("brokers")),
+            value=own.get("value"),
+            schema=own.get("schema"),
+            registry=own.get(
+                "registry", whole.get("registry") if own.get("value") in ("avro", "protobuf") else None
+            ),
+            subject=own.get("subject"),
+            dead_letters=own.get("dead_letters"),
+            watermark=own.get("watermark"),
+            start=own.get("start", "earliest"),
+            group=own.get("group"),
+            records_max=own.get("records", limits.get("records")),
+            kafka={**whole.get("kafka", {}), **own.get("kafka", {})},
+            options=own.get("options", {}),
+        )
+        written = [name for name in ("topic", "pattern", "format") if name in own]
+        if len(written) > 1:
+            self._problem(place, f"has {' and '.join(written)}: it must have one of them")
+        elif not written and isinstance(given, Mapping):
+            self._problem(place, "has neither topic nor pattern nor format: where do its rows come from?")
+        if not source.is_topic:
+            self._only_for_topics(
+                place,
+                own,
+                (
+                    "brokers",
+                    "value",
+                    "registry",
+                    "subject",
+                    "dead_letters",
+                    "start",
+                    "group",
+                    "records",
+                    "kafka",
+                ),
+            )
+            if source.read == "table":
+                self._problem(
+                    (*place, "read"), "table is for topics; another format is read as stream or batch"
+                )
+            return source
+        if not source.brokers and written:
+            self._no_brokers(place)
+        if source.value == "json" and not source.schema and not source.registry:
+            self._problem(
+                place, 'value: json needs a schema, as in schema: "id BIGINT, at TIMESTAMP", or a registry'
+            )
+        if source.value in ("avro", "protobuf") and not source.registry:
+            self._problem(place, f"value: {source.value} needs a registry, the URL of a schema registry")
+        if source.registry and not source.subject and (source.pattern or "," in (source.topic or "")):
+            self._problem(
+                place, "subject is missing: with several topics it cannot be told from the topic's name"
+            )
+        if "schema" in own and source.value in (None, "string"):
+            self._problem((*place, "schema"), "is for decoded values: add value: json (or avro, protobuf)")
+        if source.value is None:
+            for alone in ("subject", "dead_letters"):
+                if alone in own:
+                    self._problem((*place, alone), "is for decoded values: add value: json, avro or protobuf")
+        if source.read != "stream":
+            for alone in ("watermark", "group", "records", "start"):
+                if alone in own:
+                    self._problem((*place, alone), f"is for streams, and this is read: {source.read}")
+        return source
+
+    def _step(self, name: str, given: Any, sources: Mapping[str, Source]) -> Step:
+        place = ("steps", name)
+        if name in sources:
+            self._problem(place, f"there is a source {name} too: sources and steps share their names")
+        if isinstance(given, str):
+            given = {"sql": given}
+        elif callable(given):
+            given = {"python": given}
+        own = self._values(given, fields.STEP, place, "a step")
+        if (
+            ("sql" in own) == ("python" in own)
+            and isinstance(given, Mapping)
+            and not {"sql", "python"} & (given.keys() - own.keys())
+        ):
+            both = "sql and python: it must have" if "sql" in own else "neither sql nor python: it must have"
+            self._problem(place, f"has {both} one of them")
+        if "sql" in own:
+            if "inputs" in own:
+                self._problem((*place, "inputs"), "is for functions; a query names what it reads")
+            return Step(
+                name,
+                sql=own["sql"],
+                inputs=self._sql_inputs(own["sql"], sources),
+                watermark=own.get("watermark"),
+            )
+        function = own.get("python")
+        return Step(
+            name,
+            function=function,
+            inputs=own["inputs"] if "inputs" in own else self._parameters(place, function),
+            watermark=own.get("watermark"),
+        )
+
+    def _sql_inputs(self, text: str, sources: Mapping[str, Source]) -> tuple[str, ...]:
+        """As they are spelt where they are declared: names in SQL have no case."""
+        declared = {each.lower(): each for each in [*sources, *self._written.content.get("steps", {})]}
+        return tuple(declared.get(each.lower(), each) for each in tables(text))
+
+    def _parameters(self, place: Place, function: Function | None) -> tuple[str, ...]:
+        if function is None:
+            return ()
+        if function.call is None:
+            self._problem(place, f"inputs is missing: what is {function.where} given?")
+            return ()
+        return tuple(inspect.signature(function.call).parameters)
+
+    def _sink(self, name: str, given: Any, whole: dict[str, Any]) -> Sink:
+        place = ("sinks", name)
+        own = self._values(given, fields.SINK, place, "a sink")
+        kinds = [each for each in ("topic", "table", "parquet", "python", "format") if each in own]
+        if isinstance(given, Mapping):
+            if "from" not in given:
+                self._problem(place, "from is missing: which step's rows go there?")
+            if len(kinds) > 1:
+                self._problem(place, f"has {' and '.join(kinds)}: it must have one of them")
+            elif not kinds and not {"topic", "table", "parquet", "python", "format"} & given.keys():
+                self._problem(
+                    place, "has neither topic nor table, parquet, python or format: where do its rows go?"
+                )
+        table = self._table(own.get("table"), (*place, "table"))
+        brokers = own.get("brokers", whole.get("brokers"))
+        if "topic" in own:
+            if not brokers:
+                self._no_brokers(place)
+            if own.get("mode") == "update" and own.get("guarantee") != "at-least-once":
+                self._problem(
+                    (*place, "mode"),
+                    "update cannot be exactly-once in a topic, since Spark lets no Python sink have it: use append (with a watermark, "
+                    "or transformWithState), or add guarantee: at-least-once",
+                )
+            if own.get("value") in ("avro", "protobuf") and not (
+                own.get("registry") or whole.get("registry")
+            ):
+                self._problem(place, f"value: {own['value']} needs a registry")
+        else:
+            self._only_for_topics(place, own, ("value", "guarantee", "schema", "registry", "subject"))
+            if "dead_letters" in own and not (table and brokers):
+                self._problem((*place, "dead_letters"), "is for tables, and needs brokers")
+            if "key" in own and "parquet" not in own and kinds:
+                hint = "write it inside table" if "table" in own else "it is for topics and parquet"
+                self._problem((*place, "key"), f"does not belong here: {hint}")
+        return Sink(
+            name=name,
+            input=own.get("from", ""),
+            topic=own.get("topic"),
+            table=table,
+            parquet=own.get("parquet"),
+            function=own.get("python"),
+            format=own.get("format"),
+            path=own.get("path"),
+            brokers=brokers,
+            key=own.get("key", ()),
+            value=own.get("value"),
+            schema=own.get("schema"),
+            registry=own.get(
+                "registry", whole.get("registry") if own.get("value") in ("avro", "protobuf") else None
+            ),
+            subject=own.get("subject"),
+            dead_letters=own.get("dead_letters"),
+            guarantee=own.get("guarantee", "exactly-once"),
+            mode=own.get("mode", "update" if table or (own.get("parquet") and own.get("key")) else "append"),
+            trigger=own.get("trigger"),
+            kafka={**whole.get("kafka", {}), **own.get("kafka", {})},
+            options=own.get("options", {}),
+        )
+
+    def _table(self, given: Any, place: Place) -> Table | None:
+        if given is None:
+            return None
+        own = self._values(given, fields.TABLE, place, "a table")
+        for name in ("url", "name", "key"):
+            if name not in own and name not in given:
+                self._problem(
+                    place,
+                    f"{name} is missing: {next(each for each in fields.TABLE if each.name == name).meaning}",
+                )
+        return Table(own.get("url", ""), own.get("name", ""), own.get("key", ()))
+
+    # --- how they hang together ---------------------------------------------------------------------------
+
+    def _graph(
+        self, sources: Mapping[str, Source], steps: Mapping[str, Step], sinks: Mapping[str, Sink]
+    ) -> dict[str, Step]:
+        """The steps in their order. Names that nothing has, circles, and sinks that no stream reaches are problems."""
+        known = [*sources, *steps]
+        for name, step in steps.items():
+            for each in step.inputs:
+                if each not in sources and each not in steps:
+                    self._problem(
+                        ("steps", name),
+                        f"reads {each}, which is no source and no step: {nearest(each, known)}",
+                    )
+        ordered: dict[str, Step] = {}
+        open_steps: list[str] = []
+        circles: set[frozenset[str]] = set()
+
+        def visit(name: str) -> None:
+            if name in ordered or name not in steps:
+                return
+            if name in open_steps:
+                circle = open_steps[open_steps.index(name) :]
+                if frozenset(circle) not in circles:
+                    circles.add(frozenset(circle))
+                    self._problem(("steps", name), f"reads itself, by way of {' ← '.join([*circle, name])}")
+                return
+            open_steps.append(name)
+            for each in steps[name].inputs:
+                visit(each)
+            open_steps.pop()
+            ordered[name] = steps[name]
+
+        for name in steps:
+            visit(name)
+        for name, sink in sinks.items():
+            if sink.input and sink.input not in sources and sink.input not in steps:
+                self._problem(
+                    ("sinks", name, "from"),
+                    f"{sink.input} is no source and no step: {nearest(sink.input, known)}",
+                )
+            elif sink.input and not circles and not self._streams(sink.input, sources, steps):
+                self._problem(
+                    ("sinks", name),
+                    f"nothing that {sink.input} is made of is a stream: give one of its sources read: stream",
+                )
+        return ordered
+
+    def _streams(self, name: str, sources: Mapping[str, Source], steps: Mapping[str, Step]) -> bool:
+        if name in sources:
+            return sources[name].read == "stream"
+        # A name that is not known has its problem already.
+        return name not in steps or any(self._streams(each, sources, steps) for each in steps[name].inputs)
+
+    # --- fields -------------------------------------------------------------------------------------------
+
+    def _named(self, whole: dict[str, Any], kind: str, pattern: re.Pattern[str]) -> Iterable[tuple[str, Any]]:
+        for name, given in whole.get(kind, {}).items():
+            if not isinstance(name, str) or not pattern.fullmatch(name):
+                rule = (
+                    "letters, digits and _, and no digit first"
+                    if pattern is _NAME
+                    else "letters, digits, _, . and -"
+                )
+                self._problem((kind, str(name)), f"is no name for one of the {kind}: it must be of {rule}")
+            else:
+                yield name, given
+
+    def _values(self, given: Any, table: Sequence[Field], place: Place, what: str) -> dict[str, Any]:
+        if not isinstance(given, Mapping):
+            known = ", ".join(each.name for each in table)
+            self._problem(place, f"must be fields with their values; {what} has {known}")
+            return {}
+        known_fields = {each.name: each for each in table}
+        found = {}
+        for name, value in given.items():
+            if name not in known_fields:
+                self._problem(
+                    (*place, str(name)), f"{what} has no field {name}: {nearest(str(name), known_fields)}"
+                )
+                continue
+            try:
+                found[name] = known_fields[name].read(value)
+            except ValueError as error:
+                self._problem((*place, name), str(error))
+        return found
+
+    def _only_for_topics(self, place: Place, own: Mapping[str, Any], names: Iterable[str]) -> None:
+        for name in names:
+            if name in own:
+                self._problem((*place, name), "is for topics only")
+
+    def _no_brokers(self, place: Place) -> None:
+        self._problem(place, "brokers is missing: write it here or at the top, as in brokers: 127.0.0.1:9092")
+
+    def _problem(self, place: Place, message: str) -> None:
+        lines = self._written.lines
+        line = next((lines[place[:end]] for end in range(len(place), -1, -1) if place[:end] in lines), None)
+        self._problems.append(Problem(self._written.file, line, ".".join(place), message))

@@ -1,0 +1,182 @@
+"""A pipeline that runs: its queries started, watched, stopped; and what is known of them in the status file. One for each run.
+
+A stop waits for the batch that is under way, up to a bound, and then gives it up: exactly-once sinks need no clean end, the next start only
+repeats less. Who runs it calls `look` a few times a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ottla.spark.pipeline.building import StepFailed, build_tables, start_queries
+from ottla.spark.pipeline.causes import cause_of
+from ottla.spark.pipeline.loading import Loaded
+from ottla.spark.pipeline.model import Plan
+from ottla.spark.pipeline.progress import Progress, read_progress
+from ottla.spark.pipeline.status import RUNNING, now, this_run, write_status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_STATUS_EVERY_S: Final = 1.0
+_POLL_S: Final = 0.05
+#: How long Spark may take to end a query that is given up.
+_GIVE_UP_S: Final = 20
+
+
+@dataclass(slots=True)
+class Watched:
+    """One query: the last that was heard of it."""
+
+    query: StreamingQuery
+    progress: Progress | None = None
+    rows: int = 0
+    state: str = RUNNING
+    cause: str | None = None
+    #: The last batch whose rows are counted.
+    counted: int = -1
+
+
+class Run:
+    """Make it, `start`, `look` until nothing runs, `stop`."""
+
+    def __init__(self, spark: SparkSession, plan: Plan) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._about = this_run(plan)
+        self._written_s = 0.0
+        self.queries: dict[str, Watched] = {}
+
+    def start(self, *, once: bool = False) -> None:
+        """Raises `StepFailed`."""
+        frames = build_tables(self._spark, self._plan)
+        started = start_queries(self._spark, self._plan, frames, once=once)
+        self.queries = {name: Watched(query) for name, query in started.items()}
+        self._tell(RUNNING)
+
+    def look(self) -> bool:
+        """Hear of every query; gives whether all of them still run, or have come to a good end."""
+        for watched in self.queries.values():
+            if watched.state != RUNNING:
+                continue
+            active = watched.query.isActive
+            self._hear(watched)
+            if not active:
+                error = watched.query.exception()
+                watched.state = "done" if error is None else "failed"
+                watched.cause = None if error is None else cause_of(str(error))
+        if time.monotonic() - self._written_s >= _STATUS_EVERY_S:
+            self._tell(RUNNING)
+        return not self.failed
+
+    @property
+    def running(self) -> bool:
+        return any(watched.state == RUNNING for watched in self.queries.values())
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why, by the name of the query."""
+        return {name: each.cause or "" for name, each in self.queries.items() if each.state == "failed"}
+
+    @property
+    def progress(self) -> dict[str, Progress | None]:
+        return {name: watched.progress for name, watched in self.queries.items()}
+
+    def stop(self, within_s: float | None = None) -> dict[str, str]:
+        """Stop what runs; gives how each ended: "stopped" after its batch, or "given up" in the middle of one."""
+        deadline_s = time.monotonic() + (self._plan.stop_within_s if within_s is None else within_s)
+        waiting = {name: watched for name, watched in self.queries.items() if watched.state == RUNNING}
+        begun = {name: _batch(watched.query) for name, watched in waiting.items()}
+        ends: dict[str, str] = {}
+        while waiting:
+            for name, watched in list(waiting.items()):
+                late = time.monotonic() >= deadline_s
+                idle = not watched.query.isActive or not watched.query.status["isTriggerActive"]
+                if not (idle or late or _batch(watched.query) != begun[name]):
+                    continue
+                ends[name] = "given up" if late and not idle else "stopped"
+                self._end(watched)
+                del waiting[name]
+            if waiting:
+                time.sleep(_POLL_S)
+        self.finish()
+        return ends
+
+    def _end(self, watched: Watched) -> None:
+        if watched.query.isActive:
+            with contextlib.suppress(Exception):
+                # It may have failed by itself meanwhile, which is told below.
+                watched.query.stop()
+        self._hear(watched)
+        error = watched.query.exception()
+        watched.state = "stopped" if error is None else "failed"
+        watched.cause = None if error is None else cause_of(str(error))
+
+    def finish(self) -> None:
+        """Write the last status."""
+        states = {watched.state for watched in self.queries.values()}
+        self._tell("failed" if "failed" in states else "stopped" if "stopped" in states else "done")
+
+    def _hear(self, watched: Watched) -> None:
+        last = watched.query.lastProgress
+        if last is None:
+            return
+        heard = read_progress(json.loads(last.json))
+        if heard == watched.progress:
+            return
+        seen = -1 if watched.progress is None else watched.progress.batch
+        # All that Spark remembers costs much to ask for, and is needed only when batches were quicker than we looked.
+        missed = _recent(watched.query) if heard.batch > seen + 1 else []
+        for each in [*missed, heard]:
+            if each.batch > watched.counted and each.rows:
+                watched.rows += each.rows
+                watched.counted = each.batch
+        watched.progress = heard
+
+    def _tell(self, state: str) -> None:
+        self._written_s = time.monotonic()
+        path = self._plan.status_path
+        if path is None:
+            return
+        queries = {
+            name: {
+                "state": watched.state,
+                "rows": watched.rows,
+                **({"cause": watched.cause} if watched.cause else {}),
+                **({"last": watched.progress.as_json()} if watched.progress else {}),
+            }
+            for name, watched in self.queries.items()
+        }
+        write_status(Path(path), {**self._about, "state": state, "updated": now(), "queries": queries})
+
+
+def _recent(query: StreamingQuery) -> list[Progress]:
+    return [read_progress(json.loads(each.json)) for each in query.recentProgress]
+
+
+def _batch(query: StreamingQuery) -> int:
+    last = query.lastProgress
+    return -1 if last is None else int(last.batchId)
+
+
+def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote: bool) -> None:
+    """Make the pipeline's own Python known to the workers: its functions travel by value, the modules beside it as files."""
+    from pyspark import cloudpickle
+
+    for module in loaded.own:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    for path in [*map(str, loaded.modules), *py_files]:
+        if remote:
+            spark.addArtifacts(path, pyfile=True)
+        else:
+            spark.sparkContext.addPyFile(path)
+
+
+__all__ = ["Run", "StepFailed", "Watched", "ship"]

@@ -1,0 +1,92 @@
+"""A pipeline in YAML: its content with the line of every place, and ${NAME} or ${NAME:-default} replaced by what is set. Pure.
+
+Variables are replaced in values, after YAML has been read: whatever they hold, it stays one value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from ottla.spark.pipeline.model import PipelineError, Problem
+from ottla.spark.pipeline.reading import Place, Written
+
+_VARIABLE: Final = re.compile(r"\$(\$)?\{([A-Za-z_]\w*)(?:(:-)([^}]*))?\}")
+
+
+def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> Written:
+    """Raises `PipelineError` where the text is no YAML of names and values."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        said = str(getattr(error, "problem", None) or "it cannot be read")
+        raise PipelineError(
+            [Problem(file, mark.line + 1 if mark else None, "", f"no YAML: {said}")]
+        ) from None
+    if not isinstance(node, yaml.MappingNode):
+        raise PipelineError(
+            [
+                Problem(
+                    file, 1, "", "must be names and values: name, brokers, checkpoint, sources, steps, sinks"
+                )
+            ]
+        )
+    reading = _Content(file, variables)
+    content = reading.value(node, ())
+    return Written(file, content, reading.lines, tuple(reading.problems))
+
+
+class _Content:
+    def __init__(self, file: str, variables: Mapping[str, str]) -> None:
+        self._file = file
+        self._variables = variables
+        self._scalars = yaml.SafeLoader("")
+        self.lines: dict[Place, int] = {}
+        self.problems: list[Problem] = []
+
+    def value(self, node: yaml.Node, place: Place) -> Any:
+        self.lines.setdefault(place, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            found: dict[str, Any] = {}
+            for key_node, value_node in node.value:
+                name = str(key_node.value)
+                line = key_node.start_mark.line + 1
+                if name in found:
+                    self.problems.append(
+                        Problem(
+                            self._file, line, ".".join((*place, name)), "is there twice: one name, one thing"
+                        )
+                    )
+                self.lines[*place, name] = line
+                found[name] = self.value(value_node, (*place, name))
+            return found
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(each, place) for each in node.value]
+        if "${" in node.value:
+            return self._replaced(node.value, node.start_mark.line + 1, place)
+        return self._scalars.construct_object(node)
+
+    def _replaced(self, text: str, line: int, place: Place) -> str:
+        def replace(match: re.Match[str]) -> str:
+            escaped, name, has_default, default = match.groups()
+            if escaped:
+                return match[0][1:]
+            if name in self._variables:
+                return self._variables[name]
+            if has_default:
+                return default
+            self.problems.append(
+                Problem(
+                    self._file,
+                    line,
+                    ".".join(place),
+                    f"{name} is not set: set it in the environment or with --set {name}=…, or give a default, ${{{name}:-…}}",
+                )
+            )
+            return match[0]
+
+        return _VARIABLE.sub(replace, text)

@@ -1,0 +1,221 @@
+"""Readers and writers of values by schema, for any program: bytes ↔ Python values, without Spark.
+
+    reader = ValueReader("http://127.0.0.1:8081", subject="orders-value")
+    order = reader.read(record.value)
+    writer = ValueWriter("http://127.0.0.1:8081", "orders-value")
+    value = writer.write({"id": 7, "price": Decimal("9.50")})
+
+A `Plan` is all that must be known before the first value: the schema to read or write with, found once by `plan`. It is plain data, so the driver
+makes it and workers are handed it. Readers find the schemas of other versions by id: asked for once, kept by the `Registry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ottla.spark.values.avro import AvroReader, AvroWriter
+from ottla.spark.values.faults import BadValue, SchemaError, UnknownSchema
+from ottla.spark.values.framing import schema_id_of
+from ottla.spark.values.json_schema import JsonReader, JsonWriter
+from ottla.spark.values.registry import AVRO, JSON, KINDS, PROTOBUF, Location, Registry, Schema
+
+#: The id of a schema that did not come from the registry.
+NO_ID = -1
+
+
+class Reader(Protocol):
+    def read(self, frame: bytes, writer: Schema, /) -> Any: ...
+
+
+class Writer(Protocol):
+    def write(self, value: Any, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to read or write as. `files` are the compiled files of a Protobuf schema, `message` the one of its messages that is meant."""
+
+    location: Location
+    schema: Schema
+    files: tuple[bytes, ...] = ()
+    message: str | None = None
+
+
+def plan(
+    location: Location,
+    *,
+    subject: str | None = None,
+    version: int | str = "latest",
+    schema_id: int | None = None,
+    schema: str | None = None,
+    schema_type: str = AVRO,
+    message: str | None = None,
+    descriptor_set: bytes | None = None,
+    registry: Registry | None = None,
+) -> Plan:
+    """Find the schema to read as: of a subject, of an id, or given as text (or, for Protobuf, compiled)."""
+    given = [
+        name
+        for name, value in (
+            ("subject", subject),
+            ("schema_id", schema_id),
+            ("schema", schema),
+            ("descriptor_set", descriptor_set),
+        )
+        if value is not None
+    ]
+    if len(given) != 1:
+        said = f"not {' and '.join(given)}" if given else "none is given"
+        raise ValueError(
+            f"say by one of subject, schema_id, schema and descriptor_set which schema is meant: {said}"
+        )
+    if version != "latest" and subject is None:
+        raise ValueError("version goes with subject")
+    asked = registry or Registry(location)
+    if subject is not None:
+        found = asked.by_subject(subject, version)
+    elif schema_id is not None:
+        found = asked.by_id(schema_id)
+    else:
+        kind = PROTOBUF if descriptor_set is not None else schema_type.upper()
+        if kind not in KINDS:
+            raise ValueError(f"schema_type must be one of {', '.join(KINDS)}, not {schema_type!r}")
+        found = Schema(NO_ID, kind, schema or "")
+    return compiled(Plan(location, found, message=message), descriptor_set)
+
+
+def compiled(planned: Plan, descriptor_set: bytes | None = None) -> Plan:
+    """The same plan, with the files of a Protobuf schema; other kinds need none."""
+    if planned.schema.kind != PROTOBUF:
+        if planned.message is not None:
+            raise ValueError(
+                f"message chooses one of a Protobuf schema's; this schema is {planned.schema.kind}"
+            )
+        return planned
+    # protobuf is not loaded by those who do not use it.
+    from ottla.spark.values.protobuf_schema import files_of, files_of_set
+
+    files = files_of_set(descriptor_set) if descriptor_set is not None else files_of(planned.schema)
+    return replace(planned, files=files.serialized, message=files.message(planned.message).full_name)
+
+
+def reader_of(planned: Plan, *, columns: bool = False) -> Reader:
+    schema = planned.schema
+    if schema.kind == AVRO:
+        return AvroReader(schema, columns=columns)
+    if schema.kind == JSON:
+        return JsonReader(schema, columns=columns)
+    from ottla.spark.values.protobuf import ProtobufReader
+    from ottla.spark.values.protobuf_schema import Files
+
+    return ProtobufReader(schema, Files(planned.files), planned.message)
+
+
+def writer_of(planned: Plan, *, columns: bool = False) -> Writer:
+    schema = planned.schema
+    if schema.id == NO_ID:
+        raise SchemaError("values can only be written with a schema that the registry has given an id")
+    if schema.kind == AVRO:
+        return AvroWriter(schema)
+    if schema.kind == JSON:
+        return JsonWriter(schema, columns=columns)
+    from ottla.spark.values.protobuf import ProtobufWriter
+    from ottla.spark.values.protobuf_schema import Files
+
+    return ProtobufWriter(schema, Files(planned.files), planned.message)
+
+
+class Frames:
+    """Reads frames: finds the schema of each by its id, and hands both to a reader.
+
+    An id that the registry does not know is remembered as such by this object alone: make one for each task, and a schema that is registered late is
+    found by the next.
+    """
+
+    def __init__(self, planned: Plan, registry: Registry, reader: Reader) -> None:
+        self._kind = planned.schema.kind
+        self._registry = registry
+        self._reader = reader
+        self._schemas: dict[int, Schema | str] = {}
+        if planned.schema.id != NO_ID:
+            self._schemas[planned.schema.id] = planned.schema
+
+    def read(self, frame: bytes) -> Any:
+        schema_id = schema_id_of(frame)
+        schema = self._schemas.get(schema_id)
+        if schema is None:
+            schema = self._schemas[schema_id] = self._find(schema_id)
+        if isinstance(schema, str):
+            raise BadValue(schema)
+        return self._reader.read(frame, schema)
+
+    def _find(self, schema_id: int) -> Schema | str:
+        try:
+            schema = self._registry.by_id(schema_id)
+        except UnknownSchema as error:
+            return f"unknown schema id {schema_id}: {error}"
+        except SchemaError as error:
+            return f"schema {schema_id} cannot be used: {error}"
+        if schema.kind != self._kind:
+            return f"written with schema {schema_id}, which is {schema.kind}, where {self._kind} is expected"
+        return schema
+
+
+class ValueReader:
+    """Reads values as the latest version of a subject, or as what `plan` is told; for programs without Spark."""
+
+    def __init__(self, registry: str | Sequence[str] | Location, **schema: Any) -> None:
+        location = registry if isinstance(registry, Location) else Location.of(registry)
+        asked = Registry(location)
+        planned = plan(location, registry=asked, **schema)
+        self._frames = Frames(planned, asked, reader_of(planned))
+
+    def read(self, frame: bytes | None) -> Any:
+        """The value; of a tombstone None. A frame that cannot be read is a `BadValue`."""
+        return None if frame is None else self._frames.read(frame)
+
+
+class ValueWriter:
+    """Writes values with the latest version of a subject, or with the schema given, which is registered if it is not there."""
+
+    def __init__(
+        self,
+        registry: str | Sequence[str] | Location,
+        subject: str,
+        *,
+        schema: str | None = None,
+        schema_type: str = AVRO,
+        version: int | str = "latest",
+        message: str | None = None,
+    ) -> None:
+        location = registry if isinstance(registry, Location) else Location.of(registry)
+        self._writer = writer_of(
+            writing_plan(
+                location, subject, schema=schema, schema_type=schema_type, version=version, message=message
+            )
+        )
+
+    def write(self, value: Any) -> bytes:
+        return self._writer.write(value)
+
+
+def writing_plan(
+    location: Location,
+    subject: str,
+    *,
+    schema: str | None = None,
+    schema_type: str = AVRO,
+    version: int | str = "latest",
+    message: str | None = None,
+) -> Plan:
+    """Find the schema to write with; one that is given is registered under the subject."""
+    asked = Registry(location)
+    if schema is None:
+        return plan(location, subject=subject, version=version, message=message, registry=asked)
+    if version != "latest":
+        raise ValueError("give either schema or version, not both")
+    if schema_type.upper() not in KINDS:
+        raise ValueError(f"schema_type must be one of {', '.join(KINDS)}, not {schema_type!r}")
+    return compiled(Plan(location, asked.register(subject, schema, schema_type.upper()), message=message))

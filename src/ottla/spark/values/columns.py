@@ -1,0 +1,252 @@
+"""Column functions: values of a topic ↔ structs, with a schema registry.
+
+    orders = spark.readStream.format("ottla").….load().select(
+        "*", from_registry(col("value"), "http://127.0.0.1:8081", subject="orders-value", error_column="error").alias("order"))
+    good, bad = orders.where("order.error is null"), orders.where("order.error is not null")
+
+The functions ask the registry when they are called, since the type of a column must be known before the query runs; what they find goes to the
+workers with the query. There, Arrow batches go in and out (`arrow_udf` over an iterator, so that a task sets up once); a worker keeps registries,
+and with them schemas, for the tasks that come after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ottla.spark.values.codecs import Frames, Plan, Reader, Writer, plan, reader_of, writer_of, writing_plan
+from ottla.spark.values.faults import BadValue
+from ottla.spark.values.registry import AVRO, Location, Registry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+FAILFAST = "FAILFAST"
+PERMISSIVE = "PERMISSIVE"
+
+_Arrays = Callable[[Iterator[Any]], Iterator[Any]]
+
+_registries: dict[Location, Registry] = {}
+_readers: dict[Plan, Reader] = {}
+_writers: dict[Plan, Writer] = {}
+#: A worker that meets more plans than these begins anew: it serves one query at a time, and few kinds of values.
+_KEPT_MAX = 64
+
+
+def from_registry(
+    column: Column | str,
+    registry: str | Sequence[str],
+    *,
+    subject: str | None = None,
+    version: int | str = "latest",
+    schema_id: int | None = None,
+    schema: str | None = None,
+    schema_type: str = AVRO,
+    message: str | None = None,
+    descriptor_set: bytes | None = None,
+    mode: str | None = None,
+    error_column: str | None = None,
+    auth: str | tuple[str, str] | None = None,
+    ca_file: str | None = None,
+    timeout_s: float = 10.0,
+    attempts: int = 6,
+) -> Column:
+    """Decode a column of bytes as the schema of a subject (its latest version, or `version`), of an id, or of a text.
+
+    Bad values end the query (`mode="FAILFAST"`, the default) or are null (`"PERMISSIVE"`). With `error_column` the result is a struct of `value` and
+    a string of that name, the reason, which is null where all is well; null bytes (tombstones) are null without a reason.
+    """
+    location = Location.of(registry, auth=auth, ca_file=ca_file, timeout_s=timeout_s, attempts=attempts)
+    permissive = _permissive(mode, error_column)
+    planned = plan(
+        location,
+        subject=subject,
+        version=version,
+        schema_id=schema_id,
+        schema=schema,
+        schema_type=schema_type,
+        message=message,
+        descriptor_set=descriptor_set,
+    )
+    return _column(
+        column, decoding(planned, permissive, error_column), _with_error(type_of(planned), error_column)
+    )
+
+
+def to_registry(
+    column: Column | str,
+    registry: str | Sequence[str],
+    subject: str,
+    *,
+    schema: str | None = None,
+    schema_type: str = AVRO,
+    version: int | str = "latest",
+    message: str | None = None,
+    mode: str | None = None,
+    error_column: str | None = None,
+    auth: str | tuple[str, str] | None = None,
+    ca_file: str | None = None,
+    timeout_s: float = 10.0,
+    attempts: int = 6,
+) -> Column:
+    """Encode a column of structs, by the names of their fields, with the latest version of a subject, `version`, or `schema`.
+
+    A `schema` is registered when it is not there; the registry may refuse it as incompatible. Modes as in `from_registry`.
+    """
+    from pyspark.sql.types import BinaryType
+
+    location = Location.of(registry, auth=auth, ca_file=ca_file, timeout_s=timeout_s, attempts=attempts)
+    permissive = _permissive(mode, error_column)
+    planned = writing_plan(
+        location, subject, schema=schema, schema_type=schema_type, version=version, message=message
+    )
+    # A schema that is no good says so here, not in a worker.
+    writer_of(planned, columns=True)
+    return _column(
+        column, encoding(planned, permissive, error_column), _with_error(BinaryType(), error_column)
+    )
+
+
+def type_of(planned: Plan) -> DataType:
+    """The type of a column of values read by this plan."""
+    # pyspark is loaded by those who plan queries, not by those who import the codecs.
+    from ottla.spark.values.avro import AvroReader
+    from ottla.spark.values.json_schema import JsonReader
+
+    reader = reader_of(planned, columns=True)
+    if isinstance(reader, AvroReader):
+        from ottla.spark.values.avro_types import spark_type
+
+        return spark_type(reader.avro)
+    from ottla.spark.values.types import json_type, protobuf_type
+
+    if isinstance(reader, JsonReader):
+        return json_type(reader.node)
+    from ottla.spark.values.protobuf_schema import Files
+
+    return protobuf_type(Files(planned.files).message(planned.message))
+
+
+def decoding(planned: Plan, permissive: bool, error_column: str | None) -> _Arrays:
+    """What a worker runs over the Arrow batches of a column of bytes."""
+    of = type_of(planned)
+
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        arrow = _arrow_type(of)
+        reader = _kept(_readers, planned, lambda: reader_of(planned, columns=True))
+        read = Frames(
+            planned, _kept(_registries, planned.location, lambda: Registry(planned.location)), reader
+        ).read
+        for batch in batches:
+            values, errors = each_value(read, batch.to_pylist(), permissive)
+            yield _result(values, errors, arrow, permissive, error_column)
+
+    return decode
+
+
+def encoding(planned: Plan, permissive: bool, error_column: str | None) -> _Arrays:
+    """What a worker runs over the Arrow batches of a column of structs."""
+
+    def encode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        import pyarrow as pa
+
+        write = _kept(_writers, planned, lambda: writer_of(planned, columns=True)).write
+        for batch in batches:
+            values, errors = each_value(write, batch.to_pylist(), permissive)
+            yield _result(values, errors, pa.binary(), permissive, error_column)
+
+    return encode
+
+
+def each_value(
+    change: Callable[[Any], Any], given: list[Any], permissive: bool
+) -> tuple[list[Any], dict[int, str]]:
+    """What becomes of each value, and the reasons of those that are bad, by their place. Nothing becomes of null."""
+    errors: dict[int, str] = {}
+    if not permissive:
+        return [None if value is None else change(value) for value in given], errors
+    values: list[Any] = []
+    for place, value in enumerate(given):
+        try:
+            values.append(None if value is None else change(value))
+        except BadValue as error:
+            errors[place] = str(error)
+            values.append(None)
+    return values, errors
+
+
+def _result(
+    values: list[Any], errors: dict[int, str], arrow: Any, permissive: bool, error_column: str | None
+) -> Any:
+    import pyarrow as pa
+
+    try:
+        array = pa.array(values, arrow)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        # Some value has the right kind but is too large for its column: find out which, one at a time.
+        for place, value in enumerate(values):
+            try:
+                pa.array([value], arrow)
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                reason = f"does not fit its column: {error}"
+                if not permissive:
+                    raise BadValue(reason) from None
+                errors[place] = reason
+                values[place] = None
+        array = pa.array(values, arrow)
+    if error_column is None:
+        return array
+    reasons = pa.array(
+        [errors.get(place) for place in range(len(values))] if errors else [None] * len(values), pa.string()
+    )
+    return pa.StructArray.from_arrays([array, reasons], names=["value", error_column])
+
+
+def _kept(kept: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    found = kept.get(key)
+    if found is None:
+        if len(kept) >= _KEPT_MAX:
+            kept.clear()
+        found = kept[key] = make()
+    return found
+
+
+def _permissive(mode: str | None, error_column: str | None) -> bool:
+    if mode is None:
+        return error_column is not None
+    if mode.upper() not in (FAILFAST, PERMISSIVE):
+        raise ValueError(f"mode must be {FAILFAST} or {PERMISSIVE}, not {mode!r}")
+    if mode.upper() == FAILFAST and error_column is not None:
+        raise ValueError(
+            f"error_column {error_column!r} would always be null in mode {FAILFAST}: take {PERMISSIVE}"
+        )
+    return mode.upper() == PERMISSIVE
+
+
+def _with_error(of: DataType, error_column: str | None) -> DataType:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    if error_column is None:
+        return of
+    if error_column == "value":
+        raise ValueError("error_column must have another name than value")
+    return StructType([StructField("value", of), StructField(error_column, StringType())])
+
+
+def _arrow_type(of: DataType) -> Any:
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return to_arrow_type(of, timezone="UTC")
+
+
+def _column(column: Column | str, arrays: _Arrays, of: DataType) -> Column:
+    import pyarrow as pa
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    # Spark finds out from these that the function runs over an iterator; where they are written they are but texts.
+    arrays.__annotations__ = {"batches": Iterator[pa.Array], "return": Iterator[pa.Array]}
+    function: Any = arrow_udf(cast("Any", arrays), returnType=cast("Any", of))
+    called: Column = function(column)
+    return called

@@ -1,0 +1,203 @@
+"""JSON's values made to fit the columns of a schema, and rows made to fit JSON. Compiled once a schema into nested functions (value, path) → value."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from ottla.spark.values.faults import BadValue, at, pairs, wrong
+
+if TYPE_CHECKING:
+    from ottla.spark.values.json_schema import Node
+
+Fit = Callable[[Any, str], Any]
+
+
+def fitting(node: Node) -> Fit:
+    """From what `json.loads` returns to what the column of this node holds. Null fits everywhere."""
+    inner = _reading(node)
+    return lambda value, path: None if value is None else inner(value, path)
+
+
+def _reading(node: Node) -> Fit:
+    match node.kind:
+        case "object":
+            fields = [(name, fitting(each)) for name, each in node.fields.items()]
+
+            def of_object(value: Any, path: str) -> Any:
+                if not isinstance(value, dict):
+                    raise wrong(path, "an object", value)
+                return {name: fit(value.get(name), at(path, name)) for name, fit in fields}
+
+            return of_object
+        case "map":
+            assert node.inner is not None
+            values = fitting(node.inner)
+
+            def of_map(value: Any, path: str) -> Any:
+                if not isinstance(value, dict):
+                    raise wrong(path, "an object", value)
+                return {key: values(each, f"{path}{{{key}}}") for key, each in value.items()}
+
+            return of_map
+        case "array":
+            assert node.inner is not None
+            items = fitting(node.inner)
+
+            def of_array(value: Any, path: str) -> Any:
+                if not isinstance(value, list):
+                    raise wrong(path, "an array", value)
+                return [items(each, f"{path}[{place}]") for place, each in enumerate(value)]
+
+            return of_array
+        case "string":
+            return _text
+        case "integer":
+            return _integer
+        case "number":
+            return _number
+        case "boolean":
+            return _boolean
+        case _:
+            return lambda value, _path: json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _text(value: Any, path: str) -> Any:
+    if not isinstance(value, str):
+        raise wrong(path, "a text", value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise wrong(path, "a text of Unicode characters", value) from None
+    return value
+
+
+def _integer(value: Any, path: str) -> Any:
+    # To JSON Schema 1.0 is an integer.
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise wrong(path, "an integer of 64 bits", value)
+    return value
+
+
+def _number(value: Any, path: str) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise wrong(path, "a number", value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise wrong(path, "a number", value) from None
+
+
+def _boolean(value: Any, path: str) -> Any:
+    if not isinstance(value, bool):
+        raise wrong(path, "a boolean", value)
+    return value
+
+
+def writing(node: Node, *, columns: bool) -> Fit:
+    """From a row to what `json.dumps` takes. A null that the schema does not allow is left out of its object, unless the field is required."""
+
+    def of(node: Node) -> Fit:
+        inner = _writing(node)
+
+        def one(value: Any, path: str) -> Any:
+            if value is None:
+                if node.nullable:
+                    return None
+                raise wrong(path, f"of type {node.kind}", value)
+            return inner(value, path)
+
+        return one
+
+    def _writing(node: Node) -> Fit:
+        match node.kind:
+            case "object":
+                return _object(node, [(name, of(each), each.nullable) for name, each in node.fields.items()])
+            case "map":
+                assert node.inner is not None
+                values = of(node.inner)
+                return lambda value, path: {
+                    key: values(each, f"{path}{{{key}}}") for key, each in pairs(value, path)
+                }
+            case "array":
+                assert node.inner is not None
+                items = of(node.inner)
+                return lambda value, path: [
+                    items(each, f"{path}[{place}]") for place, each in enumerate(_listed(value, path))
+                ]
+            case "string":
+                return _text_of
+            case "integer":
+                return lambda value, path: _integer(int(value) if _whole(value) else value, path)
+            case "number":
+                return lambda value, path: (
+                    value
+                    if isinstance(value, int) and not isinstance(value, bool)
+                    else _number_of(value, path)
+                )
+            case "boolean":
+                return _boolean
+            case _:
+                return _any_of if columns else lambda value, _path: value
+
+    return of(node)
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Decimal) and value == value.to_integral_value()
+
+
+def _number_of(value: Any, path: str) -> Any:
+    return _number(float(value) if isinstance(value, Decimal) else value, path)
+
+
+def _listed(value: Any, path: str) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise wrong(path, "an array", value)
+    return value
+
+
+def _object(node: Node, fields: list[tuple[str, Fit, bool]]) -> Fit:
+    names = node.fields.keys()
+
+    def one(value: Any, path: str) -> Any:
+        if not isinstance(value, Mapping):
+            raise wrong(path, "an object", value)
+        out = {}
+        for name, fit, nullable in fields:
+            given = value.get(name)
+            if given is not None or (nullable and name in value):
+                out[name] = fit(given, at(path, name))
+            elif name in node.required:
+                raise BadValue(f"does not fit: {at(path, name)} is missing, and the schema requires it")
+        if not value.keys() <= names:
+            unknown = ", ".join(sorted(map(str, value.keys() - names)))
+            raise BadValue(f"does not fit: {path or 'the schema'} has no field {unknown}")
+        return out
+
+    return one
+
+
+def _text_of(value: Any, path: str) -> Any:
+    if isinstance(value, (date, datetime)):
+        return value.isoformat()
+    if isinstance(value, (bytes, bytearray)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, (Decimal, timedelta)):
+        return str(value)
+    return _text(value, path)
+
+
+def _any_of(value: Any, path: str) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        raise wrong(path, "the text of a JSON value", value) from None

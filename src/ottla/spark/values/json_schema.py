@@ -1,0 +1,202 @@
+"""JSON Schema, as far as it says which columns there are; and JSON payloads ↔ Python values.
+
+A schema is read into a tree of `Node`s: $ref (within the schema, and to what it refers to in the registry), allOf, and null in type, oneOf or anyOf
+are worked out; whatever allows several types, or any, is `ANY`. Reading is lenient, as JSON's users are: unknown fields are left out,
+missing ones are null, and nothing is validated beyond what a column needs. What cannot be of its column's type is a `BadValue`
+that names the field. In columns `ANY` is the text of the JSON; times stay texts, integers are longs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.framing import HEADER_BYTES, header
+from ottla.spark.values.json_fit import Fit, fitting, writing
+from ottla.spark.values.registry import Schema
+
+OBJECT: Final = "object"
+MAP: Final = "map"
+ARRAY: Final = "array"
+ANY: Final = "any"
+_SIMPLE: Final = ("string", "integer", "number", "boolean")
+
+
+@dataclass(slots=True)
+class Node:
+    """What may stand at one place: `kind` is OBJECT, MAP, ARRAY, ANY, or JSON Schema's word for a simple type."""
+
+    kind: str
+    nullable: bool = False
+    fields: dict[str, Node] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+    inner: Node | None = None
+
+
+class JsonReader:
+    """Reads frames, whichever version they were written with: with `columns` as what the columns of its schema hold, else as they are."""
+
+    def __init__(self, schema: Schema, *, columns: bool = False) -> None:
+        self.node = parse(schema)
+        self._fit: Fit | None = fitting(self.node) if columns else None
+
+    def read(self, frame: bytes, _writer: Schema) -> Any:
+        try:
+            value = json.loads(frame[HEADER_BYTES:])
+        except (ValueError, RecursionError) as error:
+            raise BadValue(f"not JSON: {error}") from None
+        return value if self._fit is None else self._fit(value, "")
+
+
+class JsonWriter:
+    """Writes values with one schema; with `columns` the value of an ANY is the text of its JSON."""
+
+    def __init__(self, schema: Schema, *, columns: bool = False) -> None:
+        self._fit = writing(parse(schema), columns=columns)
+        self._header = header(schema.id)
+
+    def write(self, value: Any) -> bytes:
+        try:
+            text = json.dumps(
+                self._fit(value, ""), separators=(",", ":"), ensure_ascii=False, allow_nan=False
+            )
+            return self._header + text.encode()
+        except BadValue:
+            raise
+        except (ValueError, TypeError, RecursionError) as error:
+            raise BadValue(f"does not fit: {error}") from None
+
+
+def parse(schema: Schema) -> Node:
+    try:
+        root = json.loads(schema.text)
+        others = {name: json.loads(text) for name, text in schema.references}
+    except ValueError as error:
+        raise SchemaError(f"this is no JSON Schema: {error}") from None
+    return _Reading(root, others).node(root, root, "", ())
+
+
+class _Reading:
+    """Reads one schema: `root` is the document that a reference without an address points into."""
+
+    def __init__(self, root: Any, others: dict[str, Any]) -> None:
+        self._root = root
+        self._others = others
+
+    def node(self, schema: Any, root: Any, path: str, trail: tuple[str, ...]) -> Node:
+        if isinstance(schema, bool):
+            return Node(ANY, nullable=True)
+        if not isinstance(schema, dict):
+            raise SchemaError(f"{path or 'the schema'} is no JSON Schema: {schema!r:.60}")
+        if "$ref" in schema:
+            reference = str(schema["$ref"])
+            where = f"{id(root)} {reference}"
+            if where in trail:
+                raise SchemaError(
+                    f"{path}: {reference} holds itself, which no column can; give a schema without that field"
+                )
+            target, document = self._find(reference, root, path)
+            return self.node(target, document, path, (*trail, where))
+        if "allOf" in schema:
+            return self._all_of(schema, root, path, trail)
+        for word in ("oneOf", "anyOf"):
+            if word in schema:
+                return self._one_of(schema, schema[word], root, path, trail)
+        return self._typed(schema, root, path, trail)
+
+    def _typed(self, schema: dict[str, Any], root: Any, path: str, trail: tuple[str, ...]) -> Node:
+        kinds = schema.get("type", self._guess(schema))
+        kinds = [kinds] if isinstance(kinds, str) else list(kinds)
+        nullable = "null" in kinds
+        kinds = [kind for kind in kinds if kind != "null"]
+        if sorted(kinds) == ["integer", "number"]:
+            kinds = ["number"]
+        if len(kinds) != 1:
+            return Node(ANY, nullable=True)
+        kind = kinds[0]
+        if kind in _SIMPLE:
+            return Node(kind, nullable)
+        if kind == "array":
+            items = schema.get("items", schema.get("prefixItems", True))
+            # Items of one type each are a tuple, for which Spark has no column.
+            inner = Node(ANY, True) if isinstance(items, list) else self.node(items, root, f"{path}[]", trail)
+            return Node(ARRAY, nullable, inner=inner)
+        if kind == "object":
+            return self._object(schema, nullable, root, path, trail)
+        raise SchemaError(f"{path or 'the schema'}: JSON Schema has no type {kind!r}")
+
+    def _object(
+        self, schema: dict[str, Any], nullable: bool, root: Any, path: str, trail: tuple[str, ...]
+    ) -> Node:
+        properties = schema.get("properties") or {}
+        if properties:
+            fields = {
+                name: self.node(each, root, f"{path}.{name}" if path else name, trail)
+                for name, each in properties.items()
+            }
+            return Node(OBJECT, nullable, fields, frozenset(schema.get("required", ())))
+        more = schema.get("additionalProperties", True)
+        if isinstance(more, dict):
+            return Node(MAP, nullable, inner=self.node(more, root, f"{path}{{}}", trail))
+        return Node(ANY, nullable=True)
+
+    def _all_of(self, schema: dict[str, Any], root: Any, path: str, trail: tuple[str, ...]) -> Node:
+        own = {key: value for key, value in schema.items() if key != "allOf"}
+        parts = [self.node(each, root, path, trail) for each in schema["allOf"]]
+        if "properties" in own or "type" in own:
+            parts.append(self.node(own, root, path, trail))
+        telling = [each for each in parts if each.kind != ANY]
+        if not telling:
+            return Node(ANY, nullable=True)
+        if len(telling) == 1:
+            return telling[0]
+        if any(each.kind != OBJECT for each in telling):
+            return Node(ANY, nullable=True)
+        return Node(
+            OBJECT,
+            all(each.nullable for each in telling),
+            {name: node for each in telling for name, node in each.fields.items()},
+            frozenset().union(*(each.required for each in telling)),
+        )
+
+    def _one_of(
+        self, schema: dict[str, Any], options: list[Any], root: Any, path: str, trail: tuple[str, ...]
+    ) -> Node:
+        some = [each for each in options if not (isinstance(each, dict) and each.get("type") == "null")]
+        if len(some) == 1:
+            node = self.node(some[0], root, path, trail)
+            node.nullable = node.nullable or len(some) < len(options)
+            return node
+        if "properties" in schema:
+            # The options only add conditions to an object whose fields are given beside them.
+            return self._typed(schema, root, path, trail)
+        return Node(ANY, nullable=True)
+
+    def _find(self, reference: str, root: Any, path: str) -> tuple[Any, Any]:
+        address, _, pointer = reference.partition("#")
+        document = root
+        if address:
+            if address not in self._others:
+                raise SchemaError(
+                    f"{path or 'the schema'}: {reference} is not among the schema's references in the registry"
+                )
+            document = self._others[address]
+        found = document
+        for part in pointer.split("/")[1:]:
+            step = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or step not in found:
+                raise SchemaError(f"{path or 'the schema'}: {reference} points at nothing")
+            found = found[step]
+        return found, document
+
+    @staticmethod
+    def _guess(schema: dict[str, Any]) -> Any:
+        """The type of a schema that does not say it."""
+        if "properties" in schema or isinstance(schema.get("additionalProperties"), dict):
+            return "object"
+        if "items" in schema:
+            return "array"
+        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+        return "string" if values and all(isinstance(each, str) for each in values) else []

@@ -1,0 +1,76 @@
+"""A pipeline's file over Spark Connect, unchanged: a Python step, a function that runs in workers, an exactly-once topic and a table of a database."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ottla
+from tests.running_broker import RunningBroker
+
+FILE = """\
+from beside import doubled
+from pyspark.sql.functions import udf
+
+from ottla.spark.pipeline import Pipeline, setting
+
+pipeline = Pipeline("remote", brokers=setting("BROKERS"), checkpoint="./kept")
+pipeline.source("rows", topic="rows", value="json", schema="id BIGINT")
+
+
+@udf("bigint")
+def twice(number):
+    return doubled(number)
+
+
+@pipeline.step
+def changed(rows):
+    return rows.select("id", twice("id").alias("twice"))
+
+
+pipeline.sink("out", from_="changed", topic="out", key="id", value="json")
+pipeline.sink("table", from_="changed", table={"url": setting("DATABASE"), "name": "rows", "key": ["id"]})
+"""
+
+
+@pytest.mark.timeout(400)
+def test_a_pipeline_runs_over_spark_connect(tmp_path: Path) -> None:
+    broker = RunningBroker(tmp_path / "data")
+    try:
+        with ottla.Admin(broker.address) as admin:
+            for name in ("rows", "out"):
+                admin.create_topic(name, 1)
+        with ottla.Producer(broker.address) as producer:
+            for number in range(500):
+                producer.send("rows", json.dumps({"id": number}).encode())
+        (tmp_path / "remote.py").write_text(FILE)
+        (tmp_path / "beside.py").write_text("def doubled(number):\n    return 2 * number\n")
+        database = tmp_path / "rows.db"
+        given = ["--set", f"BROKERS={broker.address}", "--set", f"DATABASE=sqlite:///{database}"]
+        command = [sys.executable, "-m", "ottla.cli", "pipeline", "run", str(tmp_path / "remote.py"), *given]
+        done = subprocess.run(
+            [*command, "--once", "--json", "--remote", "local[2]"],
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found: dict[int, int] = {}
+        with ottla.Consumer(
+            broker.address, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:
+            consumer.assign([("out", 0)])
+            deadline_s = time.monotonic() + 30
+            while len(found) < 500 and time.monotonic() < deadline_s:
+                rows = [json.loads(record.value) for batch in consumer.poll(100).values() for record in batch]
+                found |= {row["id"]: row["twice"] for row in rows}
+    finally:
+        broker.stop()
+    assert found == {number: 2 * number for number in range(500)}
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        assert dict(connection.execute("SELECT id, twice FROM rows").fetchall()) == found

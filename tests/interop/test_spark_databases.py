@@ -1,0 +1,127 @@
+"""Tables of MariaDB and PostgreSQL as sinks of streaming queries, on real servers. SQLite's are in the default tests.
+
+What sinks promise is in `tests/spark/sinks/table_behaviour.py`; here is also what is peculiar to each server.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+
+from ottla.spark import sinks
+from ottla.spark.sinks.database import database_of
+from tests.interop.databases import mariadb_server, postgresql_server
+from tests.spark.sinks.rows import Rows
+from tests.spark.sinks.table_behaviour import *  # noqa: F403 (every test of it is one of this file)
+from tests.spark.sinks.table_behaviour import PEOPLE, people, table
+
+
+class InMariaDB:
+    server = staticmethod(mariadb_server)
+
+    def __init__(self, port: int) -> None:
+        self.url = f"mariadb://root@127.0.0.1:{port}/totals"
+        self.port = port
+        for name in self.staging(""):
+            self.ask(f"DROP TABLE `{name}`")
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        with (
+            closing(pymysql.connect(host="127.0.0.1", port=self.port, user="root", database="totals", autocommit=True)) as connection,
+            connection.cursor() as cursor,
+        ):  # fmt: skip
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+    def staging(self, prefix: str) -> list[str]:
+        database = database_of(self.url)
+        with database.opened() as connection:
+            return database.tables_like(connection, prefix)
+
+
+class InPostgreSQL:
+    server = staticmethod(postgresql_server)
+
+    def __init__(self, port: int) -> None:
+        self.url = f"postgresql://totals@127.0.0.1:{port}/totals"
+        self.ask("SET client_min_messages = error; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, options="-c timezone=UTC") as connection:
+            cursor = connection.execute(statement)
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def staging(self, prefix: str) -> list[str]:
+        database = database_of(self.url)
+        with database.opened() as connection:
+            return database.tables_like(connection, prefix)
+
+
+@pytest.fixture(scope="session", params=[InMariaDB, InPostgreSQL])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], Any]]:
+    """Makes an empty database on a running server."""
+    kind = request.param
+    with kind.server(tmp_path_factory.mktemp(kind.__name__)) as port:
+        yield lambda: kind(port)
+
+
+@pytest.fixture
+def place(server: Callable[[], Any]) -> Any:
+    return server()
+
+
+def test_a_value_that_is_too_long_is_refused_and_not_cut(place: Any) -> None:
+    place.ask("CREATE TABLE people (id BIGINT PRIMARY KEY, name VARCHAR(5), age INTEGER)")
+    with pytest.raises(Exception, match=r"(?i)too long"):
+        people(place)(Rows(PEOPLE, [(1, "longer than five", 1)]), 0)
+    assert table(place) == []
+
+
+def test_a_table_with_keys_that_ignore_case_is_served(place: Any) -> None:
+    """Of MySQL's collations; PostgreSQL compares texts as they are."""
+    collation = "CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci" if "mariadb" in place.url else ""
+    place.ask(f"CREATE TABLE people (id VARCHAR(20) {collation} PRIMARY KEY, n INTEGER)")
+    sink = people(place)
+    sink(Rows("id string, n int", [("a", 1), ("b", 1)]), 0)
+    sink(Rows("id string, n int", [("a", 2), ("b", None)]), 1)
+    assert table(place) == [("a", 2)]
+
+
+def test_a_commit_whose_connection_is_lost_is_done_once(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has committed, and the driver does not hear of it."""
+    kind = type(database_of(place.url))
+    run, lost = kind.run, []
+
+    def lose(self: Any, connection: Any, statement: str, values: Any = ()) -> Any:
+        found = run(self, connection, statement, values)
+        if statement == "COMMIT" and not lost:
+            lost.append(statement)
+            number = "pg_backend_pid()" if "postgresql" in place.url else "connection_id()"
+            [(backend,)] = run(self, connection, f"SELECT {number}")
+            place.ask(
+                f"SELECT pg_terminate_backend({backend})" if "postgresql" in place.url else f"KILL {backend}"
+            )
+            run(self, connection, "SELECT 1")
+        return found
+
+    monkeypatch.setattr(kind, "run", lose)
+    sinks.append(place.url, table="people", sink_id="people")(Rows(PEOPLE, [(1, "a", 1)]), 0)
+    assert lost and table(place) == [(1, "a", 1)]
+
+
+def test_a_table_in_another_schema(place: Any) -> None:
+    place.ask("DROP SCHEMA IF EXISTS elsewhere" + ("" if "mariadb" in place.url else " CASCADE"))
+    place.ask("CREATE SCHEMA elsewhere")
+    sink = sinks.upsert(place.url, table="elsewhere.people", key="id", sink_id="people")
+    for batch in range(2):
+        sink(Rows(PEOPLE, [(1, "a", batch)]), batch)
+    # The table is there now, and is found to fit.
+    sinks.upsert(place.url, table="elsewhere.people", key="id", sink_id="people")(
+        Rows(PEOPLE, [(2, "b", 1)]), 2
+    )
+    assert place.ask("SELECT id, age FROM elsewhere.people ORDER BY id") == [(1, 1), (2, 1)]

@@ -1,0 +1,24 @@
+"""The examples of pipelines, and what must come out of them: computed here without Spark."""
+
+import importlib.util
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[3] / "examples" / "pipelines"
+
+
+def generator() -> Any:
+    """examples/pipelines/generate.py, as a module."""
+    name = "pipeline_examples_generate"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, FOLDER / "generate.py")
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def records(kind: str, count: int) -> list[Any]:
+    return list(itertools.islice(generator().KINDS[kind](), count))

@@ -1,0 +1,179 @@
+"""`ottla pipeline` as a shell calls it. One test starts Spark, in processes of their own, which are told to stop and go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ottla
+from ottla.cli.main import main
+
+PATIENCE_S = 110
+FILE = """\
+name: copy
+brokers: ${BROKERS}
+checkpoint: ./kept
+trigger: 300 ms
+sources:
+  rows: {topic: "${TOPIC}", value: json, schema: "id BIGINT, name STRING", group: copying, records: 700}
+steps:
+  shouted: SELECT id, upper(name) AS name, length(name) AS size FROM rows
+sinks:
+  out: {from: shouted, topic: "${TOPIC}-out", key: id, value: json}
+"""
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a command in this process: those that need no Spark."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["pipeline", *map(str, arguments)])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "copy.yaml"
+    path.write_text(FILE)
+    return path
+
+
+SET = ("--set", "BROKERS=127.0.0.1:9", "--set", "TOPIC=t")
+
+
+def test_a_good_file_is_0_and_a_bad_one_2_with_every_problem(call: Call, file: Path) -> None:
+    code, out, _ = call("validate", file, *SET)
+    assert code == 0 and out == f"{file}: 1 source, 1 step, 1 sink; nothing is wrong\n"
+    file.write_text(FILE.replace("from: shouted", "from: shoutd").replace("trigger:", "triger:"))
+    code, out, err = call("validate", file, *SET)
+    assert code == 2 and out == ""
+    assert f"{file}:4: triger: a pipeline has no field triger: did you mean trigger?" in err
+    assert f"{file}:10: sinks.out.from: shoutd is no source and no step: did you mean shouted?" in err
+    code, out, _ = call("validate", file, *SET, "--json")
+    assert code == 2 and [each["line"] for each in json.loads(out)["problems"]] == [4, 10]
+    for command in ("run", "explain", "status"):
+        code, _, err = call(command, file, *SET)
+        assert code == 2 and "did you mean shouted?" in err
+
+
+def test_what_is_not_there_is_4_and_wrong_usage_2(call: Call, file: Path, tmp_path: Path) -> None:
+    assert call("validate", tmp_path / "nothing.yaml")[0] == 4
+    code, _, err = call("status", file, *SET)
+    assert code == 4 and "copy has not run yet" in err
+    code, _, err = call("run", file, *SET, "--master", "local[1]", "--remote", "sc://nowhere")
+    assert code == 2 and "exclude each other" in err
+    code, _, err = call("validate", file)
+    assert code == 2 and "BROKERS is not set" in err
+
+
+def test_the_tree_needs_no_spark(call: Call, file: Path) -> None:
+    code, out, _ = call("explain", file, *SET)
+    assert code == 0 and "out → topic t-out, key id, json, exactly-once at 127.0.0.1:9" in out
+    assert "   └─ rows  topic t, json at 127.0.0.1:9" in out
+    assert json.loads(call("explain", file, *SET, "--json")[1])["tables"]["shouted"]["inputs"] == ["rows"]
+
+
+def send(address: str, topic: str, numbers: range) -> None:
+    with ottla.Producer(address) as producer:
+        for number in numbers:
+            producer.send(topic, json.dumps({"id": number, "name": f"n{number}"}).encode())
+
+
+def copied(address: str, topic: str, count: int) -> list[Any]:
+    """Committed values, until there are so many, and whatever comes with them."""
+    found: list[Any] = []
+    with ottla.Consumer(address, auto_offset_reset="earliest", isolation_level="read_committed") as consumer:
+        consumer.assign([(topic, 0), (topic, 1)])
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(found) < count and time.monotonic() < deadline_s:
+            found += [json.loads(record.value) for batch in consumer.poll(100).values() for record in batch]
+        found += [json.loads(record.value) for batch in consumer.poll(200).values() for record in batch]
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_it_runs_tells_of_itself_stops_cleanly_goes_on_and_fails_in_a_few_lines(
+    call: Call, file: Path, ottla_address: str, topic_name: str
+) -> None:
+    with ottla.Admin(ottla_address) as admin:
+        admin.create_topic(topic_name, 2)
+        admin.create_topic(f"{topic_name}-out", 2)
+    given = ("--set", f"BROKERS={ottla_address}", "--set", f"TOPIC={topic_name}")
+    command = [
+        sys.executable,
+        "-m",
+        "ottla.cli",
+        "pipeline",
+        "run",
+        str(file),
+        *given,
+        "--json",
+        "--master",
+        "local[2]",
+    ]
+    send(ottla_address, topic_name, range(2000))
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        deadline_s = time.monotonic() + PATIENCE_S
+        known: Any = {"queries": {"out": {}}}
+        while known["queries"]["out"].get("rows", 0) < 2000:
+            assert process.poll() is None and time.monotonic() < deadline_s, known
+            time.sleep(0.2)
+            code, out, _ = call("status", file, *given, "--json")
+            known = json.loads(out) if code == 0 else known
+        assert known["state"] == "running" and known["pid"] == process.pid
+        last = known["queries"]["out"]["last"]
+        assert last["batch"] >= 2 and last["lag"] == {f"{topic_name}-0": 0, f"{topic_name}-1": 0}
+        # As Ctrl-C at a terminal: the whole group hears it, Java and the workers too.
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "stopping" in err and "out: stopped" in err and "Traceback" not in err
+    # Spark's own words are in a file.
+    assert "WARN" not in err and (file.parent / "kept" / "spark.log").is_file()
+    assert json.loads(out)["queries"]["out"] == {
+        "state": "stopped",
+        "rows": 2000,
+        "batch": last["batch"],
+        "cause": None,
+    }
+
+    code, out, _ = call("status", file, *given)
+    assert code == 0 and "copy: stopped" in out and f"{topic_name}-1" in out
+    with ottla.Admin(ottla_address) as admin:
+        assert sum(admin.group_offsets("copying").values()) == 2000
+
+    # It goes on where it was, and ends in a record that cannot be read: the query fails, and says why in a few lines.
+    send(ottla_address, topic_name, range(2000, 3000))
+    assert len(copied(ottla_address, f"{topic_name}-out", 2000)) == 2000
+    with ottla.Producer(ottla_address) as producer:
+        producer.send(topic_name, b"no json", partition=0)
+    done = subprocess.run(
+        [*command, "--once"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "out failed: the record at" in done.stderr and "no JSON of the schema: no json" in done.stderr
+    assert len(done.stderr.splitlines()) < 12, done.stderr
+    ids = sorted(each["id"] for each in copied(ottla_address, f"{topic_name}-out", 2700))
+    # Batches before the bad one are there, none twice.
+    assert len(ids) == len(set(ids)) and len(ids) >= 2000
+    assert json.loads(call("status", file, *given, "--json")[1])["state"] == "failed"

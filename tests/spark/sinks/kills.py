@@ -1,0 +1,62 @@
+"""Queries whose driver is killed at each of four points of a commit, one driver after another, and that then end in peace."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.spark.sinks.killed_driver import start
+
+ROWS_A_FILE = 10
+#: Each driver ends a batch and is killed in the next; one that counted already is not met again.
+FILES = 10
+PATIENCE_S = 100
+EXPECTED = list(range(FILES * ROWS_A_FILE))
+
+
+def write_source(folder: Path) -> None:
+    folder.mkdir()
+    for number in range(FILES):
+        path = folder / f"{number:03}.json"
+        rows = range(number * ROWS_A_FILE, (number + 1) * ROWS_A_FILE)
+        path.write_text("".join(f'{{"id": {row}, "name": "row {row}"}}\n' for row in rows))
+        # Spark takes files in the order of their age.
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def kill_at(source: Path, sinks: dict[str, dict[str, str]]) -> None:
+    """Start a driver, wait until each of its queries is at its point, and kill it and its JVM."""
+    told = json.dumps({"source": str(source), "sinks": sinks})
+    reached = [Path(settings["reached"]) for settings in sinks.values()]
+    for path in reached:
+        path.unlink(missing_ok=True)
+    said = source.with_name("said")
+    with said.open("w") as output:
+        driver = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.sinks.killed_driver", told],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(path.exists() for path in reached):
+            assert driver.poll() is None, f"the driver ended:\n{said.read_text()}"
+            assert time.monotonic() < deadline, f"a query does not come to its point:\n{said.read_text()}"
+            time.sleep(0.02)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+
+
+def end_in_peace(spark: SparkSession, source: Path, sinks: dict[str, dict[str, str]]) -> None:
+    queries = [start(spark, str(source), name, settings) for name, settings in sinks.items()]
+    for query in queries:
+        assert query.awaitTermination(PATIENCE_S), query.lastProgress

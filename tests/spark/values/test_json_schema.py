@@ -1,0 +1,204 @@
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.sql.types import StructType
+
+from ottla.spark.values.faults import BadValue, SchemaError
+from ottla.spark.values.framing import header
+from ottla.spark.values.json_schema import JsonReader, JsonWriter, parse
+from ottla.spark.values.registry import Schema
+from ottla.spark.values.types import json_type
+
+
+def schema_of(schema: Any, references: tuple[tuple[str, Any], ...] = ()) -> Schema:
+    return Schema(1, "JSON", json.dumps(schema), tuple((name, json.dumps(text)) for name, text in references))
+
+
+def obj(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def column(schema: Any, *references: tuple[str, Any]) -> str:
+    return json_type(parse(schema_of(schema, references))).simpleString()
+
+
+def read(schema: Any, value: Any) -> Any:
+    return JsonReader(schema_of(schema), columns=True).read(
+        header(1) + json.dumps(value).encode(), schema_of(schema)
+    )
+
+
+def written(schema: Any, value: Any, *, columns: bool = True) -> Any:
+    return json.loads(JsonWriter(schema_of(schema), columns=columns).write(value)[5:])
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_"),
+    [
+        ({"type": "string"}, "string"),
+        ({"type": "string", "format": "date-time"}, "string"),
+        ({"type": "integer"}, "bigint"),
+        ({"type": "number"}, "double"),
+        ({"type": ["integer", "number"]}, "double"),
+        ({"type": "boolean"}, "boolean"),
+        ({"type": ["null", "integer"]}, "bigint"),
+        ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, "bigint"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "string"),
+        ({"enum": ["a", "b"]}, "string"),
+        ({"const": "a"}, "string"),
+        ({}, "string"),
+        (True, "string"),
+        ({"type": ["string", "integer"]}, "string"),
+        ({"type": "object"}, "string"),
+        ({"type": "array"}, "array<string>"),
+        ({"items": {"type": "integer"}}, "array<bigint>"),
+        ({"type": "array", "items": [{"type": "integer"}]}, "array<string>"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "map<string,bigint>"),
+        ({"properties": {"a": {"type": "integer"}}}, "struct<a:bigint>"),
+        ({"allOf": [obj(a={"type": "integer"}), obj(b={"type": "string"})]}, "struct<a:bigint,b:string>"),
+        ({"allOf": [obj(a={"type": "integer"})], **obj(b={"type": "string"})}, "struct<a:bigint,b:string>"),
+        ({**obj(a={"$ref": "#/$defs/x~1y"}), "$defs": {"x/y": {"type": "integer"}}}, "struct<a:bigint>"),
+    ],
+)
+def test_the_column_of_a_schema(schema: Any, type_: str) -> None:
+    assert column(schema) == type_
+
+
+def test_references_to_other_schemas_of_the_registry() -> None:
+    line = {"$defs": {"sku": {"type": "integer"}}, **obj(sku={"$ref": "#/$defs/sku"})}
+    order = obj(first={"$ref": "line.json"}, sku={"$ref": "line.json#/$defs/sku"})
+    assert column(order, ("line.json", line)) == "struct<first:struct<sku:bigint>,sku:bigint>"
+    with pytest.raises(SchemaError, match=r"first: line\.json is not among the schema's references"):
+        column(order)
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"$defs": {"t": obj(t={"$ref": "#/$defs/t"})}, "$ref": "#/$defs/t"}, "t: #/.*holds itself"),
+        (obj(a={"$ref": "#/nowhere"}), "a: #/nowhere points at nothing"),
+        (obj(a={"type": "text"}), "a: JSON Schema has no type 'text'"),
+        (obj(a=5), "a is no JSON Schema"),
+    ],
+)
+def test_a_schema_that_is_no_use_is_told(schema: Any, reason: str) -> None:
+    with pytest.raises(SchemaError, match=reason):
+        column(schema)
+
+
+ORDER = obj(
+    "id",
+    id={"type": "integer"},
+    who={"type": ["string", "null"]},
+    price={"type": "number"},
+    tags={"type": "array", "items": {"type": "string"}},
+    counts={"type": "object", "additionalProperties": {"type": "integer"}},
+    more={},
+)
+
+
+def test_reading_is_lenient_about_what_a_column_can_bear() -> None:
+    full = {
+        "id": 1.0,
+        "who": None,
+        "price": 3,
+        "tags": ["a", None],
+        "counts": {"x": 1},
+        "more": {"é": [1]},
+        "extra": 1,
+    }
+    assert read(ORDER, full) == {
+        "id": 1,
+        "who": None,
+        "price": 3.0,
+        "tags": ["a", None],
+        "counts": {"x": 1},
+        "more": '{"é":[1]}',
+    }
+    assert read(ORDER, {}) == dict.fromkeys(ORDER["properties"])
+    assert isinstance(json_type(parse(schema_of(ORDER))), StructType)
+
+
+def test_programs_get_json_as_it_is() -> None:
+    frame = header(1) + b'{"extra": 1.5, "id": "x"}'
+    assert JsonReader(schema_of(ORDER)).read(frame, schema_of(ORDER)) == {"extra": 1.5, "id": "x"}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({"id": "7"}, "id must be an integer of 64 bits, not str '7'"),
+        ({"id": 1 << 63}, "id must be an integer of 64 bits"),
+        ({"id": 1.5}, "id must be an integer"),
+        ({"id": True}, "id must be an integer"),
+        ({"who": 5}, "who must be a text"),
+        ({"who": "\ud800"}, "who must be a text of Unicode"),
+        ({"price": "x"}, "price must be a number"),
+        ({"price": 10**400}, "price must be a number"),
+        ({"tags": ["a", 1]}, r"tags\[1\] must be a text"),
+        ({"tags": {}}, "tags must be an array"),
+        ({"counts": {"x": "y"}}, r"counts\{x\} must be an integer"),
+        ([], "the value must be an object"),
+    ],
+)
+def test_what_cannot_be_of_its_columns_type_is_refused_by_name(value: Any, reason: str) -> None:
+    with pytest.raises(BadValue, match=reason):
+        read(ORDER, value)
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"\xff", b"[" * 100_000])
+def test_what_is_not_json_is_told(payload: bytes) -> None:
+    with pytest.raises(BadValue, match="not JSON"):
+        JsonReader(schema_of(ORDER)).read(header(1) + payload, schema_of(ORDER))
+
+
+def test_rows_are_written_as_json() -> None:
+    row = {
+        "id": 1,
+        "who": None,
+        "price": Decimal("2.5"),
+        "tags": ["é"],
+        "counts": [("x", 1)],
+        "more": '{"a":[1]}',
+    }
+    assert written(ORDER, row) == {
+        "id": 1,
+        "who": None,
+        "price": 2.5,
+        "tags": ["é"],
+        "counts": {"x": 1},
+        "more": {"a": [1]},
+    }
+    assert written(ORDER, {"id": Decimal(7), "price": None}) == {"id": 7}, (
+        "a null that is not allowed is left out"
+    )
+    assert written(ORDER, {"id": 1, "more": "text"}, columns=False) == {"id": 1, "more": "text"}
+    texts = obj(a={"type": "string"}, b={"type": "string"}, c={"type": "string"})
+    moment = datetime(2024, 1, 2, 3, tzinfo=UTC)
+    assert written(texts, {"a": moment, "b": date(2024, 1, 2), "c": b"\x00"}) == {
+        "a": "2024-01-02T03:00:00+00:00",
+        "b": "2024-01-02",
+        "c": "AA==",
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ({}, "id is missing, and the schema requires it"),
+        ({"id": None}, "id is missing"),
+        ({"id": 1, "other": 2}, "has no field other"),
+        ({"id": "x"}, "id must be an integer"),
+        ({"id": 1, "tags": [None]}, r"tags\[0\] must be of type string, not null"),
+        ({"id": 1, "more": "{"}, "more must be the text of a JSON value"),
+        ({"id": 1, "price": float("nan")}, "does not fit"),
+        ({"id": 1, "counts": 5}, "counts must be a map"),
+        (5, "the value must be an object"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(value: Any, reason: str) -> None:
+    with pytest.raises(BadValue, match=reason):
+        written(ORDER, value)
