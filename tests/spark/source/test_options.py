@@ -41,6 +41,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "spark-source.md"
         (None, {"subscribe": "a", "kafka.isolation.level": "x"}, "isolation_level must be one of"),
         (None, {"subscribe": "a", "groupId": "one", "kafka.group.id": "two"}, "name different groups"),
         ("stream", {"subscribe": "a", "endingOffsets": "latest"}, "endingOffsets is for batches"),
+        ("stream", {"subscribe": "a", "filterPushdown": "true"}, "filterPushdown is for batches"),
         ("stream", {"subscribe": "a", "endingTimestamp": "5"}, "endingTimestamp is for batches"),
         (
             "stream",

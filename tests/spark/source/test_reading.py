@@ -8,10 +8,16 @@ import pytest
 
 import ottla
 from ottla.client.admin.configs import Resource
+from ottla.client.consumer.columns import Columns
 from ottla.client.metadata import TopicPartition
+from ottla.records.pieces import piece
+from ottla.records.record import Record, encode_batch
 from ottla.spark.source import reading
+from ottla.spark.source.arrow import BatchMaker
+from ottla.spark.source.batch import arrow_schema
 from ottla.spark.source.planning import DataLost
 from ottla.spark.source.reading import NoProgress
+from ottla.spark.source.schema import source_schema
 from tests.broker_proxy import FETCH, Proxy
 from tests.running_broker import RunningBroker
 from tests.spark.source.conftest import batch_reader, rows_of, values_of
@@ -288,3 +294,14 @@ def test_consumers_are_kept(ottla_address: str, topic_name: str, admin: ottla.Ad
         for each in kept
         if hasattr(each, "poll")
     ] == [first]
+
+
+def test_times_that_have_no_place_in_microseconds_are_the_last_that_have() -> None:
+    columns = Columns(
+        "t",
+        0,
+        [piece(encode_batch([Record(0, 2**62, None, b"v"), Record(1, -1, None, b"v")], base_offset=0))],
+    )
+    schema = arrow_schema(source_schema({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}))
+    batch = BatchMaker(schema, "t", 0).batch(columns)
+    assert batch["timestamp"].cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000, -1000]

@@ -96,6 +96,8 @@ BATCH: Final = (
     Option("endingOffsets", read_place, None, "Where to end, before that offset: `latest` (by default) or JSON with an offset for every partition, -1 for the latest."),
     Option("endingTimestamp", whole_number(0), None, "End before the first record at or after this time; at the latest where there is none."),
     Option("endingOffsetsByTimestamp", read_times, None, "The same with a time for every partition."),
+    Option("filterPushdown", boolean, False,
+           "Whether filters of the query on topic, partition, offset and timestamp spare it reading. See below before it is switched on."),
 )  # fmt: skip
 
 STREAM: Final = (
@@ -152,6 +154,7 @@ class SourceOptions:
     trigger_offsets_max: int | None
     trigger_offsets_min: int | None
     trigger_delay_ms_max: int
+    filter_pushdown: bool
 
     @property
     def isolation_level(self) -> Literal["read_committed", "read_uncommitted"]:
@@ -172,6 +175,8 @@ def source_options(given: Mapping[str, str], kind: Kind | None = None) -> Source
     ending, ending_option = _ending(values)
     if kind == "stream" and ending is not None:
         raise OptionError(f"option {ending_option} is for batches: a stream has no end")
+    if kind == "stream" and values["filterPushdown"]:
+        raise OptionError("option filterPushdown is for batches: Spark tells streams in Python of no filters")
     if kind == "batch":
         _check_batch(starting, starting_option, ending, ending_option)
     if kind == "stream":
@@ -196,6 +201,7 @@ def source_options(given: Mapping[str, str], kind: Kind | None = None) -> Source
         trigger_offsets_max=values["maxOffsetsPerTrigger"],
         trigger_offsets_min=values["minOffsetsPerTrigger"],
         trigger_delay_ms_max=values["maxTriggerDelay"],
+        filter_pushdown=values["filterPushdown"],
     )
 
 
