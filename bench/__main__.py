@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import confluent_kafka
@@ -27,11 +27,13 @@ from bench import (
     kafka,
     measure,
     ottla,
+    spark,
     table,
 )
 from bench.process import BrokerFailed, Brokers
 from bench.raw import UnexpectedAnswer
 from bench.rounds import Bench, Contender, Plan, say
+from bench.spark_process import SparkFailed
 from bench.workloads import Volumes, WorkloadFailed
 
 FULL = Plan(
@@ -49,6 +51,8 @@ FULL = Plan(
     group_sizes=groups.Sizes(),
     transaction_sizes=exactly_once.Sizes(),
     client_sizes=clients.Sizes(),
+    spark_rounds=3,
+    spark_sizes=spark.Sizes(),
 )
 QUICK = Plan(
     volumes=Volumes(bulk_messages=100_000, requests=8_000, round_trips=4_000),
@@ -70,6 +74,8 @@ QUICK = Plan(
     client_sizes=clients.Sizes(
         produced_share=0.25, consumed=200_000, latency_s=2, idle_s=5, growth_messages=600_000
     ),
+    spark_rounds=1,
+    spark_sizes=spark.Sizes(read=400_000, written=200_000, small_batches=8, warm_rounds=1),
 )
 MODES = [
     table.PAGE_CACHE,
@@ -79,9 +85,12 @@ MODES = [
     table.GROUPS,
     table.TRANSACTIONS,
     clients.MODE,
+    spark.MODE,
 ]
 #: Those with brokers of their own kind; the others share one run.
-APART = {table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS, clients.MODE}
+APART = {table.COMPACTION, table.CLUSTER, table.GROUPS, table.TRANSACTIONS, clients.MODE, spark.MODE}
+#: Those that are measured on ottla's broker alone.
+OURS = {clients.MODE, spark.MODE}
 OTHERS_SHARE_MAX = 0.05
 MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
@@ -250,13 +259,13 @@ def main() -> int:
     gc.disable()  # the client's pauses are not the broker's
     plan = QUICK if options.quick else FULL
     if options.rounds is not None:
-        plan = Plan(**{**{name: getattr(plan, name) for name in Plan.__slots__}, "rounds": options.rounds})
+        plan = replace(plan, rounds=options.rounds, spark_rounds=options.rounds)
     modes = sorted(set(options.mode or MODES), reverse=True)
 
     contenders: list[Contender] = []
     names = {table.OTTLA: "ottla"}
-    # Clients are measured on ottla's broker alone.
-    if options.only != table.OTTLA and modes != [clients.MODE]:
+    brokers_too = not set(modes) <= OURS
+    if options.only != table.OTTLA and brokers_too:
         try:
             contender, names[table.KAFKA] = kafka_contender(options.update_kafka)
             contenders.append(contender)
@@ -265,7 +274,7 @@ def main() -> int:
                 print(f"error: {error}", file=sys.stderr)
                 return 1
             say(f"Apache Kafka is left out: {error}")
-    if options.only != table.KAFKA and modes != [clients.MODE]:
+    if options.only != table.KAFKA and brokers_too:
         for line in boundary.report():
             say(line)
         contenders.append(ottla_contender())
@@ -280,6 +289,7 @@ def main() -> int:
         )
     bench = Bench(contenders, plan, work_dir)
     side_by_side = clients.Clients(work_dir, plan.client_sizes)
+    connectors = spark.SideBySide(work_dir, plan.spark_sizes)
     begin = time.monotonic()
     curves: growth.Curves = {}
     try:
@@ -297,6 +307,8 @@ def main() -> int:
         bench.stop()
         if clients.MODE in modes and options.only != table.KAFKA:
             side_by_side.run(plan.rounds)
+        if spark.MODE in modes and options.only != table.KAFKA:
+            connectors.run(plan.spark_rounds)
         if not options.no_growth:
             curves = growth.measured(options.only, quick=options.quick, work_dir=work_dir)
     except KeyboardInterrupt:
@@ -307,6 +319,7 @@ def main() -> int:
         return 1
     except (
         WorkloadFailed,
+        SparkFailed,
         UnexpectedAnswer,
         growth.NotAnswered,
         OSError,
@@ -340,8 +353,16 @@ def main() -> int:
         description = clients.describe(plan.client_sizes, plan.rounds, where)
         judged = clients.verdicts(side_by_side.results)
         reports["clients"] = f"{description}\n\n{clients.render(side_by_side.results)}{goals_met(judged)}"
+    if connectors.results:
+        description = spark.describe(plan.spark_sizes, plan.spark_rounds, where, connectors.versions)
+        judged = spark.verdicts(connectors.results)
+        reports["spark"] = f"{description}\n\n{spark.render(connectors.results)}{goals_met(judged)}"
     print("\n\n".join(reports.values()))
-    verdicts = table.verdicts(bench.results) + clients.verdicts(side_by_side.results)
+    verdicts = [
+        *table.verdicts(bench.results),
+        *clients.verdicts(side_by_side.results),
+        *spark.verdicts(connectors.results),
+    ]
     missed = [verdict.label for verdict in verdicts if verdict.met is False]
     if curves:
         print(f"\n**Growth: broker CPU, µs per request**\n\n{growth.render(curves)}")
@@ -362,6 +383,7 @@ def main() -> int:
             "warm_rounds": bench.warm_rounds,
             "results": bench.results,
             "clients": side_by_side.results,
+            "spark": connectors.results,
             "clocks": {name: asdict(clocks) for name, clocks in bench.clocks.items()},
             "goals_missed": missed,
             "growth": curves,

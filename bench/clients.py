@@ -78,19 +78,21 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """ottla has at least `least`, or less than `bound`, or at least `times` what the client `than` has."""
+    """ottla has at least `least`, or less than `bound`, or at least (`lower`: at most) `times` what the client `than` has."""
 
     least: float | None = None
     bound: float | None = None
     times: float = 1.0
     than: str | None = None
+    lower: bool = False
 
     def text(self) -> str:
         if self.least is not None:
             return f"≥ {self.least:,.0f}"
         if self.bound is not None:
             return f"< {self.bound:g}"
-        return f"≥ {self.than}" if self.times == 1 else f"≥ {self.times:g} × {self.than}"
+        sign = "≤" if self.lower else "≥"
+        return f"{sign} {self.than}" if self.times == 1 else f"{sign} {self.times:g} × {self.than}"
 
     def met(self, results: Results, figure: str) -> bool | None:
         """None when a client that it needs was not measured."""
@@ -102,7 +104,10 @@ class Goal:
         if self.bound is not None:
             return median(ours) < self.bound
         theirs = results.get(self.than or "", {}).get(figure)
-        return None if not theirs else median(shares(ours, theirs)) >= self.times
+        if not theirs:
+            return None
+        share = median(shares(ours, theirs))
+        return share <= self.times if self.lower else share >= self.times
 
 
 def shares(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
@@ -145,10 +150,10 @@ ROWS = [
 ]
 
 
-def render(results: Results) -> str:
-    clients = [client for client in CLIENTS if client in results]
+def render(results: Results, rows: Sequence[Row] = ROWS, columns: Sequence[str] = CLIENTS) -> str:
+    clients = [client for client in columns if client in results]
     cells = [["", *clients, "goal", ""]]
-    for row in ROWS:
+    for row in rows:
         if not any(row.figure in results[client] for client in clients):
             continue
         values = (results[client].get(row.figure) for client in clients)
@@ -173,10 +178,10 @@ def render(results: Results) -> str:
     return "\n".join(lines)
 
 
-def verdicts(results: Results) -> list[Verdict]:
+def verdicts(results: Results, rows: Sequence[Row] = ROWS) -> list[Verdict]:
     return [
         Verdict(f"{row.label} {goal.text()}", goal.met(results, row.figure))
-        for row in ROWS
+        for row in rows
         for goal in row.goals
     ]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from bench import clients, cluster, compaction, exactly_once, groups, measure, table
+from bench import clients, cluster, compaction, exactly_once, groups, measure, spark, table
 from bench.process import Brokers, free_port
 from bench.workloads import (
     Figures,
@@ -95,6 +95,8 @@ class Plan:
     group_sizes: groups.Sizes
     transaction_sizes: exactly_once.Sizes
     client_sizes: clients.Sizes
+    spark_rounds: int
+    spark_sizes: spark.Sizes
 
 
 class Bench:
