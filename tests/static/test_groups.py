@@ -23,6 +23,8 @@ def test_no_test_lies_outside_the_folders() -> None:
 
 
 def test_every_room_has_a_place_for_its_tests() -> None:
-    folders = {folder for group in GROUPS if group.name in ("unit", "sdk", "spark") for folder in group.folders}
+    folders = {
+        folder for group in GROUPS if group.name in ("unit", "sdk", "spark") for folder in group.folders
+    }
     rooms = {path.name for path in SOURCE.iterdir() if is_code_folder(path)}
     assert rooms - folders == set(), "add the room to a group in tools/run_tests.py"

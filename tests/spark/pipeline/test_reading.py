@@ -145,7 +145,6 @@ def test_a_variable_that_is_not_set_is_named_and_a_doubled_sign_is_none(tmp_path
         ("topic: customers, value: json", "topic: customers, value: avro", "sources.customers: value: avro needs a registry"),
         ("topic: customers, value: json", "pattern: c.*, value: json, registry: 'http://r'", "sources.customers: subject is missing"),
         ("value: json}", "value: avro}", "sinks.totals: value: avro needs a registry"),
-        ("value: json}", "value: json, mode: update}", "sinks.totals.mode: update cannot be exactly-once in a topic"),
         ("table: {url", "value: json, table: {url", "sinks.db.value: is for topics only"),
         ("table: {url", "key: id, table: {url", "sinks.db.key: does not belong here: write it inside table"),
     ],

@@ -33,12 +33,12 @@ def test_a_plan_has_what_tasks_and_commit_need() -> None:
         "sinkid": "s", "checkpointLocation": "/x",
     }  # fmt: skip
     columns = schema("key string; value binary; topic string; partition integer; headers headers")
-    plan = read_plan(given, columns, streaming=True)
+    plan = read_plan(given, columns)
     assert (plan.topic, plan.sink_id, plan.codec, plan.batch_bytes) == ("t", "s", 4, 100_000)
     # The option goes before the column.
     assert plan.columns == {"key", "value", "partition", "headers"}
     assert plan.shared == {"bootstrap.servers": "127.0.0.1:9092", "client.id": "me"}
-    bare = read_plan({**SERVERS, "includeHeaders": "false"}, columns, streaming=False)
+    bare = read_plan({**SERVERS, "includeHeaders": "false"}, columns)
     assert bare.columns == {"key", "value", "partition", "topic"}
 
 
@@ -69,11 +69,9 @@ def test_a_plan_has_what_tasks_and_commit_need() -> None:
 )
 def test_mistakes_are_told(given: dict[str, str], columns: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
-        read_plan(given, schema(columns), streaming=True)
+        read_plan(given, schema(columns))
 
 
 def test_a_topic_is_not_overwritten() -> None:
     with pytest.raises(OptionError, match=r"use mode\('append'\)"):
         OttlaWriter(TO, VALUE, overwrite=True)
-    with pytest.raises(OptionError, match="option sinkId is of streams"):
-        OttlaWriter({**TO, "sinkId": "s"}, VALUE, overwrite=False)

@@ -187,10 +187,10 @@ def _writer(plan: Plan, sink: Sink, frame: DataFrame) -> DataStreamWriter:
         records = encoded(frame, sink)
         options = {"kafka.bootstrap.servers": sink.brokers or "", **_kafka(sink.kafka), "topic": sink.topic}
         options |= {"guarantee": sink.guarantee, **sink.options}
-        if sink.mode == "update":
-            return records.writeStream.foreachBatch(_WriteBatch(options))
         if sink.guarantee == "exactly-once":
             options.setdefault("sinkId", sink_id)
+        if sink.mode == "update":
+            return records.writeStream.foreachBatch(_WriteBatch(options))
         return records.writeStream.format("ottla").options(**options)
     if sink.table is not None:
         return row_columns(frame).writeStream.foreachBatch(_table_sink(plan, sink, sink.table))
@@ -213,15 +213,13 @@ def _writer(plan: Plan, sink: Sink, frame: DataFrame) -> DataStreamWriter:
 
 
 class _WriteBatch:
-    """A micro-batch as a write of its own: one transaction, which a repeated batch repeats. Spark lets a Python sink have no update mode."""
+    """A micro-batch as a write of its own, once by its `sinkId`: Spark lets no sink in Python have the update mode."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
-        frame.write.format("ottla").mode("append").options(
-            **{**self._options, "guarantee": "exactly-once"}
-        ).save()
+        frame.write.format("ottla").mode("append").options(**self._options).save()
 
 
 def _table_sink(plan: Plan, sink: Sink, table: Table) -> Callable[[DataFrame, int], None]:

@@ -244,12 +244,6 @@ class _Reading:
         if "topic" in own:
             if not brokers:
                 self._no_brokers(place)
-            if own.get("mode") == "update" and own.get("guarantee") != "at-least-once":
-                self._problem(
-                    (*place, "mode"),
-                    "update cannot be exactly-once in a topic, since Spark lets no Python sink have it: use append (with a watermark, "
-                    "or transformWithState), or add guarantee: at-least-once",
-                )
             if own.get("value") in ("avro", "protobuf") and not (
                 own.get("registry") or whole.get("registry")
             ):

@@ -1,5 +1,7 @@
 """`df.write.format("ottla")`: all rows in one transaction, so that readers of committed records see all of them or none.
 
+In foreachBatch, with a `sinkId`, it is a micro-batch's, and written once however often that runs: so a stream in update mode is exactly
+once too, which Spark lets no sink in Python have.
 Spark makes the writer while it plans and carries it to the tasks and to the commit, so all of them know the write by one name.
 """
 
@@ -26,25 +28,36 @@ class OttlaWriter(DataSourceArrowWriter):
                 "rows are added to a topic, and never replace what it has: use mode('append'); "
                 "to begin anew delete the topic first"
             )
-        self._plan = read_plan(options, schema, streaming=False)
+        self._plan = read_plan(options, schema)
         self._write_id = f"write-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from ottla.spark.sink.task import write_rows
+        from ottla.spark.sink.task import write_micro_batch, write_rows
 
+        if self._plan.sink_id is not None:
+            return write_micro_batch(self._plan, iterator)
         return write_rows(self._plan, iterator, self._write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        from ottla.spark.sink.committing import commit_write
+        from ottla.spark.sink.committing import commit_micro_batch, commit_write
 
-        if self._plan.guarantee == EXACTLY_ONCE:
-            commit_write(self._plan, _of_all(messages), self._write_id)
+        if self._plan.guarantee != EXACTLY_ONCE:
+            return
+        prepared = _of_all(messages)
+        if self._plan.sink_id is None:
+            commit_write(self._plan, prepared, self._write_id)
+        for batch_id in {each.batch_id for each in prepared if each.batch_id is not None}:
+            commit_micro_batch(self._plan, prepared, batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         from ottla.spark.sink.committing import forget_write
+        from ottla.spark.sink.staging import clean
 
         # Of tasks that failed there is no message; what they have staged, the topic's retention removes.
-        forget_write(self._plan, _of_some(messages), self._write_id)
+        if self._plan.sink_id is None:
+            forget_write(self._plan, _of_some(messages), self._write_id)
+        else:
+            clean(self._plan, _of_some(messages))
 
 
 def _of_some(messages: list[WriterCommitMessage | None]) -> list[Prepared | None]:

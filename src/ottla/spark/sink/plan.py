@@ -47,7 +47,8 @@ OPTIONS: Final = (
         "sinkId",
         _sink_id,
         None,
-        "The name under which a stream writes: its transactional id is `ottla-sink-` and this. By default the query's own id.",
+        "The name under which a stream writes: its transactional id is `ottla-sink-` and this. By default the query's own id. "
+        "A `df.write` in foreachBatch is exactly once with it.",
     ),
     Option(
         "adoptCheckpoint",
@@ -105,7 +106,7 @@ class Plan:
         return {name: value for name, value in self.kafka.items() if name.replace(".", "_") not in own}
 
 
-def read_plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) -> Plan:
+def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
     """Raises `OptionError` for whatever can be known to go wrong."""
     what = "the ottla sink"
     values, kafka = read_options(given, OPTIONS, what)
@@ -120,8 +121,8 @@ def read_plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) 
             raise OptionError(
                 f"option {KAFKA}{name} cannot be {value} with guarantee {EXACTLY_ONCE}: leave it out, or choose {AT_LEAST_ONCE}"
             )
-    if values["sinkId"] is not None and not (streaming and values["guarantee"] == EXACTLY_ONCE):
-        raise OptionError(f"option sinkId is of streams with guarantee {EXACTLY_ONCE}: leave it out")
+    if values["sinkId"] is not None and values["guarantee"] != EXACTLY_ONCE:
+        raise OptionError(f"option sinkId is of the guarantee {EXACTLY_ONCE}: leave it out")
     check_settings(kafka, Producing)
     settings = Producing(**settings_from(kafka, Producing))
     columns = _read_columns(schema, what)

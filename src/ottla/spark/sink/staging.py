@@ -50,6 +50,8 @@ class Prepared(WriterCommitMessage):
     #: Where the staged ones stand, and the topic, partition and offset of each.
     staging: TopicPartition | None = None
     staged: list[tuple[str, int, int]] = field(default_factory=list)
+    #: Of a write in foreachBatch: the micro-batch that it is part of.
+    batch_id: int | None = None
 
 
 class Stage:

@@ -22,12 +22,12 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         # Output mode complete asks to overwrite; as in Spark's own connector each result is added, and the latest of a key counts.
         del overwrite
-        self._plan = read_plan(options, schema, streaming=True)
+        self._plan = read_plan(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        from ottla.spark.sink.task import write_rows
+        from ottla.spark.sink.task import write_micro_batch
 
-        return write_rows(self._plan, iterator, None)
+        return write_micro_batch(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         from ottla.spark.sink.committing import commit_micro_batch

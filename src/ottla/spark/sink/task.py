@@ -14,6 +14,7 @@ from pyspark import TaskContext
 
 from ottla.client.errors import KafkaError
 from ottla.spark import clients
+from ottla.spark.options import OptionError
 from ottla.spark.sink.encoding import Encoded, Encoder
 from ottla.spark.sink.plan import EXACTLY_ONCE, Plan
 from ottla.spark.sink.staging import Prepared, Stage, staging_producer
@@ -24,15 +25,34 @@ if TYPE_CHECKING:
 
 #: How long a topic that is not there may take to be made by the broker.
 TOPIC_S: Final = 10.0
+#: What Spark tells the tasks of a micro-batch, those of writes in foreachBatch too.
 _QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
 
 
-def write_rows(plan: Plan, batches: Iterator[Any], write_id: str | None) -> Prepared:
-    """`write_id` names the one write that it is; a stream's query is known to Spark alone, which tells its tasks."""
+def write_micro_batch(plan: Plan, batches: Iterator[Any]) -> Prepared:
+    """A part of a stream's micro-batch: which one, Spark tells its tasks alone."""
+    query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
+    if query_id is None or batch_id is None:
+        raise OptionError(
+            "option sinkId is of writeStream, and of df.write in foreachBatch, where it lets a micro-batch be written once: leave it out"
+        )
+    prepared = write_rows(plan, batches, query_id)
+    prepared.batch_id = int(batch_id)
+    return prepared
+
+
+def _property(name: str) -> str | None:
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
-    owner = write_id or context.getLocalProperty(_QUERY_ID)
-    assert owner is not None, "a stream has a query"
+    found: str | None = context.getLocalProperty(name)
+    return found
+
+
+def write_rows(plan: Plan, batches: Iterator[Any], owner: str) -> Prepared:
+    """`owner` names the stream's query, or the one write."""
+    context = TaskContext.get()
+    assert context is not None, "Spark calls this in a task"
     task = context.partitionId()
     if plan.guarantee == EXACTLY_ONCE:
         with staging_producer(plan) as producer:
