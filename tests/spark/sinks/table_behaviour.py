@@ -89,7 +89,7 @@ def test_every_type_comes_back(place: Any) -> None:
         "da date, ts timestamp, nt timestamp_ntz"
     )
     utc = datetime.datetime(2026, 3, 4, 5, 6, 7, 890123, tzinfo=datetime.UTC)
-    local = datetime.datetime(2026, 3, 4, 5, 6, 7, 890123)
+    local = utc.replace(tzinfo=None)
     text = 'it\'s "quoted" \\ , \t\n %s ä 🐻'
     row = (
         "ä", True, -128, -32768, -(2**31), -(2**63), 1.5, 0.1, Decimal("123456789012345.67890"), text, bytes(range(256)),

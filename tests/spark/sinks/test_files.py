@@ -1,0 +1,159 @@
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla.spark import sinks
+from ottla.spark.sinks.folders import (
+    STATE,
+    arriving_folder,
+    folder_of,
+    let_count,
+    list_table,
+    local_path,
+    remove_superseded,
+)
+
+RECORDS = "key string, value string, topic string, partition int, offset bigint"
+
+
+def records(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
+    """Each with a key, a value and an offset."""
+    made = [(key, value, "t", 0, offset) for key, value, offset in rows]
+    return spark.createDataFrame(made, RECORDS).coalesce(1)
+
+
+def values(frame: DataFrame) -> dict[str, str]:
+    found = [(row["key"], row["value"]) for row in frame.collect()]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+def test_a_current_table_has_the_last_row_of_each_key(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    with pytest.raises(sinks.SinkError, match="no batch has been written"):
+        sinks.read_table(spark, path)
+    sink = sinks.parquet_table(path, key="key", sink_id="s", merge_every=2)
+    sink(records(spark, ("a", "new", 5), ("a", "old", 1), ("b", "1", 2), ("c", "1", 3)), 0)
+    assert values(sinks.read_table(spark, path)) == {"a": "new", "b": "1", "c": "1"}
+    begun = sinks.read_table(spark, path)
+    sink(records(spark, ("b", None, 6), ("c", "2", 7)), 1)
+    assert values(begun) == {"a": "new", "b": "1", "c": "1"}
+    sink(records(spark, ("b", "back", 8)), 2)
+    assert values(sinks.read_table(spark, path)) == {"a": "new", "b": "back", "c": "2"}
+    # The second batch was followed by a state, which stands for both; they stay for whoever has begun to read.
+    listing = list_table(Path(path))
+    assert [state.number for state in listing.states] == [1] and [each.number for each in listing.read] == [
+        1,
+        2,
+    ]
+    sink(records(spark), 3)
+    assert [each.number for each in list_table(Path(path)).read] == [3]
+    assert values(sinks.read_table(spark, path)) == {"a": "new", "b": "back", "c": "2"}
+    assert listing.last is not None and listing.last.mark()["offsets"] == {"t": {"0": 9}}
+
+
+def test_a_batch_that_comes_again_is_passed_over_and_others_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    sink = sinks.parquet_table(str(tmp_path), sink_id="s")
+    for _ in range(2):
+        sink(records(spark, ("a", "1", 0)), 0)
+    sink(records(spark, ("a", "1", 1)), 1)
+    # What is still on its way is seen by nobody.
+    shutil.copytree(tmp_path / "ottla_batch=0", arriving_folder(tmp_path))
+    assert spark.read.parquet(str(tmp_path)).count() == sinks.read_table(spark, str(tmp_path)).count() == 2
+    with pytest.raises(sinks.BatchRefused, match="another driver"):
+        sink(records(spark, ("a", "1", 1)), 0)
+    with pytest.raises(sinks.BatchRefused, match="t-0 went to 2, now to 8"):
+        sink(records(spark, ("a", "1", 7)), 1)
+    with pytest.raises(sinks.BatchRefused, match="a table has one writer"):
+        sinks.parquet_table(str(tmp_path), sink_id="other")(records(spark), 2)
+    with pytest.raises(sinks.SchemaMismatch, match=r"value is missing, more is new"):
+        sink(records(spark).withColumnRenamed("value", "more"), 2)
+    with pytest.raises(sinks.SchemaMismatch, match="is a plain table"):
+        sinks.parquet_table(str(tmp_path), key="key", sink_id="s")(records(spark), 2)
+    # A query that takes over goes on behind what is there.
+    sinks.parquet_table(str(tmp_path), sink_id="s", reset=True)(records(spark, ("a", "1", 9)), 0)
+    sink(records(spark, ("a", "1", 10)), 1)
+    assert sorted(row["ottla_batch"] for row in spark.read.parquet(str(tmp_path)).collect()) == [0, 1, 2, 3]
+
+
+def test_what_has_arrived_counts_only_by_its_name(tmp_path: Path) -> None:
+    for expected in ("first", "second"):
+        arriving = arriving_folder(tmp_path)
+        arriving.mkdir()
+        (arriving / "rows.parquet").write_text(expected)
+        if expected == "first":
+            assert list_table(tmp_path).last is None
+            let_count(arriving, folder_of(tmp_path, "ottla_batch=", 0), {"batch_id": 0})
+        else:
+            with pytest.raises(sinks.BatchRefused, match="this one must end"):
+                let_count(arriving, folder_of(tmp_path, "ottla_batch=", 0), {"batch_id": 0})
+    last = list_table(tmp_path).last
+    assert last is not None and last.mark() == {"batch_id": 0}
+    assert (last.path / "rows.parquet").read_text() == "first"
+
+
+def test_what_a_state_replaces_stays_for_readers_that_have_begun(tmp_path: Path) -> None:
+    for name in ("changes-0000000000", "changes-0000000001", "changes-0000000002"):
+        (tmp_path / name).mkdir()
+    for number, time_s in ((0, 100), (1, 200)):
+        state = folder_of(tmp_path, STATE, number)
+        state.mkdir()
+        os.utime(state, (time_s, time_s))
+    remove_superseded(tmp_path, before_s=150)
+    assert [each.number for each in list_table(tmp_path).changes] == [1, 2]
+    remove_superseded(tmp_path, before_s=250)
+    listing = list_table(tmp_path)
+    assert [each.number for each in listing.changes] == [2] and [each.number for each in listing.states] == [
+        1
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "local"),
+    [
+        ("/a/b#c?d", "/a/b#c?d"),
+        ("a/b:c", "a/b:c"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("s3://bucket/a", None),
+        ("hdfs:/a", None),
+    ],
+)
+def test_where_a_path_leads(path: str, local: str | None) -> None:
+    assert local_path(path) == (None if local is None else Path(local))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"path": "s3://bucket/table"}, "atomic rename"),
+        ({"merge_every": 0}, "merge_every"),
+        ({"delete_when": "gone"}, "give its key="),
+    ],
+)
+def test_settings_of_no_sense(settings: dict[str, Any], says: str) -> None:
+    given = {"path": "/nowhere", "sink_id": "s", **settings}
+    with pytest.raises(sinks.SinkError, match=says):
+        sinks.parquet_table(given.pop("path"), **given)
+
+
+def test_a_row_without_a_key_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sink = sinks.parquet_table(str(tmp_path), key="key", sink_id="s")
+    with pytest.raises(Exception, match="key column key is null"):
+        sink(records(spark, (None, "1", 0)), 0)
+    assert list_table(tmp_path).last is None
+
+
+def test_a_current_table_needs_an_order(spark: SparkSession, tmp_path: Path) -> None:
+    sink = sinks.parquet_table(str(tmp_path), key="key", sink_id="s")
+    with pytest.raises(sinks.SchemaMismatch, match="needs order_by="):
+        sink(records(spark).drop("offset"), 0)
+    with pytest.raises(sinks.SchemaMismatch, match="no column 'id'"):
+        sinks.parquet_table(str(tmp_path), key="id", sink_id="s")(records(spark), 0)
+    assert not list(tmp_path.iterdir())
