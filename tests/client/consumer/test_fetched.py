@@ -394,3 +394,23 @@ def test_a_seek_into_a_batch_holds_for_columns(twin: Any) -> None:
     held = buffer(A, offset=7, decoding=Decoding(twin))
     put(held, A, batch(0, 10))
     assert list(held.take_columns(None)[A].offsets) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("twin", ["pure", "compiled"])
+def test_a_batch_that_is_taken_in_parts_is_opened_once(twin: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if twin == "compiled":
+        pytest.importorskip("numba")
+    decoding = Decoding(twin)
+    opened = []
+    module, piece = decoding.twin, decoding.twin.piece
+    monkeypatch.setattr(module, "piece", lambda data, **how: opened.append(1) or piece(data, **how))
+    held = buffer(A, decoding=decoding)
+    put(held, A, batch(0, 20) + batch(20, 5))
+    taken = [list(held.take_columns(6)[A].offsets) for _ in range(3)]
+    assert [offset for part in taken for offset in part] == list(range(18))
+    assert len(opened) == 1
+    assert list(held.take_columns(6)[A].offsets) == list(range(18, 24)) and len(opened) == 2
+    # What is left is of no use after a seek.
+    held.place(A, offset=20)
+    put(held, A, batch(20, 5))
+    assert list(held.take_columns(2)[A].offsets) == [20, 21]

@@ -41,6 +41,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "spark-source.md"
         (None, {"subscribe": "a", "kafka.isolation.level": "x"}, "isolation_level must be one of"),
         (None, {"subscribe": "a", "groupId": "one", "kafka.group.id": "two"}, "name different groups"),
         ("stream", {"subscribe": "a", "endingOffsets": "latest"}, "endingOffsets is for batches"),
+        ("stream", {"subscribe": "a", "filterPushdown": "true"}, "filterPushdown is for batches"),
         ("stream", {"subscribe": "a", "endingTimestamp": "5"}, "endingTimestamp is for batches"),
         (
             "stream",
@@ -91,6 +92,14 @@ def test_values_are_read() -> None:
     assert options.isolation_level == "read_uncommitted"
     assert options.trigger_delay_ms_max == 7_200_000
     assert options.starting == AtEnd(EARLIEST)
+
+
+def test_passwords_are_not_shown() -> None:
+    given = ADDRESS | {"subscribe": "a", "kafka.sasl.password": "hush", "kafka.sasl.username": "me"}
+    options = source_options(
+        given | {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
+    )
+    assert options.kafka["sasl.password"] == "hush" and "hush" not in repr(options)
 
 
 def test_times_go_before_offsets() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def test_a_stream_ends_begins_again_and_reads_everything_once(
     query = started(spark, ottla_address, tmp_path, batches, {"availableNow": True}, **options)
     assert query.awaitTermination(TIMEOUT_S)
     assert [len(batch) for batch in batches] == [2, 2]
-    assert sorted(sum(batches, [])) == [b"1", b"2", b"3", b"4"]
+    assert sorted(chain(*batches)) == [b"1", b"2", b"3", b"4"]
 
     send(topic_name, b"5")
     admin.create_partitions(topic_name, 3)
@@ -61,7 +62,7 @@ def test_a_stream_ends_begins_again_and_reads_everything_once(
     query = started(spark, ottla_address, tmp_path, batches, groupId=f"{topic_name}-lag", **options)
     try:
         query.processAllAvailable()
-        assert sorted(sum(batches, [])) == [b"5", b"6"]
+        assert sorted(chain(*batches)) == [b"5", b"6"]
         ends = {topic_name: {"0": 4, "1": 1, "2": 1}}
         [source] = query.lastProgress["sources"]
         assert json.loads(source["endOffset"]) == ends

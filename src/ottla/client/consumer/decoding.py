@@ -94,6 +94,8 @@ class Decoding:
                     "record_decoder='compiled' needs numba: install ottla[fast], or leave it at 'auto'"
                 )
             self._adopt(compiled)
+        elif wanted == "auto" and _loader.twin is not None:
+            self._adopt(_loader.twin)
 
     def read(self, records: int) -> None:
         """So many more records were read: perhaps enough to load the compiled twin, or it has come."""

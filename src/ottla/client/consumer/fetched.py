@@ -218,9 +218,9 @@ class FetchBuffer:
             with self.lock:
                 if partition.generation != generation or not partition.batches or partition.paused:
                     break
-                batch, start = partition.batches[0], partition.position or 0
+                batch, start, rest = partition.batches[0], partition.position or 0, partition.rest
             try:
-                piece = twin.piece(batch.data, check_crc=self._check_crcs)
+                piece = rest or twin.piece(batch.data, check_crc=self._check_crcs)
             except CorruptRecords as damage:
                 self._damaged(partition, generation, batch, damage)
                 break
@@ -228,7 +228,7 @@ class FetchBuffer:
                 piece = piece.since(bisect_left(piece.offsets, start))
             is_whole = len(piece.offsets) <= left
             if not is_whole:
-                piece = piece.until(left)
+                rest, piece = piece.since(left), piece.until(left)
             left -= len(piece.offsets)
             with self.lock:
                 if partition.generation != generation:
@@ -238,7 +238,7 @@ class FetchBuffer:
                 if is_whole:
                     self._drop_head(partition)
                 else:
-                    partition.rows = None
+                    partition.rows, partition.rest = None, rest
                     partition.position = int(piece.offsets[-1]) + 1
             self._decoding.read(len(piece.offsets))
         return found

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ottla.client.errors import KafkaError
 from ottla.client.metadata import TopicPartition
 from ottla.records.batch import CRC_START, TIMESTAMP_TYPE_BIT
-from ottla.records.pieces import Rows
+from ottla.records.pieces import Piece, Rows
 
 
 class Batch(NamedTuple):
@@ -47,6 +47,7 @@ class Partition:
         "position",
         "preferred",
         "reset",
+        "rest",
         "rows",
         "topic_id",
         "tp",
@@ -70,6 +71,8 @@ class Partition:
         #: How many bytes had come for all partitions when this one got its last.
         self.fed_at = 0
         self.rows: Rows | None = None
+        #: What is left of the batch at the head, when part of it was taken as columns.
+        self.rest: Piece | None = None
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
@@ -85,7 +88,7 @@ class Partition:
         self.generation += 1
         self.batches.clear()
         self.buffered_bytes = 0
-        self.rows = None
+        self.rows = self.rest = None
         self.error = None
         self.not_before_ms = 0.0
 
@@ -93,6 +96,6 @@ class Partition:
         """The batch at the head is done with."""
         batch = self.batches.popleft()
         self.buffered_bytes -= len(batch.data)
-        self.rows = None
+        self.rows = self.rest = None
         # Control records and gaps of compaction at the end of what was fetched are behind the caller too.
         self.position = batch.end if self.batches else self.fetch_offset

@@ -59,7 +59,10 @@ class BatchMaker:
 
 
 def _microseconds(timestamps_ms: Any) -> pa.Array:
-    times = np.clip(np.asarray(timestamps_ms), -_MS_MAX, _MS_MAX) * 1000
+    times = np.asarray(timestamps_ms)
+    if len(times) and (times.max() > _MS_MAX or times.min() < -_MS_MAX):
+        times = times.clip(-_MS_MAX, _MS_MAX)
+    times = times * 1000
     return pa.Array.from_buffers(pa.timestamp("us", "UTC"), len(times), [None, pa.py_buffer(times)], 0)
 
 

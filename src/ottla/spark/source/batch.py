@@ -66,9 +66,15 @@ class OttlaReader(DataSourceReader):
 
 
 class FilteringReader(OttlaReader):
-    """A reader that is told of the query's filters before it plans."""
+    """A reader that is told of the query's filters before it plans.
+
+    It heeds them only if the options say so. Spark keeps one plan for each DataFrame that was loaded, and the filters of whichever query was
+    optimized last are in it: `f.where(a).union(f.where(b))` would read what passes b, twice.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        if not self._options.filter_pushdown:
+            return filters
         self._wanted, left = push_down(filters)
         return left
 

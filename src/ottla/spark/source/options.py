@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ottla.client.consumer.settings import Consuming
@@ -96,6 +96,8 @@ BATCH: Final = (
     Option("endingOffsets", read_place, None, "Where to end, before that offset: `latest` (by default) or JSON with an offset for every partition, -1 for the latest."),
     Option("endingTimestamp", whole_number(0), None, "End before the first record at or after this time; at the latest where there is none."),
     Option("endingOffsetsByTimestamp", read_times, None, "The same with a time for every partition."),
+    Option("filterPushdown", boolean, False,
+           "Whether filters of the query on topic, partition, offset and timestamp spare it reading. See below before it is switched on."),
 )  # fmt: skip
 
 STREAM: Final = (
@@ -123,8 +125,6 @@ _REFUSED: Final = {
     "interceptors": "interceptors could change what is read; use functions on the columns",
     "offset.store": "where a query goes on is its checkpoint's",
     "on.poison": "nothing is deserialized here; decode with functions on the columns",
-    "partition.assignment.strategy": "Spark assigns partitions to tasks",
-    "max.poll.records": "the size of Arrow batches is the source's own",
 }  # fmt: skip
 
 
@@ -132,7 +132,8 @@ _REFUSED: Final = {
 class SourceOptions:
     """What was asked for. `kafka` holds the settings of clients, without a group."""
 
-    kafka: Mapping[str, str]
+    # Passwords are among them.
+    kafka: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...] | None
     topic_pattern: re.Pattern[str] | None
     partitions: tuple[TopicPartition, ...] | None
@@ -152,6 +153,7 @@ class SourceOptions:
     trigger_offsets_max: int | None
     trigger_offsets_min: int | None
     trigger_delay_ms_max: int
+    filter_pushdown: bool
 
     @property
     def isolation_level(self) -> Literal["read_committed", "read_uncommitted"]:
@@ -172,6 +174,8 @@ def source_options(given: Mapping[str, str], kind: Kind | None = None) -> Source
     ending, ending_option = _ending(values)
     if kind == "stream" and ending is not None:
         raise OptionError(f"option {ending_option} is for batches: a stream has no end")
+    if kind == "stream" and values["filterPushdown"]:
+        raise OptionError("option filterPushdown is for batches: Spark tells streams in Python of no filters")
     if kind == "batch":
         _check_batch(starting, starting_option, ending, ending_option)
     if kind == "stream":
@@ -196,6 +200,7 @@ def source_options(given: Mapping[str, str], kind: Kind | None = None) -> Source
         trigger_offsets_max=values["maxOffsetsPerTrigger"],
         trigger_offsets_min=values["minOffsetsPerTrigger"],
         trigger_delay_ms_max=values["maxTriggerDelay"],
+        filter_pushdown=values["filterPushdown"],
     )
 
 
