@@ -38,6 +38,10 @@ NAMES = {
 }  # fmt: skip
 
 
+def name(moment: Moment) -> str:
+    return f"{NAMES[moment.api_key]}-{'after' if moment.answered else 'before'}"
+
+
 class Copying:
     def __init__(self, proxy: Proxy, start: Callable[[], Any], checkpoint: Path) -> None:
         self.proxy = proxy
@@ -48,7 +52,7 @@ class Copying:
 
     def check(self) -> None:
         self.proxy.heal()
-        assert output(self.proxy.address, "out") == self.expected
+        assert output(self.proxy.address) == self.expected
 
 
 @pytest.fixture
@@ -63,9 +67,7 @@ def copying(start_broker: Callable[..., Any], tmp_path: Path) -> Iterator[Copyin
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("staged", [False, True], ids=["here", "staged"])
-@pytest.mark.parametrize(
-    "moment", MOMENTS, ids=[f"{NAMES[each.api_key]}-{'after' if each.answered else 'before'}" for each in MOMENTS]
-)  # fmt: skip
+@pytest.mark.parametrize("moment", MOMENTS, ids=name)
 def test_a_driver_killed_at_any_step(copying: Copying, moment: Moment, staged: bool) -> None:
     """Where batches are staged the tasks produce, too: then it is killed in them."""
     arguments = (*copying.arguments, *(["maxMessageBytes=0"] if staged else []))
@@ -89,7 +91,7 @@ def test_a_task_that_fails_is_run_again(copying: Copying, tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("moment", MOMENTS[4:], ids=str)
+@pytest.mark.parametrize("moment", MOMENTS[4:], ids=name)
 def test_a_broker_killed_in_the_middle_of_a_commit(copying: Copying, moment: Moment) -> None:
     hold(copying.proxy, moment)
     driver = Driver(*copying.arguments)
@@ -106,7 +108,7 @@ def test_a_broker_killed_in_the_middle_of_a_commit(copying: Copying, moment: Mom
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("moment", MOMENTS, ids=str)
+@pytest.mark.parametrize("moment", MOMENTS, ids=name)
 def test_a_driver_that_was_taken_for_dead_comes_back(copying: Copying, moment: Moment) -> None:
     """It stands still in its commit, another one does all the work, and it goes on."""
     hold(copying.proxy, moment)
@@ -116,7 +118,7 @@ def test_a_driver_that_was_taken_for_dead_comes_back(copying: Copying, moment: M
         zombie.signal(signal.SIGSTOP)
         copying.proxy.heal()
         Driver(*copying.arguments).finish()
-        assert output(copying.proxy.address, "out") == copying.expected
+        assert output(copying.proxy.address) == copying.expected
         zombie.signal(signal.SIGCONT)
         wait_for(lambda: zombie.process.poll() is not None, "end of the zombie")
     finally:

@@ -101,5 +101,6 @@ def write_input(address: str, rows: int) -> list[str]:
     return values
 
 
-def output(address: str, topic: str) -> list[str]:
-    return sorted((row.value or b"").decode() for row in read_topic(address, topic))
+def output(address: str, *, settled: bool = True) -> list[str]:
+    """What is committed in `out`."""
+    return sorted((row.value or b"").decode() for row in read_topic(address, "out", settled=settled))

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ottla.client.errors import MessageTooLarge
+from ottla.records.batch import HEADER
 from ottla.records.compression import LZ4
 from ottla.records.partitioner import partition_for_key
 from ottla.records.record import Record, decode_batch, encode_batch
@@ -23,7 +24,7 @@ twins = pytest.mark.parametrize("twin", TWINS, ids=["pure", "compiled"])
 def plan(*columns: str, topic: str | None = "t", **changes: Any) -> Plan:
     values: dict[str, Any] = {
         "kafka": {}, "topic": topic, "guarantee": "exactly-once", "sink_id": None, "adopts": False,
-        "message_bytes": 0, "columns": frozenset(columns), "codec": 0, "batch_bytes": 4096, "record_bytes": 20_000,
+        "message_bytes": 0, "columns": frozenset(columns), "codec": 0, "batch_bytes": 4096, "record_bytes": 20_000, "transaction_ms": 0,
     }  # fmt: skip
     return Plan(**{**values, **changes})
 
@@ -77,6 +78,9 @@ def test_both_twins_make_the_same_bytes_and_they_are_right() -> None:
     pure, compiled = (encode(plan(*COLUMNS, topic=None), twin, *batches) for twin in TWINS)
     assert pure == compiled
     assert all(len(each.batch) <= 4096 + 61 for each in pure)
+    for each in pure:
+        stamps = [record.timestamp_ms for record in decode_batch(each.batch)]
+        assert HEADER.unpack_from(each.batch)[7:9] == (min(stamps), max(stamps))
     expected: dict[tuple[str, int], list[tuple[int, Any, Any, Any]]] = {}
     for number, batch in enumerate(batches):
         for row in batch.to_pylist():

@@ -225,9 +225,19 @@ class Admin(Blocking):
         """All offsets that a group has committed."""
         return self._thread.run(self._core.group_offsets(group))
 
-    def list_group_offsets(self, groups: Iterable[str], *, stable: bool = False) -> dict[str, Committed]:
-        """All that several groups have committed, with the metadata of each offset; `stable` waits for transactions that change it."""
-        return self._thread.run(self._core.list_group_offsets(groups, stable=stable))
+    def list_group_offsets(
+        self,
+        groups: Iterable[str],
+        *,
+        stable: bool = False,
+        partitions: Iterable[TopicPartition] | None = None,
+    ) -> dict[str, Committed]:
+        """All that several groups have committed, with the metadata of each offset; with `partitions` only what they have for these.
+
+        `stable` waits for transactions that are about to change it. Apache Kafka waits so for offsets that it knows already, and for those of
+        the `partitions` that are asked for; of others it says nothing before their transaction has ended.
+        """
+        return self._thread.run(self._core.list_group_offsets(groups, stable=stable, partitions=partitions))
 
     def group_lag(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, int]]:
         """How many offsets lie between what each group has committed and the ends of the partitions."""

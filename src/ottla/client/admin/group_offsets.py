@@ -33,11 +33,25 @@ _AT_ONCE: Final = 16
 Committed = dict[TopicPartition, OffsetAndMetadata]
 
 
-async def group_offsets(admin: AsyncAdmin, group: str, *, stable: bool = False) -> Committed:
-    """All that the group has committed; `stable`: after the transactions that are about to change it (KIP-447)."""
+async def group_offsets(
+    admin: AsyncAdmin,
+    group: str,
+    *,
+    stable: bool = False,
+    partitions: Iterable[TopicPartition] | None = None,
+) -> Committed:
+    """What the group has committed, for these partitions or for all; `stable`: after the transactions that are about to change it (KIP-447)."""
+    topics = (
+        None
+        if partitions is None
+        else [
+            {"name": name, "partition_indexes": list(rows)}
+            for name, rows in by_topic(dict.fromkeys(partitions)).items()
+        ]
+    )
     body: Body = {
-        "group_id": group, "topics": None, "require_stable": stable,
-        "groups": [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": None}],
+        "group_id": group, "topics": topics, "require_stable": stable,
+        "groups": [{"group_id": group, "member_id": None, "member_epoch": -1, "topics": topics}],
     }  # fmt: skip
 
     def row_of(answer: Any) -> Any:
@@ -65,14 +79,19 @@ async def group_offsets(admin: AsyncAdmin, group: str, *, stable: bool = False) 
 
 
 async def list_group_offsets(
-    admin: AsyncAdmin, groups: Iterable[str], *, stable: bool = False
+    admin: AsyncAdmin,
+    groups: Iterable[str],
+    *,
+    stable: bool = False,
+    partitions: Iterable[TopicPartition] | None = None,
 ) -> dict[str, Committed]:
     names = list(groups)
+    wanted = None if partitions is None else list(partitions)
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(group: str) -> Committed:
         async with turns:
-            return await group_offsets(admin, group, stable=stable)
+            return await group_offsets(admin, group, stable=stable, partitions=wanted)
 
     answers = await asyncio.gather(*map(ask, names), return_exceptions=True)
     found: dict[str, Committed] = {}

@@ -35,6 +35,9 @@ PREFIX: Final = "ottla-sink-"
 #: A commit that fails for reasons that may pass is begun once more: the marker tells whether the first came through.
 ATTEMPTS_MAX: Final = 2
 
+#: By the name of a sink: where this process has put its marker.
+_marked: dict[str, TopicPartition] = {}
+
 _log = logging.getLogger("ottla.spark")
 
 
@@ -61,17 +64,28 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
     sink_id = plan.sink_id or query_id
     name = PREFIX + sink_id
     with clients.producer(plan.kafka, transactional_id=name) as producer:
-        # Only now: what was under way under this name has ended.
-        with clients.admin(plan.shared) as admin:
-            markers = admin.list_group_offsets([name], stable=True)[name]
+        place = _marker_place(plan, messages)
+        # Only now: what others had under way under this name has ended.
+        markers = _read_markers(plan, name, place)
         if is_done(markers, query_id, batch_id, sink_id, named=plan.sink_id is not None, adopts=plan.adopts):
             return
-        place = _marker_place(plan, messages)
         if place is None or not (plan.sink_id or any(message.rows for message in messages)):
             # Nothing to write; only of a sink with a name is the marker asked for later, whatever was written.
             return
         marker = OffsetAndMetadata(batch_id + 1, query_id)
+        _marked[name] = place
         _write(plan, producer, messages, lambda: producer.send_offsets({place: marker}, name))
+
+
+def _read_markers(
+    plan: Plan, name: str, place: TopicPartition | None
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """All markers of the sink. The one of this process' own last commit may be on its way still, and Kafka waits for what it is asked for by name."""
+    with clients.admin(plan.shared) as admin:
+        places = {each for each in (place, _marked.get(name)) if each is not None}
+        if places:
+            admin.list_group_offsets([name], stable=True, partitions=places)
+        return admin.list_group_offsets([name], stable=True)[name]
 
 
 def commit_write(plan: Plan, messages: Sequence[Prepared], write_id: str) -> None:
@@ -107,7 +121,7 @@ def _write(plan: Plan, producer: Producer, messages: Sequence[Prepared], mark: C
                 raise error
         mark()
     took_s = time.monotonic() - begun_s
-    limit_s = producer._core.settings.transaction_timeout_ms / 1000
+    limit_s = plan.transaction_ms / 1000
     if took_s > limit_s / 2:
         _log.warning(
             "a commit took %.1f s; at kafka.transaction.timeout.ms (%g s) the broker would have aborted it: "

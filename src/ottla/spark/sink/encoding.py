@@ -188,12 +188,14 @@ class Encoder:
         start = 0
         while start < len(rows):
             if not at.count:
-                at.first_ms = now_ms
+                at.first_ms = at.last_ms = now_ms
             # The clock may have been set back meanwhile; a delta is not negative here.
-            at.last_ms = max(now_ms, at.first_ms)
+            stamp_ms = max(now_ms, at.first_ms)
             done, at.size = twin.lay_out(
-                rows, start, *columns, at.last_ms - at.first_ms, at.count, at.buffer, at.size, len(at.buffer)
+                rows, start, *columns, stamp_ms - at.first_ms, at.count, at.buffer, at.size, len(at.buffer)
             )  # fmt: skip
+            if done:
+                at.last_ms = max(at.last_ms, stamp_ms)
             at.count += done
             start += done
             if start == len(rows) and at.count < RECORDS_MAX:
