@@ -14,13 +14,8 @@ from pyspark.sql import SparkSession
 from tests.spark.sinks.killed_driver import start
 
 ROWS_A_FILE = 10
-<<<<<<< HEAD
-#: Each driver ends a batch and is killed in the next; one that counted already is not met again.
-FILES = 10
-=======
 #: Each driver ends a batch and is killed in the next; one that counted already is not met again. The last one is for a driver that lives.
 FILES = 7
->>>>>>> tables
 PATIENCE_S = 100
 EXPECTED = list(range(FILES * ROWS_A_FILE))
 
@@ -35,32 +30,6 @@ def write_source(folder: Path) -> None:
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-<<<<<<< HEAD
-def kill_at(source: Path, sinks: dict[str, dict[str, str]]) -> None:
-    """Start a driver, wait until each of its queries is at its point, and kill it and its JVM."""
-    told = json.dumps({"source": str(source), "sinks": sinks})
-    reached = [Path(settings["reached"]) for settings in sinks.values()]
-    for path in reached:
-        path.unlink(missing_ok=True)
-    said = source.with_name("said")
-    with said.open("w") as output:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.sinks.killed_driver", told],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not all(path.exists() for path in reached):
-            assert driver.poll() is None, f"the driver ended:\n{said.read_text()}"
-            assert time.monotonic() < deadline, f"a query does not come to its point:\n{said.read_text()}"
-            time.sleep(0.02)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-=======
 class Driver:
     """A driver that starts its queries when it is told to, and is killed, with its JVM, when each is at its point."""
 
@@ -114,7 +83,6 @@ def kill_at_each(source: Path, chain: list[dict[str, dict[str, str]]]) -> None:
     finally:
         for driver in drivers:
             driver.kill()
->>>>>>> tables
 
 
 def end_in_peace(spark: SparkSession, source: Path, sinks: dict[str, dict[str, str]]) -> None:
