@@ -90,6 +90,31 @@ def test_the_tree_needs_no_spark(call: Call, file: Path) -> None:
     assert json.loads(call("explain", file, *SET, "--json")[1])["tables"]["shouted"]["inputs"] == ["rows"]
 
 
+def test_spark_and_the_brokers_are_asked_where_that_is_wanted(
+    call: Call,
+    file: Path,
+    ottla_address: str,
+    topic_name: str,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ottla.cli.pipeline.spark_for", lambda *_: contextlib.nullcontext(spark.newSession()))
+    given = ("--set", f"BROKERS={ottla_address}", "--set", f"TOPIC={topic_name}")
+    code, _, err = call("validate", file, *given, "--deep")
+    assert code == 2 and f"sources.rows.topic: there is no topic {topic_name} at {ottla_address}" in err
+    with ottla.Admin(ottla_address) as admin:
+        admin.create_topic(topic_name, 2)
+        admin.create_topic(f"{topic_name}-out", 2)
+    assert call("validate", file, *given, "--deep")[0] == 0
+    code, out, _ = call("explain", file, *given, "--schemas", "--plan")
+    assert code == 0 and "(id bigint, name string, size int)" in out and "== out\n== Physical Plan ==" in out
+    file.write_text(FILE.replace("upper(name)", "upper(nam)"))
+    for command in (("validate", "--deep"), ("explain", "--schemas"), ("run",)):
+        code, _, err = call(command[0], file, *given, *command[1:])
+        assert code == 2 and "steps.shouted: A column" in err and "`nam` cannot be resolved" in err, command
+        assert len(err.splitlines()) < 5, err
+
+
 def send(address: str, topic: str, numbers: range) -> None:
     with ottla.Producer(address) as producer:
         for number in numbers:
