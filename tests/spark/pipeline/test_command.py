@@ -36,12 +36,16 @@ Call = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command in this process: those that need no Spark."""
+    """Run a command in this process: it needs no Spark, or is given the tests' own."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()
+        # `run` takes them for itself, and ends with its process otherwise.
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         with pytest.raises(SystemExit) as ended:
             main(["pipeline", *map(str, arguments)])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         said = capsys.readouterr()
         return int(ended.value.code or 0), said.out, said.err
 
@@ -189,10 +193,7 @@ def test_it_runs_tells_of_itself_stops_cleanly_goes_on_and_fails_in_a_few_lines(
     with ottla.Producer(ottla_address) as producer:
         producer.send(topic_name, b"no json", partition=0)
     monkeypatch.setattr("ottla.cli.pipeline.spark_for", lambda *_: contextlib.nullcontext(spark.newSession()))
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     code, out, err = call("run", file, *given, "--once")
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
     assert code == 1, err
     assert "out failed: the record at" in err and "no JSON of the schema: no json" in err
     assert len(err.splitlines()) < 12, err
