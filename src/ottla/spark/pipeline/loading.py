@@ -136,4 +136,7 @@ def _failure(path: Path, error: Exception) -> Problem:
         return Problem(error.filename or str(path), error.lineno, "", f"no Python: {error.msg}")
     inside = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in said:
+        # As udf(…) does at the top of a file.
+        said = "this needs a Spark session, and the file is read before Spark starts: move it into the step that uses it"
     return Problem(str(path), inside[-1].lineno if inside else None, "", said)
