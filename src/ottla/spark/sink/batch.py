@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ottla.spark.options import OptionError
 from ottla.spark.sink.plan import EXACTLY_ONCE, read_plan
 from ottla.spark.sink.staging import Prepared
+from ottla.spark.worker import spare_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -39,6 +40,7 @@ class OttlaWriter(DataSourceArrowWriter):
 
         if self._plan.guarantee == EXACTLY_ONCE:
             commit_write(self._plan, _of_all(messages), self._write_id)
+            spare_loaded()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         from ottla.spark.sink.committing import forget_write

@@ -17,6 +17,7 @@ from ottla.spark import clients
 from ottla.spark.sink.encoding import Encoded, Encoder
 from ottla.spark.sink.plan import EXACTLY_ONCE, Plan
 from ottla.spark.sink.staging import Prepared, Stage, staging_producer
+from ottla.spark.worker import spare_loaded
 
 if TYPE_CHECKING:
     from ottla.client.producer.batches import SendFuture
@@ -33,7 +34,12 @@ def write_rows(plan: Plan, batches: Iterator[Any], write_id: str | None) -> Prep
     assert context is not None, "Spark calls this in a task"
     owner = write_id or context.getLocalProperty(_QUERY_ID)
     assert owner is not None, "a stream has a query"
-    task = context.partitionId()
+    prepared = _prepare(plan, batches, owner, context.partitionId())
+    spare_loaded()
+    return prepared
+
+
+def _prepare(plan: Plan, batches: Iterator[Any], owner: str, task: int) -> Prepared:
     if plan.guarantee == EXACTLY_ONCE:
         with staging_producer(plan) as producer:
             stage = Stage(plan, producer, owner, task)
