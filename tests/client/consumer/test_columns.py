@@ -7,6 +7,7 @@ import pytest
 
 from ottla.client.consumer.columns import BytesColumn, Columns
 from ottla.records import pieces
+from ottla.records.batch import with_append_time
 from ottla.records.record import Record, encode_batch
 
 
@@ -88,12 +89,30 @@ def test_what_is_no_number_is_named(twin: Any) -> None:
         found.values_as("complex")
 
 
-def test_arrow() -> None:
+@pytest.mark.parametrize("name", ["pieces", "compiled"])
+def test_arrow(name: str) -> None:
     pa = pytest.importorskip("pyarrow")
-    compiled = pytest.importorskip("ottla.records.compiled")
-    batch = columns(compiled, [Record(0, 5, b"k", None)], [Record(0, 6, None, b"v")]).to_arrow()
+    twin = pytest.importorskip(f"ottla.records.{name}", reason="numba is not here")
+    first, second = (
+        encode_batch([Record(0, 5, b"k", None)]),
+        encode_batch([Record(0, 6, None, b"v")], base_offset=1),
+    )
+    found = Columns("t", 0, [twin.piece(first), twin.piece(second)], twin.pack)
+    batch = found.to_arrow()
     assert batch.column_names == ["offset", "timestamp", "key", "value"]
     assert batch.column("value").to_pylist() == [None, b"v"]
     assert batch.column("key").to_pylist() == [b"k", None]
     assert batch.schema.field("timestamp").type == pa.timestamp("ms", "UTC")
     assert batch.column("offset").to_pylist() == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["pieces", "compiled"])
+def test_runs_of_times_by_who_wrote_them(name: str) -> None:
+    twin = pytest.importorskip(f"ottla.records.{name}", reason="numba is not here")
+    of_producer = encode_batch([Record(0, 5, None, b"v"), Record(1, 5, None, b"v")])
+    of_broker = bytes(with_append_time(of_producer, 9))
+    pieces_ = [twin.piece(batch) for batch in (of_producer, of_producer, of_broker)]
+    pieces_[-1] = pieces_[-1].since(1)
+    found = Columns("t", 0, pieces_)
+    assert found.append_times == [(4, False), (1, True)]
+    assert found.timestamps.tolist() == [5, 5, 5, 5, 9]

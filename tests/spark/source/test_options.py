@@ -94,6 +94,14 @@ def test_values_are_read() -> None:
     assert options.starting == AtEnd(EARLIEST)
 
 
+def test_passwords_are_not_shown() -> None:
+    given = ADDRESS | {"subscribe": "a", "kafka.sasl.password": "hush", "kafka.sasl.username": "me"}
+    options = source_options(
+        given | {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
+    )
+    assert options.kafka["sasl.password"] == "hush" and "hush" not in repr(options)
+
+
 def test_times_go_before_offsets() -> None:
     given = ADDRESS | {"subscribe": "a", "startingOffsets": "earliest", "endingOffsets": '{"a":{"0":5}}'}
     assert source_options(given).ending == AtOffsets({TopicPartition("a", 0): 5})

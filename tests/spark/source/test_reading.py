@@ -1,6 +1,7 @@
 """What tasks read: every codec, transactions, gaps, losses, brokers that go away. On real brokers, without Spark."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -196,6 +197,8 @@ def test_records_that_go_between_planning_and_reading(
         values_of(strict, parts)
     assert values_of(lax, parts) == [b"7", b"8", b"9"]
     admin.delete_topics([topic_name])
+    # A consumer that has read it before, and one that never has.
+    assert values_of(lax, parts) == []
     with pytest.raises(
         DataLost, match=r"offsets 0 to 9 are gone \(10 records at most\): the partition was deleted"
     ):
@@ -305,3 +308,27 @@ def test_times_that_have_no_place_in_microseconds_are_the_last_that_have() -> No
     schema = arrow_schema(source_schema({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}))
     batch = BatchMaker(schema, "t", 0).batch(columns)
     assert batch["timestamp"].cast("int64").to_pylist() == [(2**63 - 1) // 1000 * 1000, -1000]
+
+
+def test_gaps_of_compaction(topic_name: str, start_broker: Callable[..., RunningBroker]) -> None:
+    broker = start_broker(0, "log.cleaner.backoff.ms=50")
+    configs = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+    with ottla.Admin(broker.address) as admin, ottla.Producer(broker.address, batch_size=1_000) as producer:
+        admin.create_topic(topic_name, 1, configs=configs)
+        for number in range(600):
+            producer.send(topic_name, b"%d" % number * 20, key=b"%d" % (number % 7))
+    reader = batch_reader(broker.address, subscribe=topic_name)
+    parts = reader.partitions()
+    deadline = time.monotonic() + 30
+    while len(rows := rows_of(reader, parts)) == 600:
+        assert time.monotonic() < deadline, "nothing was compacted"
+    offsets = [row["offset"] for row in rows]
+    assert offsets == sorted(set(offsets)) and len(offsets) < 600
+    newest = {b"%d" % (number % 7): b"%d" % number * 20 for number in range(593, 600)}
+    assert {row["key"]: row["value"] for row in rows} == newest
+    # Ranges that begin or end in a gap; meanwhile more of them may have come.
+    split = batch_reader(broker.address, subscribe=topic_name, minPartitions=9)
+    parts = split.partitions()
+    found = rows_of(split, parts)
+    assert len(parts) == 9 and {row["offset"] for row in found} <= set(offsets)
+    assert {row["key"]: row["value"] for row in found} == newest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ottla.client.consumer.settings import Consuming
@@ -125,8 +125,6 @@ _REFUSED: Final = {
     "interceptors": "interceptors could change what is read; use functions on the columns",
     "offset.store": "where a query goes on is its checkpoint's",
     "on.poison": "nothing is deserialized here; decode with functions on the columns",
-    "partition.assignment.strategy": "Spark assigns partitions to tasks",
-    "max.poll.records": "the size of Arrow batches is the source's own",
 }  # fmt: skip
 
 
@@ -134,7 +132,8 @@ _REFUSED: Final = {
 class SourceOptions:
     """What was asked for. `kafka` holds the settings of clients, without a group."""
 
-    kafka: Mapping[str, str]
+    # Passwords are among them.
+    kafka: Mapping[str, str] = field(repr=False)
     topics: tuple[str, ...] | None
     topic_pattern: re.Pattern[str] | None
     partitions: tuple[TopicPartition, ...] | None

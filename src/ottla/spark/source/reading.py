@@ -40,6 +40,8 @@ SHORT_RANGE: Final = 5_000
 FETCH_WAIT_MS: Final = 5
 #: How long to wait before looking whether the position moved without records.
 _LOOK_MS: Final = 20
+#: After this long without anything a task looks whether the topic is still there.
+_DOUBT_S: Final = 1.0
 
 
 class NoProgress(RuntimeError):
@@ -83,26 +85,26 @@ class _Reading:
         self._consumer = consumer
         self._maker = BatchMaker(schema, *self._tp)
         self._rows_max = ROWS_FIRST
-        self._moved_at = time.monotonic()
+        self._moved_at = self._looked_at = time.monotonic()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         if self._position >= self._end:
             return
         try:
             self._consumer.assign([self._tp])
+            self._consumer.seek(self._tp, self._position)
+            while self._position < self._end:
+                batch = self._next()
+                if self._position >= self._end:
+                    # Before the last batch is handed out: nothing is fetched that nobody wants.
+                    self._consumer.assign([])
+                if batch is not None and batch.num_rows:
+                    yield batch
+                    # The time that Spark took is not the broker's.
+                    self._moved_at = time.monotonic()
         except TopicNotFound:
+            self._consumer.assign([])
             self._lose([Loss(self._tp, self._position, self._end, "the partition was deleted")])
-            return
-        self._consumer.seek(self._tp, self._position)
-        while self._position < self._end:
-            batch = self._next()
-            if self._position >= self._end:
-                # Before the last batch is handed out: nothing is fetched that nobody wants.
-                self._consumer.assign([])
-            if batch is not None and batch.num_rows:
-                yield batch
-                # The time that Spark took is not the broker's.
-                self._moved_at = time.monotonic()
 
     def _next(self) -> pa.RecordBatch | None:
         try:
@@ -127,7 +129,12 @@ class _Reading:
         now = time.monotonic()
         if position > self._position:
             self._position, self._moved_at = position, now
-        elif (now - self._moved_at) * 1000 > self._options.poll_timeout_ms:
+            return
+        if now - max(self._moved_at, self._looked_at) > _DOUBT_S:
+            # A topic that was deleted is waited for by the consumer, since it may be on its way: here it is gone.
+            self._looked_at = now
+            self._consumer.partitions_for(self._tp.topic)
+        if (now - self._moved_at) * 1000 > self._options.poll_timeout_ms:
             raise NoProgress(
                 f"topic {self._tp.topic} partition {self._tp.partition}: nothing came at offset {self._position} for "
                 f"{now - self._moved_at:.1f} s, though the range to read ends at {self._end}. Look at the brokers, "
