@@ -1,5 +1,6 @@
 """The commit without Spark: prepared messages on a real broker, through networks that lose answers and brokers that die."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -172,6 +173,14 @@ def test_one_write_is_all_or_nothing(ottla_address: str, topic: str) -> None:
     assert values_of(ottla_address, topic) == ["a", "b", "c", "d"]
     with ottla.Admin(ottla_address) as admin:
         assert f"ottla-staging-write-{topic}" not in admin.list_topics()
+
+
+def test_a_commit_that_takes_long_is_warned_of(
+    ottla_address: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = dataclasses.replace(plan_of(ottla_address, topic), transaction_ms=1)
+    commit_micro_batch(plan, [prepared(plan, ["a"], query=topic)], 0)
+    assert "at kafka.transaction.timeout.ms (0.001 s) the broker would have aborted it" in caplog.text
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ twins = pytest.mark.parametrize("twin", TWINS, ids=["pure", "compiled"])
 def plan(*columns: str, topic: str | None = "t", **changes: Any) -> Plan:
     values: dict[str, Any] = {
         "kafka": {}, "topic": topic, "guarantee": "exactly-once", "sink_id": None, "adopts": False,
-        "message_bytes": 0, "columns": frozenset(columns), "codec": 0, "batch_bytes": 4096, "record_bytes": 20_000,
+        "message_bytes": 0, "columns": frozenset(columns), "codec": 0, "batch_bytes": 4096, "record_bytes": 20_000, "transaction_ms": 0,
     }  # fmt: skip
     return Plan(**{**values, **changes})
 

@@ -27,7 +27,7 @@ POINTS = (
 )
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_driver_killed_in_its_commit_leaves_nothing_out_and_nothing_twice(
     start_broker: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -121,7 +121,7 @@ def _write(plan: Plan, producer: Producer, messages: Sequence[Prepared], mark: C
                 raise error
         mark()
     took_s = time.monotonic() - begun_s
-    limit_s = producer._core.settings.transaction_timeout_ms / 1000
+    limit_s = plan.transaction_ms / 1000
     if took_s > limit_s / 2:
         _log.warning(
             "a commit took %.1f s; at kafka.transaction.timeout.ms (%g s) the broker would have aborted it: "

@@ -94,6 +94,7 @@ class Plan:
     codec: int
     batch_bytes: int
     record_bytes: int
+    transaction_ms: int
 
     @property
     def shared(self) -> dict[str, str]:
@@ -146,6 +147,7 @@ def read_plan(given: Mapping[str, str], schema: StructType, *, streaming: bool) 
             settings.max_request_size,
         ),
         record_bytes=settings.max_request_size,
+        transaction_ms=settings.transaction_timeout_ms,
     )
 
 
