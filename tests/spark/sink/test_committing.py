@@ -101,8 +101,9 @@ def test_each_micro_batch_counts_once_however_often_it_is_committed(
 
 def test_the_messages_of_many_tasks_stay_small(ottla_address: str, topic: str) -> None:
     plan = plan_of(ottla_address, topic, maxMessageBytes="10000", sinkId=topic)
-    assert not prepared(plan, ["a"], task=31).staged
-    assert prepared(plan, ["a"], task=32).staged
+    many = [f"{number}" * 50 for number in range(10)]
+    assert not prepared(plan, many, task=255).staged
+    assert prepared(plan, many, task=256).staged
 
 
 def test_what_was_staged_is_removed_after_the_commit(ottla_address: str, topic: str) -> None:

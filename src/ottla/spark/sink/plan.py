@@ -58,7 +58,7 @@ OPTIONS: Final = (
     Option(
         "maxMessageBytes",
         whole_number(0),
-        8 << 20,
+        1 << 20,
         "What a task hands to the committer through the driver; more than that waits in a topic of the sink.",
     ),
 )

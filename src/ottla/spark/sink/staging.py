@@ -33,8 +33,8 @@ RETENTION_MS: Final = 24 * 3600 * 1000
 OVERHEAD_BYTES: Final = 4096
 #: Spark refuses results of more than a gigabyte in sum (spark.driver.maxResultSize), and a task does not know how many there are: of those after
 #: the first ones each may hand over only a part of what the first may.
-FULL_MESSAGES: Final = 32
-LATER_PART: Final = 256
+FULL_MESSAGES: Final = 256
+LATER_PART: Final = 32
 #: So long nothing may come of what is known to be staged.
 PATIENCE_S: Final = 60.0
 
