@@ -1,7 +1,9 @@
+import os
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +42,16 @@ def test_the_demo_takes_a_free_port_if_its_own_is_taken(run_anywhere: Any) -> No
     assert ended.code == 0, ended.err
     assert f"port {port} is taken" in ended.err
     assert "all in order, none lost" in ended.out
+
+
+def test_without_spark_the_demo_says_how_to_get_it_and_goes_on(run_anywhere: Any, tmp_path: Path) -> None:
+    hidden = "import importlib.util as u\nfound = u.find_spec\nu.find_spec = lambda name: None if name == 'pyspark' else found(name)\n"
+    (tmp_path / "sitecustomize.py").write_text(hidden)
+    path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    ended = run_anywhere("demo", "--seconds", "0.5", "--port", "0", "--json", env={"PYTHONPATH": path})
+    assert ended.code == 0, ended.err
+    assert "no pipeline: pyspark is not installed: pip install 'ottla[spark]'" in ended.err
+    assert ended.json["ok"] and ended.json["consumed"] > 0 and ended.json["pipeline"]["exactly_once"] is None
 
 
 def test_a_free_port_is_kept(free_port: int) -> None:

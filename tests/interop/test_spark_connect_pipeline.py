@@ -24,14 +24,13 @@ pipeline = Pipeline("remote", brokers=setting("BROKERS"), checkpoint="./kept")
 pipeline.source("rows", topic="rows", value="json", schema="id BIGINT")
 
 
-@udf("bigint")
 def twice(number):
     return doubled(number)
 
 
 @pipeline.step
 def changed(rows):
-    return rows.select("id", twice("id").alias("twice"))
+    return rows.select("id", udf(twice, "bigint")("id").alias("twice"))
 
 
 pipeline.sink("out", from_="changed", topic="out", key="id", value="json")

@@ -224,7 +224,9 @@ def explain(
     schemas: Annotated[
         bool, typer.Option("--schemas", help="The columns of every table, as Spark sees them.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Spark's own plan of every sink.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Spark's own plan of every sink, as it is analysed.")
+    ] = False,
     master: Master = None,
     remote: Remote = None,
     settings: Set = None,
@@ -267,12 +269,21 @@ def _columns(frame: Any) -> str:
 
 
 def _plan_text(frame: Any) -> str:
-    """What `explain` prints."""
+    """Spark's analysed plan: a stream has no other before it starts, and `explain` refuses it."""
+    java = getattr(frame, "_jdf", None)
+    if java is not None:
+        return str(java.queryExecution().analyzed().toString())
     import io
 
+    from ottla.spark.pipeline.causes import cause_of
+
     printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        frame.explain()
+    try:
+        with contextlib.redirect_stdout(printed):
+            frame.explain()
+    except Exception as error:
+        # Over Spark Connect there is no other way to ask.
+        return cause_of(str(error))
     return printed.getvalue()
 
 

@@ -202,6 +202,7 @@ def test_a_python_file_is_run_and_the_modules_beside_it_are_known(tmp_path: Path
         ("@pipeline.step\n", "pipeline.source('lines', topic='x')\n@pipeline.step\n", ":7: sources.lines: is there twice"),
         ('value="string")\n\n@', 'vallue="string")\n\n@', ":5: sources.lines.vallue: a source has no field vallue: did you mean value?"),
         ("pipeline = ", "1 / 0\npipeline = ", ":4: ZeroDivisionError: division by zero"),
+        ("@pipeline.step", "raise RuntimeError('[SESSION_OR_CONTEXT_NOT_EXISTS] x')\n@pipeline.step", ":7: this needs a Spark session"),
         ("@pipeline.step", "@pipeline.step(", "no Python"),
         ("pipeline = Pipeline", "other = pipeline = Pipeline('x')\npipeline = Pipeline", "has several pipelines"),
         ('brokers="b:1"', "brokers=setting('NOT_SET_ANYWHERE')", ":4: NOT_SET_ANYWHERE is not set"),

@@ -1,14 +1,17 @@
 """A driver that stops at a chosen step of a commit and waits to be killed; a program of its own, started by `kills.py`.
 
-    python -m tests.spark.sinks.killed_driver '{"source": …, "sinks": {name: {"url" or "path": …, "checkpoint": …, "point": …}}}'
+    python -m tests.spark.sinks.killed_driver '{"source": …, "go": …, "sinks": {name: {"url" or "path": …, "checkpoint": …, "point": …, "reached": …}}}'
 
 Each sink is a streaming query that appends what is in the source, a file a batch. Steps are seen where they happen: SQLite tells of statements before
 it runs them, Python's audit hooks of files; the other databases' statements all go through one function.
 """
 
 import json
+import os
+import sqlite3
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,11 +77,14 @@ class Point:
 
 
 def watch_sqlite(point: Point, begin: str) -> None:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "sqlite3.connect/handle":
-            arguments[0].set_trace_callback(lambda text: point.statement(text, begin))
+    connect = sqlite3.connect
 
-    sys.addaudithook(hook)
+    def watched(*arguments: Any, **settings: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **settings)
+        connection.set_trace_callback(lambda text: point.statement(text, begin))
+        return connection
+
+    sqlite3.connect = watched
 
 
 def watch_database(point: Point, database: Database) -> None:
@@ -125,9 +131,15 @@ def main() -> None:
         else:
             watch_database(point, database_of(settings["url"]))
     spark = spark_session("killed", master="local[2]", config={"spark.sql.shuffle.partitions": "2"})
+    parent = os.getppid()
+    while not Path(told["go"]).exists() and os.getppid() == parent:
+        time.sleep(0.02)
     for name, settings in told["sinks"].items():
         start(spark, told["source"], name, settings)
-    threading.Event().wait()
+    # Whoever should kill it may have been killed first.
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 if __name__ == "__main__":

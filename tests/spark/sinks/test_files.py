@@ -1,4 +1,5 @@
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ottla.spark.sinks.folders import (
     folder_of,
     let_count,
     list_table,
+    local_path,
     remove_superseded,
 )
 
@@ -20,7 +22,8 @@ RECORDS = "key string, value string, topic string, partition int, offset bigint"
 
 def records(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     """Each with a key, a value and an offset."""
-    return spark.createDataFrame([(key, value, "t", 0, offset) for key, value, offset in rows], RECORDS)
+    made = [(key, value, "t", 0, offset) for key, value, offset in rows]
+    return spark.createDataFrame(made, RECORDS).coalesce(1)
 
 
 def values(frame: DataFrame) -> dict[str, str]:
@@ -33,7 +36,7 @@ def test_a_current_table_has_the_last_row_of_each_key(spark: SparkSession, tmp_p
     path = str(tmp_path / "table")
     with pytest.raises(sinks.SinkError, match="no batch has been written"):
         sinks.read_table(spark, path)
-    sink = sinks.parquet_table(path, key="key", sink_id="s", merge_every=2, keep_s=0)
+    sink = sinks.parquet_table(path, key="key", sink_id="s", merge_every=2)
     sink(records(spark, ("a", "new", 5), ("a", "old", 1), ("b", "1", 2), ("c", "1", 3)), 0)
     assert values(sinks.read_table(spark, path)) == {"a": "new", "b": "1", "c": "1"}
     begun = sinks.read_table(spark, path)
@@ -41,7 +44,7 @@ def test_a_current_table_has_the_last_row_of_each_key(spark: SparkSession, tmp_p
     assert values(begun) == {"a": "new", "b": "1", "c": "1"}
     sink(records(spark, ("b", "back", 8)), 2)
     assert values(sinks.read_table(spark, path)) == {"a": "new", "b": "back", "c": "2"}
-    # The second batch was followed by a state, which stands for both; they go when it is old enough.
+    # The second batch was followed by a state, which stands for both; they stay for whoever has begun to read.
     listing = list_table(Path(path))
     assert [state.number for state in listing.states] == [1] and [each.number for each in listing.read] == [
         1,
@@ -60,7 +63,9 @@ def test_a_batch_that_comes_again_is_passed_over_and_others_are_refused(
     for _ in range(2):
         sink(records(spark, ("a", "1", 0)), 0)
     sink(records(spark, ("a", "1", 1)), 1)
-    assert spark.read.parquet(str(tmp_path)).count() == 2
+    # What is still on its way is seen by nobody.
+    shutil.copytree(tmp_path / "ottla_batch=0", arriving_folder(tmp_path))
+    assert spark.read.parquet(str(tmp_path)).count() == sinks.read_table(spark, str(tmp_path)).count() == 2
     with pytest.raises(sinks.BatchRefused, match="another driver"):
         sink(records(spark, ("a", "1", 1)), 0)
     with pytest.raises(sinks.BatchRefused, match="t-0 went to 2, now to 8"):
@@ -110,6 +115,21 @@ def test_what_a_state_replaces_stays_for_readers_that_have_begun(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("path", "local"),
+    [
+        ("/a/b#c?d", "/a/b#c?d"),
+        ("a/b:c", "a/b:c"),
+        ("file:///a/b", "/a/b"),
+        ("file:/a/b", "/a/b"),
+        ("s3://bucket/a", None),
+        ("hdfs:/a", None),
+    ],
+)
+def test_where_a_path_leads(path: str, local: str | None) -> None:
+    assert local_path(path) == (None if local is None else Path(local))
+
+
+@pytest.mark.parametrize(
     ("settings", "says"),
     [
         ({"path": "s3://bucket/table"}, "atomic rename"),
@@ -121,6 +141,13 @@ def test_settings_of_no_sense(settings: dict[str, Any], says: str) -> None:
     given = {"path": "/nowhere", "sink_id": "s", **settings}
     with pytest.raises(sinks.SinkError, match=says):
         sinks.parquet_table(given.pop("path"), **given)
+
+
+def test_a_row_without_a_key_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    sink = sinks.parquet_table(str(tmp_path), key="key", sink_id="s")
+    with pytest.raises(Exception, match="key column key is null"):
+        sink(records(spark, (None, "1", 0)), 0)
+    assert list_table(tmp_path).last is None
 
 
 def test_a_current_table_needs_an_order(spark: SparkSession, tmp_path: Path) -> None:

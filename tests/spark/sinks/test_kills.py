@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from ottla.spark import sinks
 from tests.spark.sinks.killed_driver import FILES as FILE_POINTS
 from tests.spark.sinks.killed_driver import STATEMENTS
-from tests.spark.sinks.kills import EXPECTED, FILES, end_in_peace, kill_at, write_source
+from tests.spark.sinks.kills import EXPECTED, FILES, end_in_peace, kill_at_each, write_source
 
 
 @pytest.mark.timeout(300)
@@ -21,12 +21,11 @@ def test_input_is_output_whenever_the_driver_is_killed(spark: SparkSession, tmp_
         "database": {"url": f"sqlite:///{database}", "checkpoint": str(tmp_path / "checkpoint-database")},
         "files": {"path": str(files), "checkpoint": str(tmp_path / "checkpoint-files")},
     }
-    for points in zip(STATEMENTS, FILE_POINTS, strict=True):
-        told = {
-            name: {**settings, "point": point, "reached": str(tmp_path / f"reached-{name}")}
-            for (name, settings), point in zip(places.items(), points, strict=True)
-        }
-        kill_at(source, told)
+    chain = [
+        {name: {**places[name], "point": point} for name, point in zip(places, points, strict=True)}
+        for points in zip(STATEMENTS, FILE_POINTS, strict=True)
+    ]
+    kill_at_each(source, chain)
     end_in_peace(spark, source, places)
 
     with sqlite3.connect(database) as connection:

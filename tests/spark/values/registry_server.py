@@ -71,11 +71,11 @@ class RegistryServer:
                 if subject not in self.subjects:
                     return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
                 versions = self.subjects[subject]
-                number = len(versions) if version in ("latest", "-1") else int(version)
-                if not 1 <= number <= len(versions):
+                place = len(versions) if version in ("latest", "-1") else int(version)
+                if not 1 <= place <= len(versions):
                     return 404, {"error_code": 40402, "message": f"Version {version} not found."}
-                shown = self._shown(versions[number - 1], compiled)
-                return 200, {"subject": subject, "version": number, "id": versions[number - 1], **shown}
+                shown = self._shown(versions[place - 1], compiled)
+                return 200, {"subject": subject, "version": place, "id": versions[place - 1], **shown}
             case "POST", ["subjects", subject, "versions"]:
                 entry = {key: body[key] for key in ("schema", "schemaType", "references") if body.get(key)}
                 if entry.get("schemaType") == "AVRO":
@@ -84,11 +84,11 @@ class RegistryServer:
                 versions = self.subjects[subject]
                 return 200, {"id": schema_id, "version": versions.index(schema_id) + 1, **entry}
             case "POST", ["subjects", subject]:
-                for number, schema_id in enumerate(self.subjects.get(subject, []), 1):
+                for place, schema_id in enumerate(self.subjects.get(subject, []), 1):
                     if self.schemas[schema_id]["schema"] == body["schema"]:
                         return 200, {
                             "subject": subject,
-                            "version": number,
+                            "version": place,
                             "id": schema_id,
                             **self.schemas[schema_id],
                         }

@@ -2,8 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from ottla.spark.values import avro_schema
 from ottla.spark.values.avro import AvroReader
@@ -74,9 +73,16 @@ def test_what_no_column_holds_is_told(schema: Any, reason: str) -> None:
         column(schema)
 
 
-def test_a_schema_for_the_rows_of_a_frame_has_the_same_columns(spark: SparkSession) -> None:
-    assert spark, "Spark reads the text of types"
-    struct = StructType.fromDDL(
+def struct_of(ddl: str) -> StructType:
+    struct = DataType.fromDDL(ddl)
+    assert isinstance(struct, StructType)
+    return struct
+
+
+# Spark itself reads the text of types.
+@pytest.mark.usefixtures("spark")
+def test_a_schema_for_the_rows_of_a_frame_has_the_same_columns() -> None:
+    struct = struct_of(
         "id bigint not null, d decimal(9,2), at timestamp, ntz timestamp_ntz, day date, b binary, s string, ok boolean, "
         "f float, g double, i int, tags array<string>, m map<string, struct<x: int, y: array<struct<z: string>>>>, "
         "inner struct<x: struct<x: int>>"
@@ -87,6 +93,7 @@ def test_a_schema_for_the_rows_of_a_frame_has_the_same_columns(spark: SparkSessi
     assert fields[6] == {"name": "s", "type": ["null", "string"], "default": None}
 
 
+@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize(
     ("ddl", "reason"),
     [
@@ -94,7 +101,6 @@ def test_a_schema_for_the_rows_of_a_frame_has_the_same_columns(spark: SparkSessi
         ("a interval day to second", "Avro has no type"),
     ],
 )
-def test_types_that_avro_has_not_are_told(spark: SparkSession, ddl: str, reason: str) -> None:
-    assert spark, "Spark reads the text of types"
+def test_types_that_avro_has_not_are_told(ddl: str, reason: str) -> None:
     with pytest.raises(SchemaError, match=reason):
-        avro_schema(StructType.fromDDL(ddl), "o")
+        avro_schema(struct_of(ddl), "o")

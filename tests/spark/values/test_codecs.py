@@ -10,7 +10,7 @@ from ottla.spark.values.framing import header
 from tests.spark.values.registry_server import RegistryServer, serving
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
-NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "who", "type": "string", "default": "-"}]}  # type: ignore[misc]
+NEWER = {**ORDER, "fields": [*ORDER["fields"], {"name": "who", "type": "string", "default": "-"}]}
 JSON = {"type": "object", "properties": {"id": {"type": "integer"}}}
 PROTO = 'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message Order { int64 id = 1; google.protobuf.Timestamp at = 2; }'
 

@@ -4,18 +4,13 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import col, struct
 
-from ottla.spark.values import ValueWriter, avro_schema, from_registry, to_registry
-from ottla.spark.values.codecs import plan
-from ottla.spark.values.columns import decoding, each_value
-from ottla.spark.values.faults import BadValue
+from ottla.spark.values import ValueWriter, avro_schema, from_json_value, from_registry, to_registry
 from ottla.spark.values.framing import header
-from ottla.spark.values.registry import Location
 from tests.spark.values.registry_server import RegistryServer
 
 SCHEMA = {
@@ -179,6 +174,22 @@ def test_rows_of_a_frame_are_written_with_a_schema_of_their_own(
     assert told.value is None and "has no field other" in told.why
 
 
+def test_json_without_a_registry(spark: SparkSession) -> None:
+    ddl = "id int, at timestamp, price decimal(9,2), tags array<string>, inner struct<ok: boolean>"
+    good = '{"id": 1, "at": "2024-01-01T00:00:00Z", "price": 1.10, "tags": ["a"], "inner": {"ok": true}, "extra": 0}'
+    texts = [good, None, "{", '{"id": "x"}', '{"inner": {"ok": 1}}']
+    rows = spark.createDataFrame([(text,) for text in texts], "value string").coalesce(1)
+    read = rows.select(from_json_value("value", ddl, error_column="why").alias("d"))
+    out = read.select("d.value.*", "d.why", col("d.value.at").cast("long").alias("epoch")).collect()
+    assert (out[0].id, out[0].price, out[0].tags, out[0].inner) == (1, Decimal("1.10"), ["a"], Row(ok=True))
+    assert out[0].epoch == 1704067200 and out[0].why is None and out[1].why is None
+    assert [row.id for row in out[1:]] == [None] * 4
+    for row, reason in zip(
+        out[2:], ["not JSON", "id must be an integer of 32 bits", "inner.ok must be a boolean"], strict=True
+    ):
+        assert reason in row.why
+
+
 def test_what_is_wrong_with_the_arguments_is_told_before_any_data_moves(registry: RegistryServer) -> None:
     registry.add(
         "tree-value", {"type": "record", "name": "T", "fields": [{"name": "t", "type": ["null", "T"]}]}
@@ -194,38 +205,3 @@ def test_what_is_wrong_with_the_arguments_is_told_before_any_data_moves(registry
     ):
         with pytest.raises(ValueError, match=reason):
             from_registry("value", registry.url, schema='"int"', mode=mode, error_column=error_column)
-
-
-def test_reasons_stand_at_their_rows() -> None:
-    def double(value: int) -> int:
-        if value < 0:
-            raise BadValue(f"{value} is bad")
-        return value * 2
-
-    assert each_value(double, [1, -1, None, -2], True) == (
-        [2, None, None, None],
-        {1: "-1 is bad", 3: "-2 is bad"},
-    )
-    with pytest.raises(BadValue):
-        each_value(double, [1, -1], False)
-
-
-def test_a_value_too_large_for_its_column_is_found_among_good_ones(registry: RegistryServer) -> None:
-    """The writer's decimals may have more digits than the reader's schema has room for."""
-
-    def schema(precision: int) -> dict[str, Any]:
-        decimal = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": 0}
-        return {"type": "record", "name": "D", "fields": [{"name": "d", "type": decimal}]}
-
-    registry.add("d-value", schema(9))
-    writer = ValueWriter(registry.url, "d-value")
-    registry.add("d-value", schema(3))
-    frames = pa.array([writer.write({"d": Decimal(n)}) for n in (1, 123456, 2)])
-    decode = decoding(plan(Location.of(registry.url), subject="d-value"), True, "why")
-    (out,) = decode(iter([frames]))
-    assert out.field("value").to_pylist() == [{"d": Decimal(1)}, None, {"d": Decimal(2)}]
-    assert [reason and reason[:24] for reason in out.field("why").to_pylist()] == [
-        None,
-        "does not fit its column:",
-        None,
-    ]

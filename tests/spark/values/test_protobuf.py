@@ -3,7 +3,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,6 +118,18 @@ def test_numbers_times_and_texts_come_back(
 ) -> None:
     out = passed(order, {"id": number, "at": at, "took": took, "card": text})
     assert (out["id"], out["at"], out["took"], out["card"]) == (number, at, took, text)
+
+
+def test_a_message_of_defaults_is_set_and_a_missing_one_is_not() -> None:
+    outer = planned('syntax = "proto3"; message A { message B { int32 x = 1; } B b = 1; }')
+    assert passed(outer, {"b": {}}) == passed(outer, {"b": {"x": None}}) == {"b": {"x": 0}}
+    assert passed(outer, {"b": None}) == passed(outer, {}) == {"b": None}
+
+
+def test_both_parts_of_a_duration_have_the_same_sign(order: Plan) -> None:
+    frame = writer_of(order).write({"took": timedelta(milliseconds=-1500)})
+    message = message_factory.GetMessageClass(Files(order.files).message(None)).FromString(frame[6:])
+    assert (message.took.seconds, message.took.nanos) == (-1, -500_000_000)
 
 
 def test_the_columns_of_a_message(order: Plan) -> None:
@@ -267,6 +279,15 @@ def test_a_message_that_holds_itself_has_no_columns() -> None:
     tree = planned('syntax = "proto3"; message Tree { Tree left = 1; }')
     with pytest.raises(SchemaError, match="left: Tree holds itself"):
         protobuf_type(Files(tree.files).message(None))
+
+
+def test_a_compiler_that_is_missing_is_nobodys_bad_value(
+    order: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Schema(9, "PROTOBUF", SOURCE.replace("int64 id", "int64 number"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(ModuleNotFoundError, match="install grpcio-tools"):
+        reader_of(order).read(header(9) + b"\0", other)
 
 
 def test_a_file_cannot_be_written_outside_its_folder() -> None:

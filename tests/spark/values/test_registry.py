@@ -38,6 +38,7 @@ def test_references_come_innermost_first_and_each_once(registry: RegistryServer)
     top = registry.add("a", "A", references=[("n.B", "b", 1), ("n.C", "c", 1)])
     asked, _ = asking(registry)
     assert asked.by_id(top).references == (("n.C", "C"), ("n.B", "B"))
+    assert len(registry.asked) == 3
 
 
 def test_references_in_a_circle_end(registry: RegistryServer) -> None:

@@ -69,9 +69,8 @@ def readable(frame: DataFrame, source: Source) -> DataFrame:
     if source.dead_letters is not None:
         frame = frame.where("_bad IS NULL")
     else:
-        place = F.concat_ws(
-            "", F.col("_topic"), F.lit("-"), F.col("_partition"), F.lit(" offset "), F.col("_offset")
-        )
+        at = [F.col(name).cast("string") for name in ("_topic", "_partition", "_offset")]
+        place = F.concat(at[0], F.lit("-"), at[1], F.lit(" offset "), at[2])
         message = F.concat(F.lit("the record at "), place, F.lit(" cannot be decoded: "), F.col("_bad"))
         # In the value, not in a filter: Spark may ask whether a column is null before it looks at other filters, and drop the row.
         checked = F.when(F.col("_bad").isNull(), F.col("_decoded")).otherwise(F.raise_error(message))

@@ -1,7 +1,8 @@
 """From a file to a plan: YAML is read, Python is run and its pipeline taken; functions that YAML names are found beside it.
 
-A Python file's own functions and classes travel to Spark's workers by value, so that a worker that once had an older version of the file
-cannot use that; modules that it imports from its own folder are shipped as files (`Loaded.modules`).
+The functions and classes of a Python file, and of the modules that it imports from its own folder, travel to Spark's workers by value: a worker
+that once had an older version of a file cannot use that. Those modules are shipped as files, too (`Loaded.modules`), for imports that
+happen inside functions.
 """
 
 from __future__ import annotations
@@ -24,11 +25,16 @@ from ottla.spark.pipeline.reading import read_plan
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A plan, the Python that was run for it, and the files beside it that this has imported."""
+    """A plan, and the Python that was run for it: its own files, and those beside them that they have imported."""
 
     plan: Plan
     own: tuple[ModuleType, ...] = ()
-    modules: tuple[Path, ...] = ()
+    beside: tuple[ModuleType, ...] = ()
+
+    @property
+    def modules(self) -> list[Path]:
+        """The files of what lies beside."""
+        return [Path(str(module.__file__)) for module in self.beside]
 
 
 def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
@@ -49,7 +55,7 @@ def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
 
 
 def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
-    module, modules = _run(path, variables)
+    module, beside = _run(path, variables)
     found = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if len(found) != 1:
         said = (
@@ -59,12 +65,12 @@ def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
         )
         raise PipelineError([Problem(str(path), None, "", said)])
     (pipeline,) = found.values()
-    return Loaded(pipeline.plan(str(path)), (module,), modules)
+    return Loaded(pipeline.plan(str(path)), (module,), beside)
 
 
 def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> Loaded:
     """The plan with every FILE.py:NAME found."""
-    ran: dict[Path, tuple[ModuleType, tuple[Path, ...]]] = {}
+    ran: dict[Path, tuple[ModuleType, tuple[ModuleType, ...]]] = {}
 
     def find(function: Function, place: str) -> Function:
         file, _, name = function.where.rpartition(":")
@@ -93,7 +99,7 @@ def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> L
     return Loaded(
         dataclasses.replace(plan, steps=steps, sinks=sinks),
         tuple(module for module, _ in ran.values()),
-        tuple({path: None for _, paths in ran.values() for path in paths}),
+        tuple({id(each): each for _, beside in ran.values() for each in beside}.values()),
     )
 
 
@@ -102,8 +108,8 @@ def _as_callable(found: Any) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[Path, ...]]:
-    """Run a file as a module; which files of its folder did it import?"""
+def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[ModuleType, ...]]:
+    """Run a file as a module; which modules of its folder did it import?"""
     # A name that nothing else has: `json.py` must not hide Python's own.
     name = f"ottla_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -122,11 +128,11 @@ def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[Pa
     finally:
         sys.path.remove(folder)
     beside = [
-        Path(file)
+        other
         for other in list(sys.modules.values())
         if other is not module
         and (file := getattr(other, "__file__", None))
-        and Path(file).parent == Path(folder)
+        and Path(file).resolve().parent == Path(folder)
     ]
     return module, tuple(beside)
 
@@ -136,4 +142,7 @@ def _failure(path: Path, error: Exception) -> Problem:
         return Problem(error.filename or str(path), error.lineno, "", f"no Python: {error.msg}")
     inside = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
     said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    if "SESSION_OR_CONTEXT_NOT_EXISTS" in said:
+        # As udf(…) does at the top of a file.
+        said = "this needs a Spark session, and the file is read before Spark starts: move it into the step that uses it"
     return Problem(str(path), inside[-1].lineno if inside else None, "", said)

@@ -167,10 +167,10 @@ def _batch(query: StreamingQuery) -> int:
 
 
 def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote: bool) -> None:
-    """Make the pipeline's own Python known to the workers: its functions travel by value, the modules beside it as files."""
+    """Make the pipeline's own Python known to the workers: its functions travel by value, the modules beside it as files, too."""
     from pyspark import cloudpickle
 
-    for module in loaded.own:
+    for module in (*loaded.own, *loaded.beside):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     for path in [*map(str, loaded.modules), *py_files]:
         if remote:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.spark.sinks.database import Database, Staged
+from ottla.spark.sinks.database import Database, Staged, transaction
 from ottla.spark.sinks.errors import RowsRefused, SinkError
 from ottla.spark.sinks.progress import Progress, Verdict, judge
 from ottla.spark.sinks.shape import POSITION
@@ -56,11 +56,11 @@ def commit_what_fits(database: Database, connection: Any, batch: Batch, send: Se
 
 
 @contextlib.contextmanager
-def _transaction(database: Database, connection: Any, batch: Batch) -> Any:
-    database.run(connection, database.begin)
-    try:
+def _transaction(database: Database, connection: Any, batch: Batch) -> Iterator[bool]:
+    """Gives whether the batch is still to be done, with the progress locked; at the end it is."""
+    now = batch.progress
+    with transaction(database, connection):
         done = database.progress(connection, batch.sink_id, locks=True)
-        now = batch.progress
         verdict = judge(
             done, sink_id=batch.sink_id, batch_id=now.batch_id, query_id=now.query_id, reset=batch.reset
         )
@@ -69,12 +69,6 @@ def _transaction(database: Database, connection: Any, batch: Batch) -> Any:
         yield verdict is Verdict.RUN
         if verdict is Verdict.RUN:
             database.advance(connection, batch.sink_id, now)
-        database.run(connection, "COMMIT")
-    except BaseException:
-        # A connection that is lost has rolled back already.
-        with contextlib.suppress(Exception):
-            database.run(connection, "ROLLBACK")
-        raise
 
 
 def _check_staged(database: Database, connection: Any, batch: Batch) -> None:
@@ -112,7 +106,7 @@ def _merge_by_halves(
             refused.append(_described(database, connection, staged, rows[low], error))
             if len(refused) + len(batch.refused) > refused_max:
                 raise RowsRefused(
-                    f"more than {refused_max} rows of a batch are refused, the last one with: {error}. That is not a bad row but a table "
+                    f"more than {refused_max} rows of a batch are refused, the last one with: {database.reason(error)}. That is not a bad row but a table "
                     "that does not fit: nothing was written"
                 ) from error
         database.run(connection, "RELEASE SAVEPOINT ottla_half")

@@ -125,7 +125,7 @@ class Database(abc.ABC):
 
     @abc.abstractmethod
     def stage(self, connection: Any, table: str, columns: Sequence[Column], rows: pa.RecordBatch) -> None:
-        """Add rows to a staging table, whose columns these are, and make that last."""
+        """Add rows to a staging table, whose columns these are, within the transaction that is open."""
 
     @abc.abstractmethod
     def unfit(self, column: Column, values: pa.Array, *, in_key: bool) -> tuple[pa.Array, str] | None:
@@ -138,6 +138,10 @@ class Database(abc.ABC):
     @abc.abstractmethod
     def is_passing(self, error: Exception) -> bool:
         """It may go well the next time: a deadlock, a lost connection."""
+
+    def reason(self, error: Exception) -> str:
+        """What the database says of a row that it refuses."""
+        return str(error).strip()
 
     # --- what they do alike ---------------------------------------------------------------------------------------
 
@@ -295,7 +299,7 @@ class Database(abc.ABC):
     def write_statements(self, target: str, staged: Staged) -> list[str]:
         shape = staged.shape
         insert = (
-            f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.selected(shape.columns)} "  # noqa: S608
+            f"INSERT INTO {self.quote(target)} ({self.names(shape.columns)}) SELECT {self.names(shape.columns)} "  # noqa: S608
             f"FROM ({self.chosen(staged)}) chosen WHERE ottla_delete = 0"
         )
         if not shape.key:
@@ -304,8 +308,19 @@ class Database(abc.ABC):
         action = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
         return [f"{insert} ON CONFLICT ({self.names(shape.key)}) {action}"]
 
-    def selected(self, columns: Sequence[Column]) -> str:
-        return self.names(columns)
+
+@contextlib.contextmanager
+def transaction(database: Database, connection: Any) -> Iterator[None]:
+    """What is run within counts at its end, or not at all."""
+    database.run(connection, database.begin)
+    try:
+        yield
+        database.run(connection, "COMMIT")
+    except BaseException:
+        # A connection that is lost has rolled back already.
+        with contextlib.suppress(Exception):
+            database.run(connection, "ROLLBACK")
+        raise
 
 
 def database_of(url: str) -> Database:

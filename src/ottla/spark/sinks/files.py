@@ -11,10 +11,9 @@ import contextlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from ottla.spark.sinks import positions
 from ottla.spark.sinks.errors import BatchRefused, SchemaMismatch, SinkError
@@ -28,6 +27,7 @@ from ottla.spark.sinks.folders import (
     folder_of,
     let_count,
     list_table,
+    local_path,
     remove_leftovers,
     remove_superseded,
 )
@@ -36,6 +36,7 @@ from ottla.spark.sinks.shape import METADATA, OWN, POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 DELETED: Final = "ottla_deleted"
 _NTH: Final = "ottla_nth"
@@ -56,6 +57,8 @@ class ParquetTable:
     reset: bool
     merge_every: int
     keep_s: float
+    #: The rows' schema that the table was found to have.
+    _ready_for: StructType | None = field(default=None, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         _check_columns(frame)
@@ -121,7 +124,7 @@ class ParquetTable:
         }
 
     def _check_schema(self, listing: Listing, written: DataFrame) -> None:
-        if listing.last is None:
+        if listing.last is None or written.schema == self._ready_for:
             return
         there = written.sparkSession.read.parquet(str(listing.last.path)).schema
         # A state has no deletions, and so not their column.
@@ -140,6 +143,7 @@ class ParquetTable:
             raise SchemaMismatch(
                 f"the rows do not fit the table {self.root}: {', '.join(wrong)}. Select what the table has, or write another table"
             )
+        self._ready_for = written.schema
 
     # --- a batch
 
@@ -172,6 +176,9 @@ class ParquetTable:
             for name in values:
                 deleted = deleted & f.col(f"`{name}`").isNull()
         marked = frame.withColumn(DELETED, deleted)
+        for name in self.key:
+            missing = f.raise_error(f.lit(f"key column {name} is null: leave such rows out"))
+            marked = marked.withColumn(name, f.coalesce(f.col(f"`{name}`"), missing))
         return _last_of_each(marked, self.key, order).drop(*filter(None, (self.delete_when,)))
 
     def _offsets(self, frame: DataFrame, written: DataFrame, arriving: Path, batch_id: int) -> Any:
@@ -218,11 +225,7 @@ def parquet_table(
     `order_by`, `delete_when`, `tombstones`, `offsets`, `checkpoint` and `reset` mean what they do for `upsert`. All columns are written. A current
     table is written anew after each `merge_every` batches; what that replaces is kept for `keep_s` seconds, for readers that have begun.
     """
-    parts = urlsplit(path)
-    if parts.scheme not in ("", "file"):
-        raise SinkError(
-            f"a table of files must be in a file system with an atomic rename, on a disk or NFS, not at {parts.scheme}://"
-        )
+    root = _root(path)
     if merge_every < 1:
         raise SinkError(f"merge_every must be 1 or more, not {merge_every}")
     check_sink_id(sink_id)
@@ -232,7 +235,7 @@ def parquet_table(
             "order_by= and delete_when= have a meaning only for a table of what is current: give its key="
         )
     return ParquetTable(
-        root=Path(parts.path),
+        root=root,
         sink_id=sink_id,
         key=names,
         order_by=order_by,
@@ -248,7 +251,7 @@ def parquet_table(
 
 def read_table(spark: SparkSession, path: str) -> DataFrame:
     """The table as it is now: whole batches, and none that is still being written."""
-    root = Path(urlsplit(path).path)
+    root = _root(path)
     listing = list_table(root)
     if listing.kind is None:
         raise SinkError(f"{root} has no table yet: no batch has been written")
@@ -279,6 +282,15 @@ def _last_of_each(frame: DataFrame, key: Sequence[str], order: str) -> DataFrame
 
     last = Window.partitionBy(*(f.col(f"`{name}`") for name in key)).orderBy(f.col(f"`{order}`").desc())
     return frame.withColumn(_NTH, f.row_number().over(last)).where(f.col(_NTH) == 1).drop(_NTH)
+
+
+def _root(path: str) -> Path:
+    root = local_path(path)
+    if root is None:
+        raise SinkError(
+            f"a table of files needs a file system with an atomic rename, a disk or NFS; {path} is none"
+        )
+    return root.absolute()
 
 
 def _has_position(frame: DataFrame) -> bool:

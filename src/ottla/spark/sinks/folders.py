@@ -36,6 +36,14 @@ _MARK: Final = "_ottla.json"
 _NAMES: Final = re.compile(rf"({PLAIN}|{CHANGES}|{STATE})(\d+)")
 
 
+def local_path(path: str) -> Path | None:
+    """Where that is on this machine; None if it is elsewhere."""
+    scheme, colon, rest = path.partition(":")
+    if not colon or "/" in scheme:
+        return Path(path)
+    return Path("/" + rest.lstrip("/")) if scheme == "file" else None
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Folder:
     number: int

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from ottla.spark.sinks.errors import SinkError
+from ottla.spark.sinks.folders import local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,10 +90,10 @@ def _is_remote(frame: DataFrame) -> bool:
 
 
 def _read(spark: SparkSession, path: str) -> str:
-    parts = urlsplit(path)
-    if parts.scheme in ("", "file"):
+    local = local_path(path)
+    if local is not None:
         try:
-            return Path(parts.path).read_text()
+            return local.read_text()
         except OSError as error:
             raise SinkError(f"checkpoint=: {error}") from None
     # Whatever Spark reads, on whatever file system.

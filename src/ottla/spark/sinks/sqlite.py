@@ -5,6 +5,7 @@ Times are texts in UTC, as SQLite's own functions read them; decimals are texts,
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -64,7 +65,8 @@ class SQLite(Database):
                 "SQLite is given as sqlite:///path/from/here or sqlite:////path/from/root; "
                 "a database in memory would be a different one in each task"
             )
-        self.path = path[1:]
+        # Tasks may have been started elsewhere.
+        self.path = os.path.abspath(path[1:])
 
     def connect(self) -> sqlite3.Connection:
         try:
@@ -119,12 +121,10 @@ class SQLite(Database):
     def stage(self, connection: Any, table: str, columns: Sequence[Column], rows: pa.RecordBatch) -> None:
         values = [_values(column, rows.column(number)) for number, column in enumerate(columns)]
         marks = ", ".join("?" * len(columns))
-        connection.execute(self.begin)
         connection.executemany(
             f"INSERT INTO {self.quote(table)} VALUES ({marks})",  # noqa: S608  # a name of our own
             zip(*values, strict=True),
         )
-        connection.execute("COMMIT")
 
     def unfit(self, column: Column, values: pa.Array, *, in_key: bool) -> tuple[pa.Array, str] | None:
         import pyarrow.compute as pc

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.sinks import positions
-from ottla.spark.sinks.database import ATTEMPT, DELETE, ROW, Database, staging_columns
+from ottla.spark.sinks.database import ATTEMPT, DELETE, ROW, Database, staging_columns, transaction
 from ottla.spark.sinks.errors import RowsRefused
 from ottla.spark.sinks.shape import POSITION, Column, Shape
 
@@ -95,10 +95,9 @@ def stage_rows(
             staged = _without_unfit(staging, staged, refused)
             if connection is None:
                 connection = staging.database.connect()
-            if staged.num_rows:
-                staging.database.stage(connection, staging.table, staging.columns, staged)
-            rows += staged.num_rows
-            deletes += _sum(staged.column(DELETE.name))
+            for written in _written(staging, connection, staged, refused):
+                rows += written.num_rows
+                deletes += _sum(written.column(DELETE.name))
     finally:
         if connection is not None:
             connection.close()
@@ -109,6 +108,29 @@ def stage_rows(
         "offsets": positions.join(offsets) if shape.has_position else None,
         "refused": refused,
     }
+
+
+def _written(
+    staging: Staging, connection: Any, rows: pa.RecordBatch, refused: list[dict[str, Any]]
+) -> Iterator[pa.RecordBatch]:
+    """Stage rows, and give those that were staged. If some are refused even there, halves of them, down to single rows that are noted."""
+    database = staging.database
+    if not rows.num_rows:
+        return
+    try:
+        with transaction(database, connection):
+            database.stage(connection, staging.table, staging.columns, rows)
+    except Exception as error:
+        if not staging.refused_max or not database.is_refusal(error):
+            raise
+        if rows.num_rows == 1:
+            note(staging, rows, database.reason(error), refused)
+            return
+        half = rows.num_rows // 2
+        for part in (rows.slice(0, half), rows.slice(half)):
+            yield from _written(staging, connection, part, refused)
+    else:
+        yield rows
 
 
 def _sum(values: pa.Array) -> int:
@@ -168,16 +190,10 @@ def _without_unfit(staging: Staging, staged: pa.RecordBatch, refused: list[dict[
 
     for column in staging.shape.columns:
         in_key = column.name in staging.shape.key
-        found = staging.database.unfit(column, staged.column(column.name), in_key=in_key)
         if in_key:
-            staged = _leave_out(
-                staging,
-                staged,
-                pc.is_null(staged.column(column.name)),
-                f"key column {column.name} is null",
-                refused,
-            )
-            found = staging.database.unfit(column, staged.column(column.name), in_key=in_key)
+            missing = pc.is_null(staged.column(column.name))
+            staged = _leave_out(staging, staged, missing, f"key column {column.name} is null", refused)
+        found = staging.database.unfit(column, staged.column(column.name), in_key=in_key)
         if found is not None:
             staged = _leave_out(staging, staged, found[0], f"column {column.name}: {found[1]}", refused)
     return staged
@@ -191,8 +207,14 @@ def _leave_out(
     bad = pc.fill_null(bad, False)
     if not _sum(bad):
         return staged
+    note(staging, staged.filter(bad), reason, refused)
+    return staged.filter(pc.invert(bad))
+
+
+def note(staging: Staging, rows: pa.RecordBatch, reason: str, refused: list[dict[str, Any]]) -> None:
+    """Add rows to those that are refused; raises `RowsRefused` when there are too many."""
     names = [column.name for column in staging.shape.columns]
-    for row in staged.filter(bad).to_pylist():
+    for row in rows.to_pylist():
         position = (
             (row["ottla_topic"], row["ottla_partition"], row["ottla_offset"])
             if "ottla_topic" in row
@@ -209,4 +231,3 @@ def _leave_out(
                     else ": leave such rows out, or send them elsewhere with dead_letters="
                 )
             )
-    return staged.filter(pc.invert(bad))

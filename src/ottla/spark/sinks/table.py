@@ -88,6 +88,7 @@ class TableSink:
         finally:
             # If even that fails, the next driver drops it.
             with contextlib.suppress(Exception), self.database.opened() as connection:
+                self._wait_little(connection)
                 self.database.drop(connection, table)
 
     def _check_repeated(self, frame: DataFrame, shape: Shape, done: Progress, batch_id: int) -> None:
@@ -106,13 +107,17 @@ class TableSink:
             check_table(database, self.table, shape, found, database.unique_keys(connection, self.table))
         else:
             database.create_table(connection, self.table, shape)
-        if database.wait_little is not None:
-            database.run(connection, database.wait_little)
+        self._wait_little(connection)
         for name in database.tables_like(connection, staging_prefix(self.sink_id)):
             # A task of a dead driver may still hold it; then it stays for the next start.
             with contextlib.suppress(Exception):
                 database.drop(connection, name)
         self._ready_for = shape
+
+    def _wait_little(self, connection: Any) -> None:
+        """Tasks that nobody waits for any more may still hold a staging table."""
+        if self.database.wait_little is not None:
+            self.database.run(connection, self.database.wait_little)
 
     def _offsets(
         self, frame: DataFrame, shape: Shape, batch_id: int, reports: Sequence[dict[str, Any]]

@@ -1,6 +1,6 @@
 """JSON, Avro and Protobuf values with a schema registry: as columns of Spark, and for any Python program.
 
-`from_registry` and `to_registry` are column functions; `ValueReader` and `ValueWriter` turn bytes into Python values and back without Spark, which
+`from_registry`, `to_registry` and `from_json_value` are column functions; `ValueReader` and `ValueWriter` turn bytes into Python values and back without Spark, which
 is not loaded by them. All speak to registries that are compatible with Confluent's, over HTTP.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.values.codecs import ValueReader, ValueWriter
-from ottla.spark.values.columns import from_registry, to_registry
+from ottla.spark.values.columns import from_json_value, from_registry, to_registry
 from ottla.spark.values.faults import BadValue, RegistryError, SchemaError
 from ottla.spark.values.registry import Location
 
@@ -24,6 +24,7 @@ __all__ = [
     "ValueReader",
     "ValueWriter",
     "avro_schema",
+    "from_json_value",
     "from_registry",
     "to_registry",
 ]

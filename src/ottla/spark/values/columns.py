@@ -109,6 +109,31 @@ def to_registry(
     )
 
 
+def from_json_value(
+    column: Column | str, schema: str | DataType, *, mode: str | None = None, error_column: str | None = None
+) -> Column:
+    """Read a column of JSON texts, or of their bytes, as a type or its DDL (`"id bigint, at timestamp"`); modes as in `from_registry`.
+
+    Over Spark's `from_json` it has the reason why a value does not fit.
+    """
+    from pyspark.sql.types import DataType
+
+    from ottla.spark.values.plain_json import json_reader
+
+    permissive = _permissive(mode, error_column)
+    of = DataType.fromDDL(schema) if isinstance(schema, str) else schema
+    # A type that JSON cannot be read as says so here.
+    json_reader(of)
+
+    def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        arrow, read = _arrow_type(of), json_reader(of)
+        for batch in batches:
+            values, errors = each_value(read, batch.to_pylist(), permissive)
+            yield _result(values, errors, arrow, permissive, error_column)
+
+    return _column(column, decode, _with_error(of, error_column))
+
+
 def type_of(planned: Plan) -> DataType:
     """The type of a column of values read by this plan."""
     # pyspark is loaded by those who plan queries, not by those who import the codecs.

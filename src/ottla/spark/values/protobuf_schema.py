@@ -29,7 +29,7 @@ from ottla.spark.values.registry import Schema
 #: The file of the schema itself, among those that it imports.
 MAIN: Final = "ottla_main.proto"
 _COMPILE_S_MAX: Final = 60
-_GOOGLES: Final = "google/protobuf/"
+_GOOGLES: Final = "google/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,13 @@ def _add(pool: Any, file: Any, added: set[str]) -> None:
 
 
 def _googles(name: str) -> Any:
-    """One of the files that come with protobuf itself."""
+    """One of the files that come with protobuf itself, or with googleapis-common-protos."""
     try:
         module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
     except ImportError:
-        raise SchemaError(f"there is no file {name} in the package protobuf") from None
+        raise SchemaError(
+            f"it imports {name}, which is neither among its references nor in a package of Google's"
+        ) from None
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
     return file
@@ -173,7 +175,8 @@ def _compiled(text: str) -> Any | None:
 
 def _compile(texts: list[tuple[str, str]]) -> Files:
     if importlib.util.find_spec("grpc_tools") is None:
-        raise SchemaError(
+        # Not a fault of the schema, nor of the rows written with it: it ends the task in every mode.
+        raise ModuleNotFoundError(
             "the registry gives this Protobuf schema as source: install grpcio-tools, which compiles it, "
             "or give a compiled one as descriptor_set"
         )
