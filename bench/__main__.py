@@ -75,7 +75,7 @@ QUICK = Plan(
         produced_share=0.25, consumed=200_000, latency_s=2, idle_s=5, growth_messages=600_000
     ),
     spark_rounds=1,
-    spark_sizes=spark.Sizes(read=400_000, written=200_000, small_batches=8, warm_rounds=1),
+    spark_sizes=spark.Sizes(read=400_000, written=200_000, small_batches=6, warm_rounds=1),
 )
 MODES = [
     table.PAGE_CACHE,

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import ottla
 from ottla.server.embedded import Broker
 from ottla.spark import sinks
+from tests.crash.broker_process import BrokerProcess
 from tests.running_spark import spark
 from tests.sdk.reading import contents
 
@@ -79,32 +81,61 @@ def test_G1_topics_are_sources_and_sinks_of_batches_and_streams(
     assert all(home[record.key] == number for number, records in found.items() for record in records)
 
 
-def test_G2_results_and_offsets_are_in_one_transaction_of_the_database(
-    spark: SparkSession, address: str, tmp_path: Path
+def test_G2_results_and_offsets_are_stored_together_or_not_at_all(
+    broker: BrokerProcess, spark: SparkSession, tmp_path: Path
 ) -> None:
-    database = tmp_path / "counts.db"
-    counts = stream(spark, address).groupBy(f.col("value").cast("string").alias("word")).count()
-    sink = sinks.upsert(
-        f"sqlite:///{database}",
-        table="counts",
-        key=["word"],
-        sink_id="counts",
-        checkpoint=str(tmp_path / "c"),
+    with ottla.Admin(broker.address) as admin:
+        admin.create_topic("customers", 2)
+    with ottla.Producer(broker.address) as producer:
+        for key, value in (
+            (b"1", b"Aino"),
+            (b"2", b"Elias"),
+            (b"1", b"Aino Maria"),
+            (b"2", None),
+            (b"3", b"Otso"),
+        ):
+            producer.send("customers", value, key=key).result()
+    ends = {}
+    with ottla.Consumer(broker.address) as consumer:
+        for place, end in consumer.end_offsets(consumer.partitions_for("customers")).items():
+            ends[str(place.partition)] = end
+
+    database = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    database.execute("CREATE TABLE customers (id TEXT PRIMARY KEY, name TEXT)")
+    rows = (
+        spark.readStream.format("ottla")
+        .option("kafka.bootstrap.servers", broker.address)
+        .option("subscribe", "customers")
+        .option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("string(key) AS id", "string(value) AS name", "topic", "partition", "offset")
     )
-    for words in ([], ["kafka", "new"]):
-        write(address, words)
-        run(counts.writeStream.outputMode("update").foreachBatch(sink), tmp_path / "c")
-    with sqlite3.connect(database) as store:
-        assert dict(store.execute("SELECT word, count FROM counts")) == Counter([*WORDS, "kafka", "new"])
-        [offsets] = store.execute(
-            "SELECT source_offsets FROM ottla_progress WHERE sink_id = 'counts'"
-        ).fetchone()
-    with ottla.Consumer(address) as consumer:
-        ends = {
-            str(tp.partition): end
-            for tp, end in consumer.end_offsets(consumer.partitions_for("words")).items()
-        }
-    assert json.loads(offsets) == {"sources": [{"words": ends}]}
+
+    def run() -> None:
+        sink = sinks.upsert(f"sqlite:///{tmp_path}/shop.db", table="customers", key="id", sink_id="customers")
+        writing = rows.writeStream.foreachBatch(sink).trigger(availableNow=True)
+        writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    # The rows are merged, and then the offsets cannot be stored: so the rows are not there either.
+    run_into = "CREATE TRIGGER full BEFORE UPDATE ON ottla_progress BEGIN SELECT raise(FAIL, 'the disk is full'); END"
+    database.execute(
+        "CREATE TABLE ottla_progress (sink_id TEXT PRIMARY KEY, batch_id BIGINT, query_id TEXT, source_offsets TEXT)"
+    )
+    database.execute(run_into)
+    with pytest.raises(StreamingQueryException, match="the disk is full"):
+        run()
+    assert database.execute("SELECT count(*) FROM customers").fetchall() == [(0,)]
+
+    database.execute("DROP TRIGGER full")
+    for _ in range(2):
+        run()
+    assert database.execute("SELECT * FROM customers ORDER BY id").fetchall() == [
+        ("1", "Aino Maria"),
+        ("3", "Otso"),
+    ]
+    [(offsets,)] = database.execute("SELECT source_offsets FROM ottla_progress").fetchall()
+    assert json.loads(offsets) == {"customers": {partition: end for partition, end in ends.items() if end}}
+    database.close()
 
 
 def test_G3_one_topic_serves_batches_and_streams(spark: SparkSession, address: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from ottla.spark.options import OptionError
 from ottla.spark.sink.plan import EXACTLY_ONCE, read_plan
 from ottla.spark.sink.staging import Prepared
+from ottla.spark.worker import spare_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -41,6 +42,7 @@ class OttlaWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         from ottla.spark.sink.committing import commit_micro_batch, commit_write
 
+<<<<<<< HEAD
         if self._plan.guarantee != EXACTLY_ONCE:
             return
         prepared = _of_all(messages)
@@ -48,6 +50,11 @@ class OttlaWriter(DataSourceArrowWriter):
             commit_write(self._plan, prepared, self._write_id)
         for batch_id in {each.batch_id for each in prepared if each.batch_id is not None}:
             commit_micro_batch(self._plan, prepared, batch_id)
+=======
+        if self._plan.guarantee == EXACTLY_ONCE:
+            commit_write(self._plan, _of_all(messages), self._write_id)
+            spare_loaded()
+>>>>>>> sparkbench
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         from ottla.spark.sink.committing import forget_write

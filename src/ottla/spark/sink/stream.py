@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from ottla.spark.sink.plan import EXACTLY_ONCE, read_plan
+from ottla.spark.worker import spare_loaded
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -35,6 +36,7 @@ class OttlaStreamWriter(DataSourceStreamArrowWriter):
         if self._plan.guarantee == EXACTLY_ONCE:
             assert None not in messages, "Spark commits when all tasks have ended well"
             commit_micro_batch(self._plan, cast("list[Prepared]", messages), batchId)
+            spare_loaded()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         from ottla.spark.sink.staging import clean

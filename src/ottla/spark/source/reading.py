@@ -20,6 +20,7 @@ from ottla.client.metadata import TopicPartition
 from ottla.spark import clients
 from ottla.spark.source.options import SourceOptions
 from ottla.spark.source.planning import Log, Loss, Range, lost, ranges_of
+from ottla.spark.worker import spare_loaded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +71,7 @@ def read_slice(options: SourceOptions, schema: pa.Schema, part: Slice) -> Iterat
     settings: dict[str, Any] = {name: value for name, value in defaults.items() if name not in given}
     with clients.consumer(options.kafka, auto_offset_reset="none", **settings) as consumer:
         yield from _Reading(options, schema, part, consumer).batches()
+    spare_loaded()
 
 
 class _Reading:

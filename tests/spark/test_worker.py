@@ -1,0 +1,55 @@
+"""Workers: what is loaded is out of the collector's sight, what tasks leave behind is not."""
+
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.spark import worker
+
+
+class Node:
+    """Something that only the collector can free."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(worker, "_modules_seen", 0)
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+def test_what_is_loaded_is_spared_once() -> None:
+    worker.spare_loaded()
+    frozen = gc.get_freeze_count()
+    assert frozen > 10_000
+    kept = [Node() for _ in range(1000)]
+    worker.spare_loaded()
+    assert gc.get_freeze_count() <= frozen
+    del kept
+
+
+def test_a_task_that_loads_much_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.spare_loaded()
+    kept = [Node() for _ in range(1000)]
+    before = gc.get_freeze_count()
+    for number in range(worker._MODULES_NEW):
+        monkeypatch.setitem(sys.modules, f"loaded_{number}", types.ModuleType(f"loaded_{number}"))
+    worker.spare_loaded()
+    assert gc.get_freeze_count() >= before + len(kept)
+
+
+def test_garbage_is_collected_before_and_after() -> None:
+    before = weakref.ref(Node())
+    worker.spare_loaded()
+    assert before() is None
+    after = weakref.ref(Node())
+    gc.collect()
+    assert after() is None
