@@ -42,7 +42,6 @@ class OttlaWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         from ottla.spark.sink.committing import commit_micro_batch, commit_write
 
-<<<<<<< HEAD
         if self._plan.guarantee != EXACTLY_ONCE:
             return
         prepared = _of_all(messages)
@@ -50,11 +49,7 @@ class OttlaWriter(DataSourceArrowWriter):
             commit_write(self._plan, prepared, self._write_id)
         for batch_id in {each.batch_id for each in prepared if each.batch_id is not None}:
             commit_micro_batch(self._plan, prepared, batch_id)
-=======
-        if self._plan.guarantee == EXACTLY_ONCE:
-            commit_write(self._plan, _of_all(messages), self._write_id)
-            spare_loaded()
->>>>>>> sparkbench
+        spare_loaded()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         from ottla.spark.sink.committing import forget_write

@@ -54,18 +54,12 @@ def write_rows(plan: Plan, batches: Iterator[Any], owner: str) -> Prepared:
     """`owner` names the stream's query, or the one write."""
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
-<<<<<<< HEAD
-    task = context.partitionId()
-=======
-    owner = write_id or context.getLocalProperty(_QUERY_ID)
-    assert owner is not None, "a stream has a query"
     prepared = _prepare(plan, batches, owner, context.partitionId())
     spare_loaded()
     return prepared
 
 
 def _prepare(plan: Plan, batches: Iterator[Any], owner: str, task: int) -> Prepared:
->>>>>>> sparkbench
     if plan.guarantee == EXACTLY_ONCE:
         with staging_producer(plan) as producer:
             stage = Stage(plan, producer, owner, task)
