@@ -14,12 +14,8 @@ from ottla.spark.session import spark_session
 def main(address: str, source: str, target: str, checkpoint: str, *given: str) -> None:
     options = dict(each.split("=", 1) for each in given)
     mark = options.pop("fail", None)
-    # Four attempts a task, as on a cluster; and a Java that does not optimize for a life that it will not have: half of the CPU of a start.
-    config = {
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    spark = spark_session("driver", master="local[2,4]", config=config)
+    # Four attempts a task, as on a cluster.
+    spark = spark_session("driver", master="local[2,4]", config={"spark.sql.shuffle.partitions": "2"})
 
     def fail_once(value: bytes) -> bytes:
         if mark is not None and not Path(mark).exists() and value.endswith(b"77"):

@@ -177,10 +177,12 @@ def test_what_is_finished_is_committed_to_the_group(
 ) -> None:
     admin.create_topic(topic_name, 1)
     send(topic_name, *[b"x"] * 9)
-    stream_reader(ottla_address, subscribe=topic_name, kafka__group__id=topic_name).commit(
-        {topic_name: {"0": 4}}
-    )
+    reader = stream_reader(ottla_address, subscribe=topic_name, kafka__group__id=topic_name)
+    reader.commit({topic_name: {"0": 4}})
     assert admin.group_lag([topic_name]) == {topic_name: {TopicPartition(topic_name, 0): 5}}
+    # Who asks for what follows has finished what was before.
+    reader.latestOffset({topic_name: {"0": 7}}, ALL)
+    assert admin.group_lag([topic_name]) == {topic_name: {TopicPartition(topic_name, 0): 2}}
     # What the group refuses is told, and the query goes on.
     stream_reader(ottla_address, subscribe=topic_name, groupId=topic_name).commit({"no-such-topic": {"0": 5}})
     assert f"were not committed to group {topic_name}" in caplog.text

@@ -54,6 +54,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Whether the offsets of the checkpoint were held against what the logs still have.
         self._is_checked = False
         self._triggered_at: float | None = None
+        #: What the group has been told.
+        self._told: Offsets | None = None
 
     @property
     def _survey(self) -> Survey:
@@ -81,6 +83,8 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         starts = from_json(start)
+        # Spark tells of the end of a micro-batch when the next one begins; that it asks for a next one tells so sooner.
+        self._tell(starts)
         ends = self._ends(starts)
         known = {tp: offset for tp, offset in starts.items() if tp in ends}
         if not self._is_checked:
@@ -171,12 +175,16 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # After a micro-batch
 
     def commit(self, end: JsonOffsets) -> None:
+        self._tell(from_json(end))
+
+    def _tell(self, done: Offsets) -> None:
         """Tell the group how far the query is. A group that refuses is no reason to end the query."""
         group = self._options.group_id
-        if group is None:
+        if group is None or done == self._told:
             return
+        self._told = done
         try:
-            self._survey.commit(group, from_json(end))
+            self._survey.commit(group, done)
         except KafkaError as error:
             _log.warning(
                 "offsets were not committed to group %s, which changes nothing for the query: %s",
