@@ -258,7 +258,7 @@ class SideBySide:
                     while len(done) == known:
                         if time.monotonic() > deadline:
                             raise WorkloadFailed(f"{side}: {len(done)} small batches within {LIMIT_S:.0f} s")
-                        time.sleep(0.02)
+                        time.sleep(0.1)
                         done = driver.ask("progress", query="small")
                 driver.ask("stop", query="small")
             return {"source_batch_ms": median(batch["triggerExecution"] for batch in done[LATENCY_WARM:])}
