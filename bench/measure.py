@@ -48,6 +48,15 @@ def cpu_ns(*pids: int) -> int:
     return total
 
 
+def cpu_ns_each(pid: int) -> dict[int, int]:
+    """CPU time of the process and each of its living descendants: for a family whose members come and go."""
+    found = {}
+    for member in family(pid):
+        with suppress(OSError):
+            found[member] = _cpu_clock_ns(member)
+    return found
+
+
 def machine_busy_ns() -> int:
     """CPU time that all processes and the kernel have used since the machine started, over all cores."""
     with (PROC / "stat").open() as lines:

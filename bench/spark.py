@@ -1,7 +1,7 @@
 """Spark's own Kafka connector and ours, on one topic of one broker of ottla's: `make bench ARGS='--mode spark --no-growth'`.
 
 Each side is one Spark driver (`bench.spark_driver`), started once and kept, that is told what to do; only one of them works at a time. Rounds
-take the works in another order each time, so whatever the machine does meanwhile falls on all of them; goals take the median of the
+take the sides in another order each time, so whatever the machine does meanwhile falls on all of them; goals take the median of the
 shares within a round. The first rounds warm the JVMs and do not count.
 """
 
@@ -95,6 +95,10 @@ def verdicts(results: Results) -> list[Verdict]:
     return clients.verdicts(results, ROWS)
 
 
+#: One work of one side; it gives the figures.
+Work = Callable[[], Figures]
+
+
 class SideBySide:
     """One run: a broker, two topics that are read again and again, fresh ones for all that is written."""
 
@@ -125,11 +129,13 @@ class SideBySide:
             for number in range(self._sizes.warm_rounds + rounds):
                 warm = number < self._sizes.warm_rounds
                 label = "warm" if warm else f"round {number - self._sizes.warm_rounds + 1}/{rounds}"
-                # Nobody is always the first, nor always behind the same one.
-                turn = number % len(works)
-                for side, work in works[turn:] + works[:turn]:
+                for kind in works:
                     # Small batches have their own that do not count.
-                    if not (warm and work.__name__ in SMALL_WORKS):
+                    if warm and kind[0][1].__name__ in SMALL_WORKS:
+                        continue
+                    # Nobody is always the first, nor always behind the same one.
+                    turn = number % len(kind)
+                    for side, work in kind[turn:] + kind[:turn]:
                         self._add(label, side, work(), counts=not warm)
 
     # The drivers
@@ -154,26 +160,22 @@ class SideBySide:
         given = {**environment, "SPARK_WAREHOUSE": str(self._directory / "warehouse")}
         return SparkProcess(program, given, self._directory / f"{name}.log")
 
-    def _works(self) -> list[tuple[str, Callable[[], Figures]]]:
-        """All that a round does. What the two settings of a side have in common is done once."""
-        works: list[tuple[str, Callable[[], Figures]]] = []
-        for side in SIDES:
-            if _driver_of(side) not in self._drivers:
-                continue
-            if side != LEAST_ONCE:
-                works += [(side, self._reading(side, name)) for name in CODECS]
-            if side != TUNED:
-                works += [(side, self._writing(side)), (side, self._copying(side))]
-            works.append((side, self._latency(side)))
-            if side != LEAST_ONCE:
-                works.append((side, self._source_latency(side)))
-        # Sides alternate within each kind of work: neighbours in time are what is compared.
-        order = {"read_plain": 0, "read_lz4": 1, "write": 2, "copy": 3, "latency": 4, "source": 5}
-        return sorted(works, key=lambda pair: order[pair[1].__name__])
+    def _works(self) -> list[list[tuple[str, Work]]]:
+        """All that a round does, by kind: the sides of a kind follow each other, so that what is compared met the same machine."""
+        sides = [side for side in SIDES if _driver_of(side) in self._drivers]
+        read = [side for side in sides if side != LEAST_ONCE]
+        write = [side for side in sides if side != TUNED]
+        return [
+            *([(side, self._reading(side, name)) for side in read] for name in CODECS),
+            [(side, self._writing(side)) for side in write],
+            [(side, self._copying(side)) for side in write],
+            [(side, self._latency(side)) for side in sides],
+            [(side, self._source_latency(side)) for side in read],
+        ]
 
     # The works
 
-    def _reading(self, side: str, name: str) -> Callable[[], Figures]:
+    def _reading(self, side: str, name: str) -> Work:
         driver = self._drivers[_driver_of(side)]
 
         def read() -> Figures:
@@ -183,10 +185,9 @@ class SideBySide:
                 cost.wall_s = driver.ask("read", options=options)
             return cost.figures(f"read_{name}", self._sizes.read)
 
-        read.__name__ = f"read_{name}"
         return read
 
-    def _writing(self, side: str) -> Callable[[], Figures]:
+    def _writing(self, side: str) -> Work:
         driver = self._drivers[_driver_of(side)]
 
         def write() -> Figures:
@@ -201,7 +202,7 @@ class SideBySide:
 
         return write
 
-    def _copying(self, side: str) -> Callable[[], Figures]:
+    def _copying(self, side: str) -> Work:
         driver = self._drivers[_driver_of(side)]
 
         def copy() -> Figures:
@@ -216,7 +217,7 @@ class SideBySide:
 
         return copy
 
-    def _latency(self, side: str) -> Callable[[], Figures]:
+    def _latency(self, side: str) -> Work:
         driver = self._drivers[_driver_of(side)]
 
         def latency() -> Figures:
@@ -236,7 +237,7 @@ class SideBySide:
 
         return latency
 
-    def _source_latency(self, side: str) -> Callable[[], Figures]:
+    def _source_latency(self, side: str) -> Work:
         driver = self._drivers[_driver_of(side)]
 
         def source() -> Figures:
@@ -257,7 +258,7 @@ class SideBySide:
                     while len(done) == known:
                         if time.monotonic() > deadline:
                             raise WorkloadFailed(f"{side}: {len(done)} small batches within {LIMIT_S:.0f} s")
-                        time.sleep(0.02)
+                        time.sleep(0.1)
                         done = driver.ask("progress", query="small")
                 driver.ask("stop", query="small")
             return {"source_batch_ms": median(batch["triggerExecution"] for batch in done[LATENCY_WARM:])}
@@ -382,9 +383,11 @@ class SideBySide:
     @contextmanager
     def _cost(self, driver: SparkProcess) -> Iterator[Cost]:
         cost = Cost()
-        before = measure.cpu_ns(driver.pid)
+        before = measure.cpu_ns_each(driver.pid)
         yield cost
-        cost.cpu_ns = measure.cpu_ns(driver.pid) - before
+        # A worker that has ended meanwhile was idle for a minute before.
+        after = measure.cpu_ns_each(driver.pid)
+        cost.cpu_ns = sum(used - before.get(pid, 0) for pid, used in after.items())
 
     def _add(self, label: str, side: str, figures: Figures, *, counts: bool) -> None:
         if counts:
