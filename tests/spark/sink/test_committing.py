@@ -42,7 +42,7 @@ def forget_clients() -> None:
 
 def plan_of(address: str, topic: str, **options: str) -> Plan:
     given = {"kafka.bootstrap.servers": address, "topic": topic, "kafka.retry.backoff.ms": "20", **options}
-    return read_plan(given, VALUE, streaming=True)
+    return read_plan(given, VALUE)
 
 
 def batch_of(*values: str) -> bytes:

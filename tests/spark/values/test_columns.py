@@ -169,7 +169,12 @@ def test_rows_of_a_frame_are_written_with_a_schema_of_their_own(
     assert (back.v.id, back.v.inner, back.v.at, back.v.s) == (1, back.inner, back.at, None), (
         "by name, not by place"
     )
-    bad = to_registry(struct("id", col("id").alias("other")), registry.url, "rows-value", error_column="why")
+    bad = to_registry(
+        struct("s", "at", "id", "inner", col("id").alias("other")),
+        registry.url,
+        "rows-value",
+        error_column="why",
+    )
     (told,) = rows.select(bad.alias("b")).select("b.*").collect()
     assert told.value is None and "has no field other" in told.why
 
