@@ -312,3 +312,32 @@ def test_the_same_with_await(address: str, two_topics: tuple[str, str], protocol
     asyncio.run(body())
     assert committed(address, target) == [b"kept", b"kept too"]
     assert group_offset(address, f"group-{source}", source, 0) == 3
+
+
+def test_producers_of_one_id_take_turns_by_renewing_it(
+    producer: ottla.Producer, address: str, two_topics: tuple[str, str]
+) -> None:
+    topic = two_topics[0]
+    name = producer._core.settings.transactional_id
+
+    def write(by: ottla.Producer, value: bytes) -> None:
+        with by.transaction():
+            by.send(topic, value, partition=0)
+
+    write(producer, b"1")
+    with ottla.Producer(address, transactional_id=name, retry_backoff_ms=20) as other:
+        write(other, b"2")
+        producer.renew()
+        write(producer, b"3")
+        other.renew()
+        write(other, b"4")
+        # Who does not ask is fenced.
+        with pytest.raises(KafkaError):
+            write(producer, b"no")
+        with pytest.raises(KafkaError):
+            producer.renew()
+        other.begin()
+        with pytest.raises(TransactionMisused, match=r"commit\(\) or abort\(\) first"):
+            other.renew()
+        other.abort()
+    assert committed(address, topic) == [b"1", b"2", b"3", b"4"]

@@ -109,6 +109,13 @@ class Producer(Blocking):
         """What this producer has done so far; printed, it is a table."""
         return self._core.metrics()
 
+    def renew(self) -> None:
+        """Take the transactional id back, between two transactions: as when the producer was made, whoever has used the id since is fenced.
+
+        For those who share an id and take turns by other means; one who was fenced without knowing goes on.
+        """
+        self._thread.run(self._core.renew())
+
     def begin(self) -> None:
         """Begin a transaction. What is sent from now on counts when it is committed, all of it or nothing."""
         self._thread.run(self._core.begin())

@@ -436,6 +436,13 @@ class AsyncProducer:
 
     # Transactions
 
+    async def renew(self) -> None:
+        """Take the transactional id back, between two transactions: as when the producer was made, whoever has used the id since is fenced.
+
+        For those who share an id and take turns by other means; one who was fenced without knowing goes on.
+        """
+        await self._transactional().renew()
+
     async def begin(self) -> None:
         """Begin a transaction. What is sent from now on counts when it is committed, all of it or nothing."""
         await self._transactional().begin()

@@ -107,10 +107,14 @@ class TransactionStates:
             self._go(State.READY)
         self.producer, self.implicit = producer, implicit
 
-    def begin(self) -> None:
+    def check_between(self, what: str) -> None:
+        """Raise unless no transaction is open."""
         self._check_alive()
         if self.state is not State.READY:
-            raise self._misused("begin", "commit() or abort() first")
+            raise self._misused(what, "commit() or abort() first")
+
+    def begin(self) -> None:
+        self.check_between("begin")
         self._go(State.ONGOING)
         self.started = self.gap = False
         self.partitions.clear()

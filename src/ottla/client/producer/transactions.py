@@ -59,6 +59,11 @@ class Transactions:
         await self._initialize((-1, -1))
         self._gate()
 
+    async def renew(self) -> None:
+        async with self._one_at_a_time:
+            self.states.check_between("ask for the producer id again")
+            await self._initialize((-1, -1))
+
     async def close(self) -> None:
         if self._adding is not None:
             self._adding.cancel()

@@ -7,8 +7,8 @@
     EndTxn             all of it counts
 
 A driver that dies before EndTxn has written nothing that counts: its successor, which runs the same micro-batch again, aborts what it left. One that dies
-later has written all of it, and the marker tells its successor so. The producer is kept from commit to commit in the process where commits run; then
-InitProducerId was asked for already, and whoever came meanwhile has fenced it.
+later has written all of it, and the marker tells its successor so. The producer's connections are kept from commit to commit in the process where commits run.
+Of two drivers that commit at once the later InitProducerId fences the other; whichever is first, the marker lets no micro-batch be written again.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
     sink_id = plan.sink_id or query_id
     name = PREFIX + sink_id
     with clients.producer(plan.kafka, transactional_id=name) as producer:
+        # Spark's commits may go from one of its workers to another and back, where each has kept a producer of this name.
+        producer.renew()
         place = _marker_place(plan, messages)
         # Only now: what others had under way under this name has ended.
         markers = _read_markers(plan, name, place)
