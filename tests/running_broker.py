@@ -59,7 +59,7 @@ class RunningBroker:
 def ottla_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a broker that all tests share; each uses topics of its own."""
     # Records may bear timestamps of years ago, which retention would remove.
-    broker = RunningBroker(tmp_path_factory.mktemp("ottla"), 0, "log.retention.ms=-1")
+    broker = RunningBroker(tmp_path_factory.mktemp("ottla"), 0, "log.retention.check.interval.ms=3600000")
     yield broker.address
     assert broker.stop() == 0
 

@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """One broker for all tests that leave it running."""
     # Records bear timestamps of years ago, and it lives for longer than retention waits.
-    settings = {"log.retention.ms": "-1"}
+    settings = {"log.retention.check.interval.ms": "3600000"}
     with BrokerProcess(tmp_path_factory.mktemp("broker") / "data", free_port(), settings) as process:
         yield process
         assert process.stop() == 0, process.words
