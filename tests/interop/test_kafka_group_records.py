@@ -51,16 +51,13 @@ def offsets(address: str, group: str) -> dict[tuple[str, int], tuple[int, str | 
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
     rows = asked[group].result(PATIENCE_S).topic_partitions
-    # librdkafka tells texts without their ends: what stands behind one in its memory comes along.
+    # librdkafka writes texts with a zero behind them, and reads those of others until it finds one in its memory.
     with ottla.Admin(address) as own:
-        texts = own.list_group_offsets([group])[group]
-    return {
-        (row.topic, row.partition): (
-            row.offset,
-            texts[ottla.TopicPartition(row.topic, row.partition)].metadata,
-        )
-        for row in rows
-    }
+        texts = {
+            tuple(place): found.metadata.rstrip("\0")
+            for place, found in own.list_group_offsets([group])[group].items()
+        }
+    return {(row.topic, row.partition): (row.offset, texts[row.topic, row.partition]) for row in rows}
 
 
 def is_loaded(address: str, *names: str) -> bool:

@@ -20,6 +20,7 @@ from ottla.spark.sink.marker import CheckpointMismatch
 from ottla.spark.sink.plan import Plan, read_plan
 from ottla.spark.sink.staging import PARTITIONS, Prepared, Stage, clean, staging_producer
 from tests.broker_proxy import PRODUCE, Proxy
+from tests.sdk.reading import eventually
 from tests.spark.sink.reading import read_topic
 from tests.spark.sink.test_plan import VALUE
 
@@ -172,7 +173,10 @@ def test_one_write_is_all_or_nothing(ottla_address: str, topic: str) -> None:
         commit_write(plan, [broken], f"write-2{topic}")
     assert values_of(ottla_address, topic) == ["a", "b", "c", "d"]
     with ottla.Admin(ottla_address) as admin:
-        assert f"ottla-staging-write-{topic}" not in admin.list_topics()
+        # Kafka answers before all of it knows.
+        eventually(
+            lambda: f"ottla-staging-write-{topic}" not in admin.list_topics(), "the staging topic is gone"
+        )
 
 
 def test_a_commit_that_takes_long_is_warned_of(
