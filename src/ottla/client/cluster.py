@@ -81,12 +81,16 @@ class Cluster:
 
     # Metadata
 
-    async def refresh(self, topics: Iterable[str] | None) -> Metadata:
-        """Ask any broker for these topics (None: all of them) and merge the answer."""
+    async def refresh(self, topics: Iterable[str] | None, *, create: bool = False) -> Metadata:
+        """Ask any broker for these topics (None: all of them) and merge the answer.
+
+        `create` lets the broker make what is missing: only where somebody wants that topic now, or a topic that was deleted would come back
+        with the next look at those that were used once.
+        """
         names = None if topics is None else list(topics)
         body: Body = {
             "topics": None if names is None else [{"name": name} for name in names],
-            "allow_auto_topic_creation": self._create_topics,
+            "allow_auto_topic_creation": create,
         }
         return await self._ask_metadata(body, complete=names is None)
 
@@ -130,7 +134,7 @@ class Cluster:
             wait_s = backoff_ms(self.settings, attempt) / 1000
             too_late = asyncio.get_running_loop().time() + wait_s > deadline
             try:
-                metadata = await self.refresh((name,))
+                metadata = await self.refresh((name,), create=self._create_topics)
             except KafkaError as error:
                 # Brokers come back; within the time that the caller gives there is no need to tell.
                 if not error.retriable or too_late:

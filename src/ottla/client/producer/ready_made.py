@@ -8,14 +8,14 @@ that order, retries, numbers and transactions are those of every batch.
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
 
 from crc32c import crc32c
 
 from ottla.records.batch import CONTROL_BIT, CRC_START, HEADER, HEADER_BYTES, TRANSACTIONAL_BIT
 from ottla.records.compression import NONE
 from ottla.records.gathered import Gathered
-from ottla.records.record import decode_batch, read_header
+from ottla.records.record import Record, decode_batch, read_header
 
 
 class ReadyMade(Gathered):
@@ -47,11 +47,8 @@ class ReadyMade(Gathered):
     def timestamps(self) -> list[int]:
         return [self._timestamp_ms] * self._count
 
-    def part(self, start: int, stop: int) -> Gathered:
-        part = Gathered()
-        for _, timestamp_ms, key, value, headers in islice(decode_batch(self._encoded), start, stop):
-            part.append(value, key, headers, timestamp_ms)
-        return part
+    def __iter__(self) -> Iterator[Record]:
+        return iter(decode_batch(self._encoded))
 
     def encode(
         self,
