@@ -164,6 +164,20 @@ def test_a_micro_batch_without_rows_is_marked_under_a_name_alone(ottla_address: 
         assert admin.group_offsets(f"ottla-sink-{topic}-query") == {}
 
 
+def test_rows_that_name_their_topics_may_come_after_micro_batches_without_any(
+    ottla_address: str, topic: str
+) -> None:
+    plan = plan_of(ottla_address, topic, sinkId=topic)
+    by_rows = dataclasses.replace(plan, topic=None)
+    for batch_id in range(3):
+        commit_micro_batch(by_rows, [Prepared("query", 0)], batch_id)
+    for _ in range(2):
+        commit_micro_batch(by_rows, [prepared(plan, ["a"])], 3)
+    with pytest.raises(CheckpointMismatch):
+        commit_micro_batch(by_rows, [Prepared("another", 0)], 3)
+    assert values_of(ottla_address, topic) == ["a"]
+
+
 def test_one_write_is_all_or_nothing(ottla_address: str, topic: str) -> None:
     plan = plan_of(ottla_address, topic, maxMessageBytes="0")
     commit_write(plan, [prepared(plan, ["a", "b", "c", "d"], query=f"write-{topic}")], f"write-{topic}")

@@ -26,7 +26,7 @@ from ottla.client.properties import settings_from
 from ottla.spark import clients
 from ottla.spark.sink.marker import is_done
 from ottla.spark.sink.plan import Plan
-from ottla.spark.sink.staging import Prepared, batches_of, clean, staging_topic
+from ottla.spark.sink.staging import Prepared, batches_of, clean, create_staging, staging_topic
 
 if TYPE_CHECKING:
     from ottla.client.producer.batches import SendFuture
@@ -71,9 +71,13 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
         markers = _read_markers(plan, name, place)
         if is_done(markers, query_id, batch_id, sink_id, named=plan.sink_id is not None, adopts=plan.adopts):
             return
-        if place is None or not (plan.sink_id or any(message.rows for message in messages)):
+        if not (plan.sink_id or any(message.rows for message in messages)):
             # Nothing to write; only of a sink with a name is the marker asked for later, whatever was written.
             return
+        if place is None:
+            # Rows name their topics, and there are none yet. A marker needs a partition, and the sink has a topic of its own.
+            create_staging(plan, query_id)
+            place = TopicPartition(staging_topic(plan, query_id), 0)
         marker = OffsetAndMetadata(batch_id + 1, query_id)
         _marked[name] = place
         _write(plan, producer, messages, lambda: producer.send_offsets({place: marker}, name))

@@ -74,7 +74,7 @@ class Stage:
             self._here_bytes += size
             return
         if not self._futures:
-            self._create()
+            create_staging(self._plan, self._owner)
         sent = self._producer.send(self._place.topic, encoded.batch, partition=self._place.partition)
         self._futures.append((encoded.topic, encoded.partition, sent))
 
@@ -83,21 +83,22 @@ class Stage:
         staged = [(topic, partition, sent.result().offset) for topic, partition, sent in self._futures]
         return Prepared(self._owner, rows, self._here, self._place if staged else None, staged)
 
-    def _create(self) -> None:
-        with clients.admin(self._plan.shared) as admin, contextlib.suppress(TopicExists):
-            admin.create_topic(
-                self._place.topic,
-                PARTITIONS,
-                configs={
-                    "retention.ms": str(RETENTION_MS),
-                    "cleanup.policy": "delete",
-                    "max.message.bytes": str(self._plan.record_bytes + 2 * OVERHEAD_BYTES),
-                },
-            )
-
-
 def staging_topic(plan: Plan, owner: str) -> str:
     return PREFIX + (plan.sink_id or owner)
+
+
+def create_staging(plan: Plan, owner: str) -> None:
+    """Make the staging topic, if it is not there."""
+    with clients.admin(plan.shared) as admin, contextlib.suppress(TopicExists):
+        admin.create_topic(
+            staging_topic(plan, owner),
+            PARTITIONS,
+            configs={
+                "retention.ms": str(RETENTION_MS),
+                "cleanup.policy": "delete",
+                "max.message.bytes": str(plan.record_bytes + 2 * OVERHEAD_BYTES),
+            },
+        )
 
 
 def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
