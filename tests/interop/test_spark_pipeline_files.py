@@ -26,7 +26,7 @@ __all__ = ["spark"]
 
 PATIENCE_S = 100
 AUTH = "me:secret"
-ORDER = {
+ORDER: dict[str, Any] = {
     "type": "record",
     "name": "Order",
     "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": ["null", "string"], "default": None}],
@@ -159,7 +159,7 @@ def test_avro_is_read_by_a_schema_of_the_file(files: Files) -> None:
     files.topics("s-in", "s-out")
     files.registry.add("s-in-value", ORDER)
     files.send("s-in", (None, ValueWriter(files.at, "s-in-value").write({"id": 1, "who": "ann"})))
-    narrow = json.dumps({**ORDER, "fields": ORDER["fields"][:1]})  # type: ignore[index]
+    narrow = json.dumps({**ORDER, "fields": ORDER["fields"][:1]})
     text = f"""\
 sources: {{orders: {{topic: s-in, value: avro, schema: '{narrow}'}}}}
 sinks: {{out: {{from: orders, topic: s-out, value: json}}}}

@@ -1,8 +1,6 @@
 """What is looked at before a query starts, and what rows a sink is given. Only one test runs a job of Spark's; none needs a broker."""
 
-import contextlib
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ottla.spark.pipeline import Pipeline
-from ottla.spark.pipeline.building import StepFailed, _table_sink, build_tables, row_columns, start_queries
+from ottla.spark.pipeline.building import (
+    StepFailed,
+    _parquet_sink,
+    _table_sink,
+    build_tables,
+    row_columns,
+    start_queries,
+)
 from ottla.spark.pipeline.checking import analyse
 from ottla.spark.pipeline.decoding import decoded, readable
 from tests.spark.values.registry_server import RegistryServer, serving
@@ -48,7 +53,7 @@ def test_all_sinks_are_looked_at_before_the_first_one_starts(session: SparkSessi
     assert "the rows have no column 'at'; they have id, n" in found.pop("sinks.files")
     assert "there is no column nn: did you mean n?" in found.pop("sinks.topic")
     assert "has no option 'nope'" in found.pop("sinks.option")
-    assert "ppend" in found.pop("sinks.mode")
+    assert found.pop("sinks.mode").startswith("Invalid streaming output mode: append.")
     assert found == {}
     with pytest.raises(StepFailed, match=r"sinks\.table"):
         start_queries(session, plan, build_tables(session, plan), once=True)
@@ -98,23 +103,26 @@ def records(session: SparkSession, *rows: tuple[str, str | None]) -> Any:
 def test_a_row_of_nulls_is_a_row_and_a_tombstone_only_if_asked(session: SparkSession, tmp_path: Path) -> None:
     pipeline = Pipeline("p", checkpoint=str(tmp_path / "kept"), brokers="b:1")
     pipeline.source("people", topic="people", value="json", schema="name STRING, age INT")
-    database = {"url": "sqlite:///t.db", "key": "_key"}
-    pipeline.sink("kept", from_="people", table={**database, "name": "kept"})
-    pipeline.sink("gone", from_="people", table={**database, "name": "gone"}, tombstones="true")
+    database = {"url": "sqlite:///t.db", "name": "t", "key": "_key"}
+    pipeline.sink("kept", from_="people", table=database)
+    pipeline.sink("gone", from_="people", table=database, tombstones="true")
+    pipeline.sink("files", from_="people", parquet="out", key="_key")
     plan = pipeline.plan(str(tmp_path / "p.py"))
     source = plan.sources["people"]
-    given = records(session, ("a", '{"name": "ann"}'), ("b", '{"name": "bob"}'), ("a", None))
-    for name, sink in plan.sinks.items():
-        folder = Path(plan.checkpoint_of(sink))
-        folder.mkdir(parents=True)
-        (folder / "metadata").write_text(json.dumps({"id": name}))
-        assert sink.table is not None
-        rows = row_columns(readable(decoded(given, source), source), sink.table.key)
-        assert rows.columns == ["name", "age", "_key", "topic", "partition", "offset"]
-        _table_sink(plan, sink, sink.table, rows)(rows, 0)
-    with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as connection:
-        found = {
-            name: sorted(connection.execute(f"SELECT _key, name FROM {name}").fetchall())
-            for name in plan.sinks
-        }
-    assert found == {"kept": [("a", None), ("b", "bob")], "gone": [("b", "bob")]}
+    given = records(session, ("a", '{"name": "ann"}'), ("a", None))
+    rows = row_columns(readable(decoded(given, source), source), ["_key"])
+    assert rows.columns == ["name", "age", "_key", "topic", "partition", "offset"]
+    # What a tombstone comes to: nothing but its key, and where it was.
+    assert [tuple(row) for row in rows.collect()] == [
+        ("ann", None, "a", "t", 0, 0),
+        (None, None, "a", "t", 0, 1),
+    ]
+    made: dict[str, Any] = {}
+    for name in ("kept", "gone"):
+        table = plan.sinks[name].table
+        assert table is not None
+        made[name] = _table_sink(plan, plan.sinks[name], table, rows)
+    assert not made["kept"].tombstones and made["gone"].tombstones
+    assert [each.name for each in made["gone"].check(rows.schema).telling] == ["name", "age"]
+    files: Any = _parquet_sink(plan, plan.sinks["files"], plan.sinks["files"].parquet or "", rows)
+    assert not files.tombstones

@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +13,7 @@ import ottla
 from ottla.spark.pipeline import Pipeline
 from ottla.spark.pipeline.building import StepFailed
 from ottla.spark.pipeline.causes import cause_of
-from ottla.spark.pipeline.checking import analyse, check_topics, require_topics
+from ottla.spark.pipeline.checking import analyse, check_topics
 from ottla.spark.pipeline.running import Run
 from ottla.spark.pipeline.status import read_status
 
@@ -172,4 +172,4 @@ def test_topics_that_are_not_there_are_found(ottla_address: str, topic_name: str
     )
     # A run does not begin without them.
     with pytest.raises(StepFailed, match=rf"{topic_name}-gone at(.|\n)*sinks\.out\.topic: there is no topic"):
-        require_topics(pipeline.plan("p.py"))
+        Run(cast("SparkSession", None), pipeline.plan("p.py")).start()

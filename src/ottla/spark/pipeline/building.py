@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What a query of undecodable records is called: its source's name with this behind it.
 DEAD_LETTERS: Final = ".dead-letters"
+#: Spark's setting by which whoever knows better has it not look.
+_MODE_CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 class StepFailed(Exception):
@@ -39,12 +41,12 @@ def build_tables(spark: SparkSession, plan: Plan) -> dict[str, DataFrame]:
     frames: dict[str, DataFrame] = {}
     for name, source in plan.sources.items():
         if name in needed:
-            with told(f"sources.{name}"):
+            with _told(f"sources.{name}"):
                 _add(frames, name, _late(source_frame(spark, source), source))
     for name, step in plan.steps.items():
         if name not in needed:
             continue
-        with told(f"steps.{name}"):
+        with _told(f"steps.{name}"):
             if step.sql is not None:
                 frame = spark.sql(step.sql)
             else:
@@ -67,7 +69,7 @@ def _late(frame: DataFrame, thing: Any) -> DataFrame:
     return frame.withWatermark(thing.watermark.column, thing.watermark.delay)
 
 
-class told:  # noqa: N801  # reads as a verb where it is used
+class _told:  # noqa: N801  # reads as a verb where it is used
     """Whatever goes wrong inside is told with the place in the file."""
 
     def __init__(self, place: str) -> None:
@@ -160,7 +162,7 @@ def parts(spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame]) -> l
 
 def prepare(plan: Plan, part: Part, *, rehearses: bool = False) -> DataStreamWriter:
     """The query, checked as far as it can be before it starts; a rehearsal leaves nothing behind. Raises `StepFailed`."""
-    with told(part.place):
+    with _told(part.place):
         writer = _writer(plan, part.sink, part.frame, rehearses)
         _check_mode(part.frame, part.sink.mode)
     return writer
@@ -174,7 +176,7 @@ def start_queries(
     queries: dict[str, StreamingQuery] = {}
     try:
         for part, writer in writers:
-            with told(part.place):
+            with _told(part.place):
                 queries[part.sink.name] = _start(plan, part.sink, writer, once)
     except BaseException:
         for query in queries.values():
@@ -186,7 +188,7 @@ def start_queries(
 def _check_mode(frame: DataFrame, mode: str) -> None:
     """Whether Spark can have this output mode: it would say so when the query starts, after others have. Not over Spark Connect."""
     java = getattr(frame, "_jdf", None)
-    if java is None:
+    if java is None or frame.sparkSession.conf.get(_MODE_CHECK, "true") != "true":
         return
     jvm: Any = frame.sparkSession._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
