@@ -160,6 +160,7 @@ def test_a_variable_that_is_not_set_is_named_and_a_doubled_sign_is_none(tmp_path
         ("topic: customers, value: json", "topic: customers, registry: 'http://r', registry_auth: secret, value: json", "registry_auth: must be USER:PASSWORD"),
         ("trigger: 1 second", "registry_auth: 'u:p'", ":4: registry_auth: goes with registry, which is missing here"),
         ("value: json}", "value: json, dead_letters: d}", "sinks.totals.dead_letters: is for tables"),
+        ("value: json}", "value: json, guarantee: at-least-once, reset: true}", "sinks.totals.reset: does nothing with guarantee"),
         ("value: json}", "value: json, path: p}", "sinks.totals.path: is for other formats"),
         ("value: json}", "value: json, schema: s}", "sinks.totals.schema: goes with a registry"),
         ("value: json}", "value: json, subject: s}", "sinks.totals.subject: goes with a registry"),

@@ -112,6 +112,8 @@ def wrong_with_sink(own: Mapping[str, Any], sink: Sink) -> Iterator[Wrong]:
 def _wrong_with_topic(own: Mapping[str, Any], sink: Sink) -> Iterator[Wrong]:
     if not sink.brokers:
         yield "", "brokers is missing: write it here or at the top, as in brokers: 127.0.0.1:9092"
+    if "reset" in own and sink.guarantee != "exactly-once":
+        yield "reset", f"does nothing with guarantee: {sink.guarantee}, which keeps no account: leave it out"
     if sink.value in WITH_REGISTRY and not sink.registry:
         yield "", f"value: {sink.value} needs a registry"
     if sink.value in (None, "string"):
