@@ -83,6 +83,7 @@ class Stage:
         staged = [(topic, partition, sent.result().offset) for topic, partition, sent in self._futures]
         return Prepared(self._owner, rows, self._here, self._place if staged else None, staged)
 
+
 def staging_topic(plan: Plan, owner: str) -> str:
     return PREFIX + (plan.sink_id or owner)
 
