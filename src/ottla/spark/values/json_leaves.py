@@ -23,7 +23,7 @@ _STRICT: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, all
 def read_as(fit: Fit, text: bytes | str) -> Any:
     """What a text of JSON holds, made to fit. Whatever somebody may have written there, it is a value or a `BadValue`."""
     try:
-        value = json.loads(text, parse_float=Decimal)
+        value = parsed(text)
     except RecursionError:
         raise BadValue("not JSON that can be read: it is nested too deep") from None
     except (ValueError, ArithmeticError) as error:
@@ -34,7 +34,10 @@ def read_as(fit: Fit, text: bytes | str) -> Any:
         raise BadValue("does not fit: it is nested too deep") from None
 
 
-def parsed(text: str) -> Any:
+def parsed(text: bytes | str) -> Any:
+    """As `json.loads`, which would make a decoder for each text."""
+    if not isinstance(text, str):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
     return _DECODER.decode(text)
 
 
