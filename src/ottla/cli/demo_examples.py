@@ -26,6 +26,8 @@ GENERATOR: Final = "generate.py"
 #: How long a generator may take to end, and what is left in the topics to be read at the end.
 END_S_MAX: Final = 5.0
 POLL_MS: Final = 10
+#: How often their batches begin: five queries a second would be more than two cores can do.
+TRIGGER: Final = "4 seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Examples:
             "BROKERS": self._brokers,
             "CHECKPOINTS": str(self._folder / "checkpoints"),
             "DATABASE": f"sqlite:///{self._database}",
+            "TRIGGER": TRIGGER,
         }
         return [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
 

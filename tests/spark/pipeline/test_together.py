@@ -95,11 +95,11 @@ def test_each_has_a_session_with_its_own_settings_and_tables(spark: SparkSession
 
 def test_the_static_settings_are_those_of_spark(spark: SparkSession) -> None:
     java: Any = spark._jvm
-    names = java.org.apache.spark.sql.internal.SQLConf.getConfigEntries()
-    static = [
-        name for name in STATIC_SQL if not java.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey(name)
-    ]
-    assert names is not None and static == []
+    documented = {
+        entry._1() for entry in java.org.apache.spark.sql.api.python.PythonSQLUtils.listStaticSQLConfigs()
+    }
+    assert documented and [name for name in sorted(documented) if not is_static(name)] == []
+    assert [name for name in sorted(STATIC_SQL) if spark.conf.isModifiable(name)] == []
 
 
 def test_modules_beside_the_files_are_each_files_own(tmp_path: Path) -> None:

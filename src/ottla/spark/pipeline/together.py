@@ -59,11 +59,13 @@ STATIC_SQL: Final = frozenset(
         "warehouse.dir",
     )
 )
+#: Those about the catalog's own database.
+STATIC_HIVE: Final = ("spark.sql.hive.metastore.", "spark.sql.hive.version")
 
 
 def is_static(setting: str) -> bool:
     """Whether it holds for all of Spark, and is given when that starts."""
-    return not setting.startswith("spark.sql.") or setting in STATIC_SQL
+    return not setting.startswith("spark.sql.") or setting.startswith(STATIC_HIVE) or setting in STATIC_SQL
 
 
 def clashes(plans: Sequence[Plan]) -> list[str]:
