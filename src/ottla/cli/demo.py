@@ -2,7 +2,7 @@
 
 Every message carries a number and the time it was made; the consumer checks that each partition's numbers come in
 order and none is missing, and shows how long they took. The pipeline joins when Spark is up and copies them all into a second topic,
-where the consumer counts each number: it must be there once. With --examples three more pipelines run beside it. On a terminal it runs until Ctrl-C, elsewhere for a minute.
+where the consumer counts each number: it must be there once. With --examples three more pipelines run beside it. On a terminal it runs until Ctrl-C, elsewhere for a minute or two.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PARTITIONS = 3
 DEFAULT_PORT = 9092
 SECONDS_WITHOUT_TERMINAL = 60.0
+#: Four pipelines take their time until all of them run.
+SECONDS_WITH_EXAMPLES = 120.0
 #: Number of the message in its partition, and when it was made (ns since 1970).
 PAYLOAD = struct.Struct(">qq")
 PADDING = b"." * 184
@@ -51,7 +53,9 @@ def demo(
     seconds: Annotated[
         float | None,
         typer.Option(
-            "--seconds", min=0.1, help="How long; without it until Ctrl-C, or 60 s when not on a terminal."
+            "--seconds",
+            min=0.1,
+            help="How long; without it until Ctrl-C, or when not on a terminal 60 s, with --examples 120 s.",
         ),
     ] = None,
     rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Messages a second.")] = 2_000,
@@ -89,7 +93,7 @@ def demo(
         check(examples)
     stop = Stop()
     if seconds is None and not sys.stderr.isatty():
-        seconds = SECONDS_WITHOUT_TERMINAL
+        seconds = SECONDS_WITHOUT_TERMINAL if examples is None else SECONDS_WITH_EXAMPLES
     listen_port = free_port(port)
     if listen_port != port:
         say(f"port {port} is taken; using {listen_port}")
