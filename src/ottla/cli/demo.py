@@ -2,7 +2,8 @@
 
 Every message carries a number and the time it was made; the consumer checks that each partition's numbers come in
 order and none is missing, and shows how long they took. The pipeline joins when Spark is up and copies them all into a second topic,
-where the consumer counts each number: it must be there once. With --examples three more pipelines run beside it. On a terminal it runs until Ctrl-C, elsewhere for a minute or two.
+where the consumer counts each number: it must be there once. With --examples three more pipelines run beside it. On a terminal all runs
+until Ctrl-C, elsewhere for a minute or two.
 """
 
 from __future__ import annotations
