@@ -318,7 +318,7 @@ def test_without_a_place_for_them_such_rows_fail_the_batch(place: Any) -> None:
 def test_refused_rows_are_counted_over_all_tasks(place: Any) -> None:
     letters = Letters()
     tasks = [[(None, "a", 1), (None, "b", 2)] for _ in range(2)]
-    with pytest.raises(sinks.RowsRefused, match="more than 3 rows of a batch .* key column id is null"):
+    with pytest.raises(sinks.RowsRefused, match=r"more than 3 rows of a batch .* key column id is null"):
         people(place, dead_letters=letters, refused_max=3)(Rows(PEOPLE, *tasks), 0)
     assert letters.sent == []
     people(place, dead_letters=letters, refused_max=4)(Rows(PEOPLE, *tasks), 0)

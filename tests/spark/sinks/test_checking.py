@@ -73,7 +73,9 @@ def test_a_name_is_told_from_another_as_the_database_does() -> None:
 
 
 def test_settings_in_a_url_are_what_the_driver_takes() -> None:
-    database = database_of("mysql://me@host/db?connect_timeout=5&ssl_disabled=true&local_infile=0&init_command=7")
+    database = database_of(
+        "mysql://me@host/db?connect_timeout=5&ssl_disabled=true&local_infile=0&init_command=7"
+    )
     assert isinstance(database, MySQL)
     given = database.settings
     assert (given["connect_timeout"], given["ssl_disabled"], given["local_infile"]) == (5, True, False)

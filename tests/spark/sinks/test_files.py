@@ -148,7 +148,9 @@ def test_rows_alike_in_their_order_are_told_apart_and_a_repetition_finds_the_sam
     rows = rows.withColumn("rank", f.col("value").cast("int"))
     for _ in range(2):
         sinks.parquet_table(with_position, key="key", order_by="rank", sink_id="s")(rows, 0)
-    assert sorted((row["key"], row["offset"]) for row in sinks.read_table(spark, with_position).collect()) == [
+    assert sorted(
+        (row["key"], row["offset"]) for row in sinks.read_table(spark, with_position).collect()
+    ) == [
         ("a", 9),
         ("b", 10),
     ]
@@ -156,9 +158,7 @@ def test_rows_alike_in_their_order_are_told_apart_and_a_repetition_finds_the_sam
         [("a", n, 7) for n in range(20)], "key string, value int, rank int"
     ).coalesce(1)
     given = {"t": {"0": 3}}
-    sink = sinks.parquet_table(
-        without, key="key", order_by="rank", sink_id="s", offsets=lambda _, __: given
-    )
+    sink = sinks.parquet_table(without, key="key", order_by="rank", sink_id="s", offsets=lambda _, __: given)
     sink(alike, 0)
     assert [row["value"] for row in sinks.read_table(spark, without).collect()] == [19]
     given = {"t": {"0": 4}}

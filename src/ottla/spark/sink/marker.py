@@ -18,9 +18,7 @@ class CheckpointMismatch(KafkaError):
     """The checkpoint and the sink id do not belong together: to go on could write rows twice, or leave some out."""
 
 
-def last_place(
-    markers: Mapping[TopicPartition, OffsetAndMetadata], query_id: str
-) -> TopicPartition | None:
+def last_place(markers: Mapping[TopicPartition, OffsetAndMetadata], query_id: str) -> TopicPartition | None:
     """Where the query's last marker is."""
     own = [(each.offset, place) for place, each in markers.items() if each.metadata == query_id]
     return max(own)[1] if own else None

@@ -50,7 +50,9 @@ class Found:
 
     def __str__(self) -> str:
         return (
-            self.declared if self.digits is None else f"{self.declared} with {self.digits} digits of a fraction"
+            self.declared
+            if self.digits is None
+            else f"{self.declared} with {self.digits} digits of a fraction"
         )
 
 
