@@ -104,11 +104,12 @@ def create_staging(plan: Plan, owner: str) -> None:
 
 def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
     """What a task stages with, and asks for partitions."""
-    # The batches are compressed already if anybody wanted it; and one that is staged twice does no harm, as the message names one of them.
+    # The batches are compressed already if anybody wanted it. One that is staged twice would do no harm, as the message names one of them; but they are
+    # read in the order in which they stand, which only an idempotent producer keeps when it sends one again.
     return clients.producer(
         plan.kafka,
         acks="all",
-        enable_idempotence=False,
+        enable_idempotence=True,
         compression_type="none",
         max_request_size=plan.record_bytes + OVERHEAD_BYTES,
     )
