@@ -1,4 +1,4 @@
-"""A pipeline's file over Spark Connect, unchanged: a Python step, a function that runs in workers, an exactly-once topic and a table of a database."""
+"""A pipeline's file over Spark Connect, unchanged: a Python step, a function that runs in workers, exactly-once topics, one of them in update mode, and a table of a database."""
 
 import contextlib
 import json
@@ -34,6 +34,8 @@ def changed(rows):
 
 
 pipeline.sink("out", from_="changed", topic="out", key="id", value="json")
+pipeline.sql("counts", "SELECT id % 2 AS id, count(*) AS n FROM changed GROUP BY 1")
+pipeline.sink("counts", from_="counts", topic="counts", key="id", value="json", mode="update")
 pipeline.sink("table", from_="changed", table={"url": setting("DATABASE"), "name": "rows", "key": ["id"]})
 """
 
@@ -43,7 +45,7 @@ def test_a_pipeline_runs_over_spark_connect(tmp_path: Path) -> None:
     broker = RunningBroker(tmp_path / "data")
     try:
         with ottla.Admin(broker.address) as admin:
-            for name in ("rows", "out"):
+            for name in ("rows", "out", "counts"):
                 admin.create_topic(name, 1)
         with ottla.Producer(broker.address) as producer:
             for number in range(500):
@@ -68,8 +70,14 @@ def test_a_pipeline_runs_over_spark_connect(tmp_path: Path) -> None:
             while len(found) < 500 and time.monotonic() < deadline_s:
                 rows = [json.loads(record.value) for batch in consumer.poll(100).values() for record in batch]
                 found |= {row["id"]: row["twice"] for row in rows}
+            consumer.assign([("counts", 0)])
+            counts: list[tuple[int, int]] = []
+            while len(counts) < 2 and time.monotonic() < deadline_s:
+                rows = [json.loads(record.value) for batch in consumer.poll(100).values() for record in batch]
+                counts += [(row["id"], row["n"]) for row in rows]
     finally:
         broker.stop()
     assert found == {number: 2 * number for number in range(500)}
+    assert sorted(counts) == [(0, 250), (1, 250)]
     with contextlib.closing(sqlite3.connect(database)) as connection:
         assert dict(connection.execute("SELECT id, twice FROM rows").fetchall()) == found

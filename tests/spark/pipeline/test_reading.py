@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -6,6 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.spark.pipeline import Pipeline, setting
+from ottla.spark.pipeline.explaining import as_json, tree
 from ottla.spark.pipeline.loading import load
 from ottla.spark.pipeline.model import Function, PipelineError, Plan, Watermark
 
@@ -105,8 +107,8 @@ def test_a_variable_that_is_not_set_is_named_and_a_doubled_sign_is_none(tmp_path
     assert (
         said.startswith(":3: checkpoint: NOT_SET_ANYWHERE is not set") and "--set NOT_SET_ANYWHERE=" in said
     )
-    plan = load(written(tmp_path, YAML.replace("WHERE name IS NOT NULL", "WHERE name <> '$${x}'"))).plan
-    assert "'${x}'" in (plan.steps["named"].sql or "")
+    plan = load(written(tmp_path, YAML.replace("IS NOT NULL", "NOT IN ('$${x}', '$${a.b}', '$${')"))).plan
+    assert "('${x}', '${a.b}', '${')" in (plan.steps["named"].sql or "")
 
 
 @pytest.mark.parametrize(
@@ -143,10 +145,37 @@ def test_a_variable_that_is_not_set_is_named_and_a_doubled_sign_is_none(tmp_path
         ("topic: orders, value: json", "topic: orders, read: batch, value: json", "nothing that enriched is made of is a stream"),
         ("value: json}", "value: json, guarantee: maybe}", "guarantee: must be one of exactly-once, at-least-once"),
         ("topic: customers, value: json", "topic: customers, value: avro", "sources.customers: value: avro needs a registry"),
-        ("topic: customers, value: json", "pattern: c.*, value: json, registry: 'http://r'", "sources.customers: subject is missing"),
+        ('topic: customers, value: json, schema: "id STRING, name STRING"', "pattern: c.*, value: json, registry: 'http://r'", "sources.customers: subject is missing"),
         ("value: json}", "value: avro}", "sinks.totals: value: avro needs a registry"),
         ("table: {url", "value: json, table: {url", "sinks.db.value: is for topics only"),
         ("table: {url", "key: id, table: {url", "sinks.db.key: does not belong here: write it inside table"),
+        ("read: table}", "read: table, dead_letters: d}", "sources.customers.dead_letters: is for streams, and this is read: table"),
+        ("read: table}", "read: batch, dead_letters: d}", "sources.customers.dead_letters: is for streams, and this is read: batch"),
+        ("read: table}", "read: table, subject: s}", "sources.customers.subject: goes with a registry"),
+        ("read: table}", "read: table, path: p}", "sources.customers.path: is for other formats"),
+        ("read: table}", "read: table, message: m}", "sources.customers.message: is for value: protobuf, and this is json"),
+        ("topic: customers, value: json", "topic: customers, registry: 'http://r', subject: s, value: json", "sources.customers.subject: does not go with schema"),
+        ("topic: customers, value: json", "topic: customers, registry: 'http://r'", "sources.customers.registry: is for decoded values"),
+        ("topic: customers, value: json", "topic: customers, registry: 'http://u:p@r', value: json", "and give them as registry_auth"),
+        ("topic: customers, value: json", "topic: customers, registry: 'http://r', registry_auth: secret, value: json", "registry_auth: must be USER:PASSWORD"),
+        ("trigger: 1 second", "registry_auth: 'u:p'", ":4: registry_auth: goes with registry, which is missing here"),
+        ("value: json}", "value: json, dead_letters: d}", "sinks.totals.dead_letters: is for tables"),
+        ("value: json}", "value: json, path: p}", "sinks.totals.path: is for other formats"),
+        ("value: json}", "value: json, schema: s}", "sinks.totals.schema: goes with a registry"),
+        ("value: json}", "value: json, subject: s}", "sinks.totals.subject: goes with a registry"),
+        ("value: json}", "value: string, subject: s}", "sinks.totals.subject: is for values with a schema"),
+        ("value: json}", "value: json, order_by: at}", "sinks.totals.order_by: is for tables and for parquet with a key"),
+        ("table: {url", "options: {a: b}, table: {url", "sinks.db.options: is for topics and for other formats"),
+        ("table: {url", "path: p, table: {url", "sinks.db.path: is for other formats"),
+        ("table: {url", "brokers: 'b:1', table: {url", "sinks.db.brokers: is for the dead letters of a table"),
+        ("table: {url", "tombstones: maybe, table: {url", "sinks.db.tombstones: must be one of true, false, not 'maybe'"),
+        ("topic: totals, key: id, value: json", "parquet: p, options: {a: b}", "sinks.totals.options: is for topics"),
+        ("topic: totals, key: id, value: json", "parquet: p, mode: complete", "sinks.totals.mode: complete would add the whole result again"),
+        ("topic: totals, key: id, value: json", "parquet: p, tombstones: true", "sinks.totals.tombstones: goes with key"),
+        ("topic: totals, key: id, value: json", "python: 'f.py:g', path: p", "sinks.totals.path: is for other formats"),
+        ("topic: totals, key: id, value: json", "format: console, reset: true", "sinks.totals.reset: is for topics, tables and parquet"),
+        ("127.0.0.1:9092}", "127.0.0.1:9092}${a.b}", ":2: brokers: ${ must be followed by NAME}"),
+        ("./checkpoints/orders", "./${X:?not set}", ":3: checkpoint: ${ must be followed by NAME}"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_line_and_the_nearest_name(
@@ -156,6 +185,69 @@ def test_mistakes_are_told_with_their_line_and_the_nearest_name(
     assert any(said in each for each in problems(written(tmp_path, YAML.replace(old, new)))), problems(
         written(tmp_path, YAML.replace(old, new))
     )
+
+
+def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the checkpoint is: called from elsewhere, a checkpoint would go on with a table that has nothing."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    text = YAML + "  files: {from: named, parquet: ./out, key: id, order_by: at, tombstones: true}\n"
+    text += "  away: {from: named, parquet: 'file:/data/out'}\n  lines: {from: named, format: json, path: lines}\n"
+    written(folder, text)
+    plan = load(Path("a folder/orders.yaml")).plan
+    assert plan.checkpoint_path == str(folder / "checkpoints/orders")
+    files, away, lines, table = (plan.sinks[name] for name in ("files", "away", "lines", "db"))
+    assert (files.parquet, away.parquet, lines.path) == (
+        str(folder / "out"),
+        "file:/data/out",
+        str(folder / "lines"),
+    )
+    assert (files.order_by, files.tombstones, away.tombstones) == ("at", True, False)
+    assert table.table is not None
+    from ottla.spark.sinks.sqlite import SQLite
+
+    assert SQLite(table.table.url).path == str(folder / "t.db")
+    absolute = (
+        load(written(folder, YAML.replace("sqlite:///t.db", "sqlite:////data/t.db"))).plan.sinks["db"].table
+    )
+    assert absolute is not None and absolute.url == "sqlite:////data/t.db"
+    source = "  customers: {format: json, path: c, schema: 'id STRING, name STRING', read: batch}"
+    old = next(line for line in YAML.splitlines() if line.startswith("  customers:"))
+    assert load(written(folder, YAML.replace(old, source))).plan.sources["customers"].path == str(
+        folder / "c"
+    )
+
+
+def test_a_password_goes_to_its_own_registry_alone_and_is_not_shown(tmp_path: Path) -> None:
+    text = YAML.replace(
+        "trigger: 1 second", "registry: http://r:1\nregistry_auth: ${AUTH}\nregistry_ca: ca.pem"
+    )
+    text += "  same: {from: named, topic: t, value: avro}\n"
+    text += "  other: {from: named, topic: t, value: avro, registry: 'http://o:1'}\n"
+    text += "  own: {from: named, topic: t, value: protobuf, message: a.B, registry: 'http://o:1', registry_auth: 'v:w'}\n"
+    sinks = load(written(tmp_path, text), {"AUTH": "me:secret"}).plan.sinks
+    told = {
+        name: (sinks[name].registry_auth, sinks[name].registry_ca)
+        for name in ("same", "other", "own", "totals")
+    }
+    ca = str(tmp_path / "ca.pem")
+    assert told == {
+        "same": ("me:secret", ca),
+        "other": (None, None),
+        "own": ("v:w", None),
+        "totals": (None, None),
+    }
+    plan = load(written(tmp_path, text), {"AUTH": "me:secret"}).plan
+    shown = "\n".join(
+        [
+            repr(plan),
+            *tree(plan),
+            json.dumps(as_json(plan)),
+            *problems(path=written(tmp_path, text + "  x: 1\n"), AUTH="me:secret"),
+        ]
+    )
+    assert "secret" not in shown and "v:w" not in shown
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
@@ -189,8 +281,6 @@ def test_a_python_file_is_run_and_the_modules_beside_it_are_known(tmp_path: Path
     function = loaded.plan.steps["words"].function
     assert function is not None and function.call is not None and function.call("x") == "x"
     assert [path.name for path in loaded.modules] == ["words.py"]
-    import json
-
     assert json.loads("1") == 1
 
 

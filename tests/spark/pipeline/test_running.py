@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -170,3 +170,6 @@ def test_topics_that_are_not_there_are_found(ottla_address: str, topic_name: str
         f"there is no topic {topic_name}-gone at {ottla_address}: ottla topic create"
         in places["sources.gone.topic"]
     )
+    # A run does not begin without them.
+    with pytest.raises(StepFailed, match=rf"{topic_name}-gone at(.|\n)*sinks\.out\.topic: there is no topic"):
+        Run(cast("SparkSession", None), pipeline.plan("p.py")).start()

@@ -74,6 +74,20 @@ def test_a_topic_that_nobody_makes_is_told(
         write_rows(plan, rows(b"a"), "a write")
 
 
+def test_a_micro_batch_may_be_named_where_spark_does_not_tell_it(ottla_address: str, topic_name: str) -> None:
+    """As over Spark Connect."""
+    given = {"kafka.bootstrap.servers": ottla_address, "topic": topic_name, "sinkId": "s"}
+    plan = read_plan({**given, "microBatch": "a/query/41"}, VALUE)
+    TaskContext._getOrCreate()._localProperties = {}
+    message = write_micro_batch(plan, rows(b"a"))
+    assert (message.owner, message.batch_id) == ("a/query", 41)
+    for wrong in ("41", "q/", "q/x", "/1"):
+        with pytest.raises(OptionError, match="option microBatch must be the query's id, a slash"):
+            read_plan({**given, "microBatch": wrong}, VALUE)
+    with pytest.raises(OptionError, match="goes with sinkId"):
+        read_plan({"kafka.bootstrap.servers": ottla_address, "topic": "t", "microBatch": "q/1"}, VALUE)
+
+
 def test_a_sink_id_needs_a_micro_batch(ottla_address: str, topic_name: str) -> None:
     plan = read_plan({"kafka.bootstrap.servers": ottla_address, "topic": topic_name, "sinkId": "s"}, VALUE)
     TaskContext._getOrCreate()._localProperties = {}

@@ -202,6 +202,16 @@ def test_a_new_checkpoint_with_an_old_sink_id_is_refused(place: Any) -> None:
         people(place, reset=True)(Rows(PEOPLE, [(3, "c", 3)]), 1)
 
 
+def test_a_checkpoint_that_was_used_with_another_table_is_refused(place: Any) -> None:
+    with pytest.raises(
+        sinks.BatchRefused, match=rf"batch 57 of query {QUERY} is refused: nothing has been written"
+    ):
+        people(place)(Rows(PEOPLE, [(1, "a", 1)]), 57)
+    people(place, reset=True)(Rows(PEOPLE, [(1, "a", 1)]), 57)
+    people(place)(Rows(PEOPLE, [(2, "b", 1)]), 58)
+    assert table(place, "id") == [(1,), (2,)]
+
+
 def test_a_database_that_was_set_back_is_noticed(place: Any) -> None:
     sink = people(place)
     sink(Rows(PEOPLE, [(1, "a", 1)]), 0)

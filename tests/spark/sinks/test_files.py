@@ -239,10 +239,34 @@ def test_a_row_without_a_key_is_refused(spark: SparkSession, tmp_path: Path) -> 
     assert list_table(tmp_path).last is None
 
 
-def test_a_current_table_needs_an_order(spark: SparkSession, tmp_path: Path) -> None:
-    sink = sinks.parquet_table(str(tmp_path), key="key", sink_id="s")
-    with pytest.raises(sinks.SchemaMismatch, match="needs order_by="):
-        sink(records(spark).drop("offset"), 0)
+def test_without_an_order_a_key_has_one_row_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """As an aggregate in update mode gives them."""
+    path = tmp_path / "table"
+    sink = sinks.parquet_table(str(path), key="key", sink_id="s")
     with pytest.raises(sinks.SchemaMismatch, match="no column 'id'"):
-        sinks.parquet_table(str(tmp_path), key="id", sink_id="s")(records(spark), 0)
-    assert not list(tmp_path.iterdir())
+        sinks.parquet_table(str(path), key="id", sink_id="s")(records(spark), 0)
+    with pytest.raises(Exception, match=r"a key \(key\) has several rows in one batch.*order_by"):
+        sink(records(spark, ("a", "1", 1), ("b", "1", 2), ("a", "2", 3)).select("key", "value"), 0)
+    assert list_table(path).last is None
+    sink(records(spark, ("a", "1", 1), ("b", "1", 2)).select("key", "value"), 0)
+    sink(records(spark, ("a", "2", 3)).select("key", "value"), 1)
+    assert values(sinks.read_table(spark, str(path))) == {"a": "2", "b": "1"}
+
+
+def test_a_checkpoint_that_was_used_with_another_table_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    context = spark.sparkContext
+    context.setLocalProperty("sql.streaming.queryId", "q")
+    try:
+        with pytest.raises(sinks.BatchRefused, match="nothing has been written here under sink_id 's'"):
+            sinks.parquet_table(str(tmp_path / "new"), sink_id="s")(records(spark, ("a", "1", 1)), 57)
+        assert not (tmp_path / "new").exists()
+        # Batches without rows leave their number.
+        sink = sinks.parquet_table(str(tmp_path / "table"), sink_id="s")
+        for batch_id in range(2):
+            sink(records(spark), batch_id)
+        sink(records(spark, ("a", "1", 1)), 2)
+        sinks.parquet_table(str(tmp_path / "new"), sink_id="s", reset=True)(records(spark), 57)
+    finally:
+        context.setLocalProperty("sql.streaming.queryId", None)

@@ -12,9 +12,17 @@ def verdict(
 
 def test_the_next_batch_runs_and_the_last_is_done() -> None:
     assert verdict(None, 0) is Verdict.RUN
-    assert verdict(None, 41) is Verdict.RUN  # a sink that is added to a query that is under way
     assert verdict(Progress(41, "q"), 41) is Verdict.DONE
     assert verdict(Progress(41, "q"), 42) is Verdict.RUN
+
+
+def test_a_checkpoint_that_was_used_with_another_table_is_refused() -> None:
+    with pytest.raises(BatchRefused, match="batch 41 of query q is refused: nothing has been written here"):
+        verdict(None, 41)
+    # Asked for: a sink that is added to a query which is under way.
+    assert verdict(None, 41, reset=True) is Verdict.RUN
+    # Outside of a streaming query the caller counts as it likes.
+    assert verdict(None, 41, None) is Verdict.RUN
 
 
 @pytest.mark.parametrize(("batch_id", "says"), [(40, "another driver"), (43, "those between are missing")])

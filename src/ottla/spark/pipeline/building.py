@@ -6,11 +6,14 @@ its checkpoint under its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline.decoding import decoded, encoded, readable, unreadable
 from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Table
+from ottla.spark.sink.plan import read_plan
+from ottla.spark.sinks.positions import query_id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What a query of undecodable records is called: its source's name with this behind it.
 DEAD_LETTERS: Final = ".dead-letters"
+#: Spark's setting by which whoever knows better has it not look.
+_MODE_CHECK: Final = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 class StepFailed(Exception):
@@ -136,26 +141,60 @@ def latest_of_each_key(frame: DataFrame) -> DataFrame:
 # --- sinks ------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A query to be: where in the file it stands, its sink and its rows."""
+
+    place: str
+    sink: Sink
+    frame: DataFrame
+
+
+def parts(spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame]) -> list[Part]:
+    """Every sink, and one for each source's records that cannot be decoded."""
+    found = [Part(f"sinks.{name}", sink, frames[sink.input]) for name, sink in plan.sinks.items()]
+    for name, source in plan.sources.items():
+        if source.dead_letters is not None and name in frames:
+            frame = unreadable(decoded(topic_frame(spark, source), source))
+            found.append(Part(f"sources.{name}.dead_letters", _dead_letter_sink(name, source), frame))
+    return found
+
+
+def prepare(plan: Plan, part: Part, *, rehearses: bool = False) -> DataStreamWriter:
+    """The query, checked as far as it can be before it starts; a rehearsal leaves nothing behind. Raises `StepFailed`."""
+    with _told(part.place):
+        writer = _writer(plan, part.sink, part.frame, rehearses)
+        _check_mode(part.frame, part.sink.mode)
+    return writer
+
+
 def start_queries(
     spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame], *, once: bool
 ) -> dict[str, StreamingQuery]:
-    """Start every sink's query, and one for each source's records that cannot be decoded. Raises `StepFailed`."""
+    """Start every query, after all of them were found to be good: no row moves before. Raises `StepFailed`."""
+    writers = [(part, prepare(plan, part)) for part in parts(spark, plan, frames)]
     queries: dict[str, StreamingQuery] = {}
     try:
-        for name, sink in plan.sinks.items():
-            with _told(f"sinks.{name}"):
-                queries[name] = _start(plan, name, sink, frames[sink.input], once)
-        for name, source in plan.sources.items():
-            if source.dead_letters is not None and source.read == "stream" and name in frames:
-                with _told(f"sources.{name}.dead_letters"):
-                    sink = _dead_letter_sink(name, source)
-                    frame = unreadable(decoded(topic_frame(spark, source), source))
-                    queries[sink.name] = _start(plan, sink.name, sink, frame, once)
+        for part, writer in writers:
+            with _told(part.place):
+                queries[part.sink.name] = _start(plan, part.sink, writer, once)
     except BaseException:
         for query in queries.values():
             query.stop()
         raise
     return queries
+
+
+def _check_mode(frame: DataFrame, mode: str) -> None:
+    """Whether Spark can have this output mode: it would say so when the query starts, after others have. Not over Spark Connect."""
+    java = getattr(frame, "_jdf", None)
+    if java is None or frame.sparkSession.conf.get(_MODE_CHECK, "true") != "true":
+        return
+    jvm: Any = frame.sparkSession._jvm
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    of_java = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    checker.checkForStreaming(java.queryExecution().analyzed(), of_java)
 
 
 def _dead_letter_sink(name: str, source: Source) -> Sink:
@@ -168,11 +207,11 @@ def _dead_letter_sink(name: str, source: Source) -> Sink:
     )
 
 
-def _start(plan: Plan, name: str, sink: Sink, frame: DataFrame, once: bool) -> StreamingQuery:
+def _start(plan: Plan, sink: Sink, writer: DataStreamWriter, once: bool) -> StreamingQuery:
     # The table of a sink in memory is named after its query, and has no dots.
-    query_name = name if sink.format == "memory" else f"{plan.name}.{name}"
-    writer = _writer(plan, sink, frame).queryName(query_name)
-    writer = writer.option("checkpointLocation", f"{plan.checkpoint_path}/{name}").outputMode(sink.mode)
+    query_name = sink.name if sink.format == "memory" else f"{plan.name}.{sink.name}"
+    writer = writer.queryName(query_name).option("checkpointLocation", plan.checkpoint_of(sink))
+    writer = writer.outputMode(sink.mode)
     trigger = sink.trigger or plan.trigger
     if once or trigger == AVAILABLE_NOW:
         writer = writer.trigger(availableNow=True)
@@ -181,29 +220,20 @@ def _start(plan: Plan, name: str, sink: Sink, frame: DataFrame, once: bool) -> S
     return writer.start()
 
 
-def _writer(plan: Plan, sink: Sink, frame: DataFrame) -> DataStreamWriter:
-    sink_id = f"{plan.name}.{sink.name}"
+def _writer(plan: Plan, sink: Sink, frame: DataFrame, rehearses: bool) -> DataStreamWriter:
     if sink.topic is not None:
-        records = encoded(frame, sink)
-        options = {"kafka.bootstrap.servers": sink.brokers or "", **_kafka(sink.kafka), "topic": sink.topic}
-        options |= {"guarantee": sink.guarantee, **sink.options}
-        if sink.guarantee == "exactly-once":
-            options.setdefault("sinkId", sink_id)
+        records = encoded(frame, sink, rehearses=rehearses)
+        options = _topic_options(plan, sink)
+        read_plan(options, records.schema)
         if sink.mode == "update":
-            return records.writeStream.foreachBatch(_WriteBatch(options))
+            return records.writeStream.foreachBatch(_WriteBatch(options, plan.checkpoint_of(sink)))
         return records.writeStream.format("ottla").options(**options)
     if sink.table is not None:
-        return row_columns(frame).writeStream.foreachBatch(_table_sink(plan, sink, sink.table))
+        rows = row_columns(frame, (*sink.table.key, sink.order_by))
+        return rows.writeStream.foreachBatch(_table_sink(plan, sink, sink.table, rows))
     if sink.parquet is not None:
-        from ottla.spark.sinks import parquet_table
-
-        write = parquet_table(
-            sink.parquet,
-            sink_id=sink_id,
-            key=list(sink.key) or None,
-            checkpoint=f"{plan.checkpoint_path}/{sink.name}",
-        )
-        return row_columns(frame).writeStream.foreachBatch(write)
+        rows = row_columns(frame, (*sink.key, sink.order_by))
+        return rows.writeStream.foreachBatch(_parquet_sink(plan, sink, sink.parquet, rows))
     if sink.function is not None:
         assert sink.function.call is not None
         return frame.writeStream.foreachBatch(sink.function.call)
@@ -212,37 +242,75 @@ def _writer(plan: Plan, sink: Sink, frame: DataFrame) -> DataStreamWriter:
     return writer.option("path", sink.path) if sink.path is not None else writer
 
 
+def _topic_options(plan: Plan, sink: Sink) -> dict[str, str]:
+    options = {"kafka.bootstrap.servers": sink.brokers or "", **_kafka(sink.kafka), "topic": sink.topic or ""}
+    options |= {"guarantee": sink.guarantee, **sink.options}
+    if sink.guarantee == "exactly-once":
+        options.setdefault("sinkId", f"{plan.name}.{sink.name}")
+        if sink.reset:
+            options.setdefault("adoptCheckpoint", "true")
+    return options
+
+
 class _WriteBatch:
     """A micro-batch as a write of its own, once by its `sinkId`: Spark lets no sink in Python have the update mode."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], checkpoint: str) -> None:
         self._options = options
+        self._checkpoint = checkpoint
 
-    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
-        frame.write.format("ottla").mode("append").options(**self._options).save()
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        options = dict(self._options)
+        if "sinkId" in options:
+            # Over Spark Connect tasks are not told which query and batch is theirs.
+            options["microBatch"] = f"{query_id_of(frame, self._checkpoint)}/{batch_id}"
+        frame.write.format("ottla").mode("append").options(**options).save()
 
 
-def _table_sink(plan: Plan, sink: Sink, table: Table) -> Callable[[DataFrame, int], None]:
+def _table_sink(plan: Plan, sink: Sink, table: Table, rows: DataFrame) -> Callable[[DataFrame, int], None]:
     from ottla.spark.dead_letters import DeadLetters
     from ottla.spark.sinks import upsert
 
     letters = None
     if sink.dead_letters is not None:
         letters = DeadLetters(sink.brokers or "", sink.dead_letters, _kafka(sink.kafka))
-    return upsert(
+    made = upsert(
         table.url,
         table=table.name,
         key=list(table.key),
         sink_id=f"{plan.name}.{sink.name}",
-        checkpoint=f"{plan.checkpoint_path}/{sink.name}",
+        checkpoint=plan.checkpoint_of(sink),
+        order_by=sink.order_by,
+        tombstones=sink.tombstones,
+        reset=sink.reset,
         dead_letters=letters,
     )
+    made.check(rows.schema)
+    return made
 
 
-def row_columns(frame: DataFrame) -> DataFrame:
-    """The columns of a table's rows: those that begin with _ are the record's, and tell the sink only which of a key's rows is the latest."""
+def _parquet_sink(plan: Plan, sink: Sink, path: str, rows: DataFrame) -> Callable[[DataFrame, int], None]:
+    from ottla.spark.sinks import parquet_table
+
+    made = parquet_table(
+        path,
+        sink_id=f"{plan.name}.{sink.name}",
+        key=list(sink.key) or None,
+        checkpoint=plan.checkpoint_of(sink),
+        order_by=sink.order_by,
+        tombstones=sink.tombstones,
+        reset=sink.reset,
+    )
+    made.check(rows.columns)
+    return made
+
+
+def row_columns(frame: DataFrame, kept: Iterable[str | None] = ()) -> DataFrame:
+    """The columns of a table's rows: those that begin with _ are the record's, and tell the sink only which of a key's rows is the latest; but
+    for those that are `kept`, since they are the key or the order."""
     place = ("topic", "partition", "offset")
+    named = set(kept)
     if all(f"_{name}" in frame.columns and name not in frame.columns for name in place):
-        frame = frame.withColumnsRenamed({f"_{name}": name for name in place})
-    own = [name for name in frame.columns if name.startswith("_")]
+        frame = frame.withColumnsRenamed({f"_{name}": name for name in place if f"_{name}" not in named})
+    own = [name for name in frame.columns if name.startswith("_") and name not in named]
     return frame.drop(*own) if own else frame

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ottla.client.errors import KafkaError, TopicNotFound
 from ottla.client.properties import settings_from
 from ottla.client.settings import Client
-from ottla.spark.pipeline.building import StepFailed, build_tables
+from ottla.spark.pipeline.building import StepFailed, build_tables, parts, prepare
 from ottla.spark.pipeline.causes import cause_of
 from ottla.spark.pipeline.model import Plan, Problem
 
@@ -17,8 +17,33 @@ if TYPE_CHECKING:
 
 
 def check_topics(plan: Plan) -> list[Problem]:
-    """Topics of sources and sinks that are not there. Those of a pattern may come later."""
-    wanted: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]] = {}
+    """Topics of sources and sinks that are not there, or brokers that do not say. Those of a pattern may come later."""
+    problems = []
+    for (brokers, settings), places in _topics(plan).items():
+        try:
+            problems += _missing(plan, brokers, dict(settings), places)
+        except KafkaError as error:
+            problems.append(Problem(plan.file, None, places[0][0], str(error)))
+    return problems
+
+
+def require_topics(plan: Plan) -> None:
+    """Raises `StepFailed` with all that are missing, and `KafkaError` where brokers do not answer."""
+    problems: list[Problem] = []
+    for (brokers, settings), places in _topics(plan).items():
+        problems += _missing(plan, brokers, dict(settings), places)
+    if problems:
+        first, *others = problems
+        said = [first.message, *(f"{each.place}: {each.message}" for each in others)]
+        raise StepFailed(first.place, ValueError("\n".join(said)))
+
+
+_Wanted = dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]]
+
+
+def _topics(plan: Plan) -> _Wanted:
+    """Places and topics, by brokers and settings."""
+    wanted: _Wanted = {}
     for name, source in plan.sources.items():
         if source.is_topic and source.topic is not None:
             topics = [each.strip() for each in source.topic.split(",") if each.strip()]
@@ -34,14 +59,13 @@ def check_topics(plan: Plan) -> list[Problem]:
     for name, sink in plan.sinks.items():
         if sink.topic is not None:
             _note(wanted, sink.brokers, sink.kafka.items(), f"sinks.{name}.topic", [sink.topic])
-    problems = []
-    for (brokers, settings), places in wanted.items():
-        problems += _missing(plan, brokers, dict(settings), places)
-    return problems
+        if sink.dead_letters is not None:
+            _note(wanted, sink.brokers, sink.kafka.items(), f"sinks.{name}.dead_letters", [sink.dead_letters])
+    return wanted
 
 
 def _note(
-    wanted: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]],
+    wanted: _Wanted,
     brokers: str | None,
     settings: Iterable[tuple[str, str]],
     place: str,
@@ -57,22 +81,31 @@ def _missing(
     from ottla.client.admin.blocking import Admin
 
     problems = []
-    try:
-        with Admin(brokers, **settings_from(settings, Client)) as admin:
-            for place, topic in places:
-                try:
-                    admin.describe_topics([topic])
-                except TopicNotFound:
-                    said = f"there is no topic {topic} at {brokers}: ottla topic create {topic} --bootstrap {brokers}"
-                    problems.append(Problem(plan.file, None, place, said))
-    except KafkaError as error:
-        problems.append(Problem(plan.file, None, places[0][0], str(error)))
+    with Admin(brokers, **settings_from(settings, Client)) as admin:
+        for place, topic in places:
+            try:
+                admin.describe_topics([topic])
+            except TopicNotFound:
+                said = f"there is no topic {topic} at {brokers}: ottla topic create {topic} --bootstrap {brokers}"
+                problems.append(Problem(plan.file, None, place, said))
     return problems
 
 
 def analyse(spark: SparkSession, plan: Plan) -> tuple[dict[str, DataFrame], list[Problem]]:
-    """What each source and step is to Spark, or the first one that is nothing to it."""
+    """What each source and step is to Spark, or the first one that is nothing to it; and all that is wrong with the sinks."""
+    problems: list[Problem] = []
+    frames: dict[str, DataFrame] = {}
     try:
-        return build_tables(spark, plan), []
+        frames = build_tables(spark, plan)
+        for part in parts(spark, plan, frames):
+            try:
+                prepare(plan, part, rehearses=True)
+            except StepFailed as failed:
+                problems.append(_problem(plan, failed))
     except StepFailed as failed:
-        return {}, [Problem(plan.file, None, failed.place, cause_of(str(failed.error)))]
+        problems.append(_problem(plan, failed))
+    return frames, problems
+
+
+def _problem(plan: Plan, failed: StepFailed) -> Problem:
+    return Problem(plan.file, None, failed.place, cause_of(str(failed.error)))

@@ -52,10 +52,13 @@ def _by_registry(source: Source) -> tuple[Column, Column]:
     both = from_registry(
         "value",
         source.registry,
-        subject=source.subject or f"{source.topic}-value",
+        subject=None if source.schema else source.subject or f"{source.topic}-value",
         schema=source.schema,
-        schema_type=source.value.upper(),
+        schema_type=source.value,
+        message=source.message,
         error_column="error",
+        auth=source.registry_auth,
+        ca_file=source.registry_ca,
     )
     return both.getField("value"), F.when(both.getField("error").isNotNull(), both.getField("error"))
 
@@ -86,8 +89,8 @@ def unreadable(frame: DataFrame) -> DataFrame:
     return letters(bad.select("key", "value", *_OWN[:3], bad["_bad"].alias("error")))
 
 
-def encoded(frame: DataFrame, sink: Sink) -> DataFrame:
-    """The columns of a record: key, value, and whatever else a topic's sink takes."""
+def encoded(frame: DataFrame, sink: Sink, *, rehearses: bool = False) -> DataFrame:
+    """The columns of a record: key, value, and whatever else a topic's sink takes. A rehearsal registers no schema, and its frame is not to be run."""
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
     _check_columns(frame, sink.key)
@@ -113,20 +116,31 @@ def encoded(frame: DataFrame, sink: Sink) -> DataFrame:
             )
         value = _as_text(frame, rest[0])
     else:
-        value = _to_registry(data, sink)
+        value = _to_registry(frame.select(*data), sink, rehearses)
     return frame.select(*columns, value.alias("value"))
 
 
-def _to_registry(data: list[str], sink: Sink) -> Column:
+def _to_registry(rows: DataFrame, sink: Sink, rehearses: bool) -> Column:
     from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
-    from ottla.spark.values import to_registry
+    from ottla.spark.values import Location
+    from ottla.spark.values.codecs import plan, writing_plan
+    from ottla.spark.values.columns import written_by
+    from ottla.spark.values.fitting import misfits
 
-    assert sink.registry is not None and sink.value is not None
+    assert sink.registry is not None
+    location = Location.of(sink.registry, auth=sink.registry_auth, ca_file=sink.registry_ca)
     subject = sink.subject or f"{sink.topic}-value"
-    return to_registry(
-        F.struct(*data), sink.registry, subject, schema=sink.schema, schema_type=sink.value.upper()
-    )
+    given: dict[str, Any] = {"schema_type": sink.value, "message": sink.message}
+    planned = plan(location, subject=None if sink.schema else subject, schema=sink.schema, **given)
+    wrong = misfits(planned, rows.schema)
+    if wrong:
+        raise ValueError(f"the rows do not fit the schema of {subject}: {'; '.join(wrong)}")
+    if rehearses:
+        return F.lit(None).cast("binary")
+    if sink.schema is not None:
+        planned = writing_plan(location, subject, schema=sink.schema, **given)
+    return written_by(planned, F.struct(*rows.columns))
 
 
 def _as_text(frame: DataFrame, name: str) -> Column:

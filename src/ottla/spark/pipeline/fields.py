@@ -59,6 +59,33 @@ def texts(given: Any) -> tuple[str, ...]:
     return (text(given),)
 
 
+def flag(given: Any) -> bool:
+    if isinstance(given, bool):
+        return given
+    # As ${NAME:-false} gives it.
+    return one_of("true", "false")(given) == "true"
+
+
+def registry(given: Any) -> str:
+    """The address of a schema registry, or several with commas."""
+    from ottla.spark.values.registry import Location
+
+    try:
+        Location.of(text(given))
+    except ValueError as error:
+        raise ValueError(
+            str(error).removeprefix("registry: ").replace("as auth", "as registry_auth")
+        ) from None
+    return text(given)
+
+
+def user_and_password(given: Any) -> str:
+    """What was written is not repeated: it is a secret."""
+    if not isinstance(given, str) or ":" not in given:
+        raise ValueError("must be USER:PASSWORD, as in registry_auth: ${REGISTRY_AUTH}")
+    return given.strip()
+
+
 def mapping(given: Any) -> dict[str, str]:
     """Names and values, as Spark and Kafka want them: texts."""
     if not isinstance(given, Mapping):
@@ -162,7 +189,9 @@ PIPELINE: Final = (
     Field("trigger", trigger, "how often a batch begins, as in 1 second; or available-now (once): all that is there, then the end"),
     Field("limits", things, "bounds, see below"),
     Field("kafka", mapping, "settings of the clients under Kafka's names (security.protocol, …), for every source and sink"),
-    Field("registry", text, "URL of a schema registry, for every source and sink whose values are avro or protobuf"),
+    Field("registry", registry, "URL of a schema registry, or several with commas, for every source and sink whose values are avro or protobuf"),
+    Field("registry_auth", user_and_password, "USER:PASSWORD for it, as in ${REGISTRY_AUTH}; never shown"),
+    Field("registry_ca", text, "the file of the authority that its certificate is of; a relative path is taken from the file's folder"),
     Field("spark", mapping, "settings of the Spark session"),
     Field("status", text, "the file that tells how it is getting on; without it, status.json in the checkpoint"),
     Field("sources", things, "the tables that come from outside, by name"),
@@ -179,17 +208,20 @@ SOURCE: Final = (
     Field("brokers", text, "as above, for this one alone"),
     Field("read", one_of("stream", "batch", "table"), "stream (the default): its rows as they come; batch: what is there when a batch begins; table: the same, but of each key the latest record only, without those deleted by a tombstone: what a compacted topic says"),
     Field("value", one_of(*VALUES), "what the values are. Without it the columns are the record's own: key, value (bytes), topic, partition, offset, timestamp, …; with it they are the value's, and the record's own are there as _key, _topic, _partition, _offset and _timestamp"),
-    Field("schema", text, "the columns of a JSON value, as in id BIGINT, at TIMESTAMP; with a registry, the text of the schema to read by, if it is not the latest of the subject"),
-    Field("registry", text, "URL of the schema registry; with value: json it means JSON Schema, and schema is not needed"),
+    Field("schema", text, "the columns of a JSON value, as in id BIGINT, at TIMESTAMP; with a registry, the text of the schema to read by, in place of the latest of the subject"),
+    Field("registry", registry, "URL of the schema registry; with value: json it means JSON Schema, and schema is not needed"),
+    Field("registry_auth", user_and_password, "as above, for this one alone; what stands at the top is not told to another registry"),
+    Field("registry_ca", text, "as above, for this one alone"),
     Field("subject", text, "the schema's name there; without it, the topic's name with -value"),
-    Field("dead_letters", text, "a topic for records that cannot be decoded; without it the batch fails at the first one"),
+    Field("message", text, "which message of a Protobuf schema the values are; without it, the first"),
+    Field("dead_letters", text, "a topic for records of a stream that cannot be decoded; without it the batch fails at the first one"),
     Field("watermark", watermark, "a column of time and how late its rows may come, as in at 10 seconds"),
     Field("start", start, "where the first run begins: earliest (the default), latest, or JSON of offsets"),
     Field("group", text, "a consumer group that is told how far each batch has come, so that every Kafka tool shows the lag"),
     Field("records", whole_number, "the most records in one batch"),
     Field("kafka", mapping, "settings of the client, for this one alone"),
     Field("format", text, "another format of Spark's, as in rate, json or parquet, in place of a topic"),
-    Field("path", text, "the path of that format"),
+    Field("path", text, "the path of that format; a relative one is taken from the file's folder"),
     Field("options", mapping, "options of the format, under Spark's names"),
 )  # fmt: skip
 STEP: Final = (
@@ -206,28 +238,34 @@ SINK: Final = (
     Field("from", text, "the step or source whose rows go there"),
     Field("topic", text, "a topic"),
     Field("table", things, "a table of a database: url, name and key, see below"),
-    Field("parquet", text, "a folder of Parquet files; with key, each key's latest row only"),
+    Field("parquet", text, "a folder of Parquet files; with key, each key's latest row only; a relative path is taken from the file's folder"),
     Field("python", function, "FILE.py:FUNCTION, called with each batch's DataFrame and the batch's number"),
     Field("format", text, "another format of Spark's, as in console, memory or parquet"),
-    Field("path", text, "the path of that format"),
-    Field("options", mapping, "options of the format, under Spark's names"),
+    Field("path", text, "the path of that format; a relative one is taken from the file's folder"),
+    Field("options", mapping, "options of the format, or of a topic's sink, under Spark's names"),
     Field("brokers", text, "as above, for this one alone"),
-    Field("key", texts, "the column that is the record's key, or several; one is written as its text, several as JSON"),
+    Field("key", texts, "the column that is the record's key, or several; one is written as its text, several as JSON. For parquet, the columns that tell rows apart"),
+    Field("order_by", text, "for a table, and parquet with a key: the column that tells which row of a key in one batch is the latest; without it, the offset, where rows have _topic, _partition and _offset"),
+    Field("tombstones", flag, "for a table, and parquet with a key: true lets a row whose columns beside the key are all null delete its key; without it such a row is a row"),
     Field("value", one_of(*VALUES), "what the value is: json (of all columns but those that begin with _), string (of the one column that is not the key), avro or protobuf; without it the step must have a column value"),
     Field("schema", text, "the schema's text, which is registered if it is not there; without it, the latest of the subject"),
-    Field("registry", text, "URL of the schema registry"),
+    Field("registry", registry, "URL of the schema registry"),
+    Field("registry_auth", user_and_password, "as for a source"),
+    Field("registry_ca", text, "as for a source"),
     Field("subject", text, "the schema's name there; without it, the topic's name with -value"),
+    Field("message", text, "as for a source"),
     Field("dead_letters", text, "a topic for rows that cannot be written to the table"),
     Field("guarantee", one_of("exactly-once", "at-least-once"), "for a topic: exactly-once (the default) or at-least-once"),
     Field("mode", one_of(*MODES), "Spark's output mode: append (the default), update (the default of a table) or complete"),
     Field("trigger", trigger, "as above, for this one alone"),
+    Field("reset", flag, "true, for one run: go on though checkpoint and sink do not belong together, as after a checkpoint was deleted; see above"),
     Field("kafka", mapping, "settings of the client, for this one alone"),
 )  # fmt: skip
 TABLE: Final = (
     Field(
         "url",
         text,
-        "the database, as in sqlite:///totals.db, postgresql://user:password@host/db or mysql://…",
+        "the database, as in sqlite:///totals.db (beside the file; sqlite:////… is a path from the root), postgresql://user:password@host/db or mysql://…",
     ),
     Field("name", text, "the table; it is made if it is not there"),
     Field("key", texts, "the columns that tell its rows apart"),

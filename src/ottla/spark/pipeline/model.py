@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import quote
 
 Read = Literal["stream", "batch", "table"]
 
@@ -22,8 +23,17 @@ def _is_url(place: str) -> bool:
     return re.match(r"[A-Za-z][\w+.-]*:/", place) is not None
 
 
-def _beside(file: str, place: str) -> str:
+def beside(file: str, place: str) -> str:
+    """A path of a pipeline's file: a relative one is taken from the file's folder, wherever the command is called."""
     return place if _is_url(place) else str(Path(file).absolute().parent / place)
+
+
+def database_beside(file: str, url: str) -> str:
+    """A database's URL; one of SQLite's names a path."""
+    match = re.fullmatch(r"sqlite:///([^/].*)", url)
+    if match is None:
+        return url
+    return f"sqlite:///{quote(str(Path(file).absolute().parent))}/{match[1]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,11 @@ class Source:
     value: str | None = None
     schema: str | None = None
     registry: str | None = None
+    #: USER:PASSWORD
+    registry_auth: str | None = field(default=None, repr=False)
+    registry_ca: str | None = None
     subject: str | None = None
+    message: str | None = None
     dead_letters: str | None = None
     watermark: Watermark | None = None
     start: str = "earliest"
@@ -128,8 +142,14 @@ class Sink:
     value: str | None = None
     schema: str | None = None
     registry: str | None = None
+    registry_auth: str | None = field(default=None, repr=False)
+    registry_ca: str | None = None
     subject: str | None = None
+    message: str | None = None
     dead_letters: str | None = None
+    order_by: str | None = None
+    tombstones: bool = False
+    reset: bool = False
     guarantee: str = "exactly-once"
     mode: str = "append"
     trigger: str | None = None
@@ -154,16 +174,18 @@ class Plan:
 
     @property
     def checkpoint_path(self) -> str:
-        """A relative one is taken from the file's folder: wherever the command is called, it goes on where it was."""
-        return _beside(self.file, self.checkpoint)
+        return beside(self.file, self.checkpoint)
 
     @property
     def status_path(self) -> str | None:
         """The status file; None where the checkpoint is not on this machine's disk and no other place is named."""
         if self.status is not None:
-            return _beside(self.file, self.status)
+            return beside(self.file, self.status)
         place = self.checkpoint_path.removeprefix("file:")
         return None if _is_url(place) else str(Path(place, "status.json"))
+
+    def checkpoint_of(self, sink: Sink) -> str:
+        return f"{self.checkpoint_path}/{sink.name}"
 
     def inputs_of(self, name: str) -> tuple[str, ...]:
         return self.steps[name].inputs if name in self.steps else ()

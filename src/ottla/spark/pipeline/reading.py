@@ -25,7 +25,10 @@ from ottla.spark.pipeline.model import (
     Source,
     Step,
     Table,
+    beside,
+    database_beside,
 )
+from ottla.spark.pipeline.rules import KINDS, WITH_REGISTRY, Wrong, wrong_with_sink, wrong_with_source
 from ottla.spark.pipeline.sql import tables
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
@@ -76,6 +79,9 @@ class _Reading:
                 "checkpoint is missing: a folder where progress is kept, as in checkpoint: ./checkpoints/"
                 + name,
             )
+        for each in ("registry_auth", "registry_ca"):
+            if each in whole and "registry" not in self._written.content:
+                self._problem((each,), "goes with registry, which is missing here")
         sources = {
             each: self._source(each, given, whole, limits)
             for each, given in self._named(whole, "sources", _NAME)
@@ -113,15 +119,14 @@ class _Reading:
             topic=own.get("topic"),
             pattern=own.get("pattern"),
             format=own.get("format", OTTLA),
-            path=own.get("path"),
+            path=self._beside(own.get("path")),
             read=cast("Read", own.get("read", "stream")),
             brokers=own.get("brokers", whole.get("brokers")),
             value=own.get("value"),
             schema=own.get("schema"),
-            registry=own.get(
-                "registry", whole.get("registry") if own.get("value") in ("avro", "protobuf") else None
-            ),
+            **self._registry(own, whole),
             subject=own.get("subject"),
+            message=own.get("message"),
             dead_letters=own.get("dead_letters"),
             watermark=own.get("watermark"),
             start=own.get("start", "earliest"),
@@ -135,49 +140,7 @@ class _Reading:
             self._problem(place, f"has {' and '.join(written)}: it must have one of them")
         elif not written and isinstance(given, Mapping):
             self._problem(place, "has neither topic nor pattern nor format: where do its rows come from?")
-        if not source.is_topic:
-            self._only_for_topics(
-                place,
-                own,
-                (
-                    "brokers",
-                    "value",
-                    "registry",
-                    "subject",
-                    "dead_letters",
-                    "start",
-                    "group",
-                    "records",
-                    "kafka",
-                ),
-            )
-            if source.read == "table":
-                self._problem(
-                    (*place, "read"), "table is for topics; another format is read as stream or batch"
-                )
-            return source
-        if not source.brokers and written:
-            self._no_brokers(place)
-        if source.value == "json" and not source.schema and not source.registry:
-            self._problem(
-                place, 'value: json needs a schema, as in schema: "id BIGINT, at TIMESTAMP", or a registry'
-            )
-        if source.value in ("avro", "protobuf") and not source.registry:
-            self._problem(place, f"value: {source.value} needs a registry, the URL of a schema registry")
-        if source.registry and not source.subject and (source.pattern or "," in (source.topic or "")):
-            self._problem(
-                place, "subject is missing: with several topics it cannot be told from the topic's name"
-            )
-        if "schema" in own and source.value in (None, "string"):
-            self._problem((*place, "schema"), "is for decoded values: add value: json (or avro, protobuf)")
-        if source.value is None:
-            for alone in ("subject", "dead_letters"):
-                if alone in own:
-                    self._problem((*place, alone), "is for decoded values: add value: json, avro or protobuf")
-        if source.read != "stream":
-            for alone in ("watermark", "group", "records", "start"):
-                if alone in own:
-                    self._problem((*place, alone), f"is for streams, and this is read: {source.read}")
+        self._tell(place, wrong_with_source(own, source))
         return source
 
     def _step(self, name: str, given: Any, sources: Mapping[str, Source]) -> Step:
@@ -229,56 +192,45 @@ class _Reading:
     def _sink(self, name: str, given: Any, whole: dict[str, Any]) -> Sink:
         place = ("sinks", name)
         own = self._values(given, fields.SINK, place, "a sink")
-        kinds = [each for each in ("topic", "table", "parquet", "python", "format") if each in own]
+        kinds = [each for each in KINDS if each in own]
         if isinstance(given, Mapping):
             if "from" not in given:
                 self._problem(place, "from is missing: which step's rows go there?")
             if len(kinds) > 1:
                 self._problem(place, f"has {' and '.join(kinds)}: it must have one of them")
-            elif not kinds and not {"topic", "table", "parquet", "python", "format"} & given.keys():
+            elif not kinds and not given.keys() & set(KINDS):
                 self._problem(
                     place, "has neither topic nor table, parquet, python or format: where do its rows go?"
                 )
         table = self._table(own.get("table"), (*place, "table"))
-        brokers = own.get("brokers", whole.get("brokers"))
-        if "topic" in own:
-            if not brokers:
-                self._no_brokers(place)
-            if own.get("value") in ("avro", "protobuf") and not (
-                own.get("registry") or whole.get("registry")
-            ):
-                self._problem(place, f"value: {own['value']} needs a registry")
-        else:
-            self._only_for_topics(place, own, ("value", "guarantee", "schema", "registry", "subject"))
-            if "dead_letters" in own and not (table and brokers):
-                self._problem((*place, "dead_letters"), "is for tables, and needs brokers")
-            if "key" in own and "parquet" not in own and kinds:
-                hint = "write it inside table" if "table" in own else "it is for topics and parquet"
-                self._problem((*place, "key"), f"does not belong here: {hint}")
-        return Sink(
+        sink = Sink(
             name=name,
             input=own.get("from", ""),
             topic=own.get("topic"),
             table=table,
-            parquet=own.get("parquet"),
+            parquet=self._beside(own.get("parquet")),
             function=own.get("python"),
             format=own.get("format"),
-            path=own.get("path"),
-            brokers=brokers,
+            path=self._beside(own.get("path")),
+            brokers=own.get("brokers", whole.get("brokers")),
             key=own.get("key", ()),
             value=own.get("value"),
             schema=own.get("schema"),
-            registry=own.get(
-                "registry", whole.get("registry") if own.get("value") in ("avro", "protobuf") else None
-            ),
+            **self._registry(own, whole),
             subject=own.get("subject"),
+            message=own.get("message"),
             dead_letters=own.get("dead_letters"),
+            order_by=own.get("order_by"),
+            tombstones=own.get("tombstones", False),
+            reset=own.get("reset", False),
             guarantee=own.get("guarantee", "exactly-once"),
             mode=own.get("mode", "update" if table or (own.get("parquet") and own.get("key")) else "append"),
             trigger=own.get("trigger"),
             kafka={**whole.get("kafka", {}), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
+        self._tell(place, wrong_with_sink(own, sink))
+        return sink
 
     def _table(self, given: Any, place: Place) -> Table | None:
         if given is None:
@@ -290,7 +242,22 @@ class _Reading:
                     place,
                     f"{name} is missing: {next(each for each in fields.TABLE if each.name == name).meaning}",
                 )
-        return Table(own.get("url", ""), own.get("name", ""), own.get("key", ()))
+        url = database_beside(self._written.file, own.get("url", ""))
+        return Table(url, own.get("name", ""), own.get("key", ()))
+
+    def _registry(self, own: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
+        """Where the schemas are. Of JSON only what the thing itself says; and a password is told to no other registry than its own."""
+        taken = whole if own.get("value") in WITH_REGISTRY else {}
+        place = own.get("registry", taken.get("registry"))
+        shared = whole if place is not None and place == whole.get("registry") else {}
+        return {
+            "registry": place,
+            "registry_auth": own.get("registry_auth", shared.get("registry_auth")),
+            "registry_ca": self._beside(own.get("registry_ca", shared.get("registry_ca"))),
+        }
+
+    def _beside(self, place: str | None) -> str | None:
+        return None if place is None else beside(self._written.file, place)
 
     # --- how they hang together ---------------------------------------------------------------------------
 
@@ -379,13 +346,9 @@ class _Reading:
                 self._problem((*place, name), str(error))
         return found
 
-    def _only_for_topics(self, place: Place, own: Mapping[str, Any], names: Iterable[str]) -> None:
-        for name in names:
-            if name in own:
-                self._problem((*place, name), "is for topics only")
-
-    def _no_brokers(self, place: Place) -> None:
-        self._problem(place, "brokers is missing: write it here or at the top, as in brokers: 127.0.0.1:9092")
+    def _tell(self, place: Place, wrong: Iterable[Wrong]) -> None:
+        for name, message in wrong:
+            self._problem((*place, name) if name else place, message)
 
     def _problem(self, place: Place, message: str) -> None:
         lines = self._written.lines

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.spark.pipeline.building import StepFailed, build_tables, start_queries
 from ottla.spark.pipeline.causes import cause_of
+from ottla.spark.pipeline.checking import require_topics
 from ottla.spark.pipeline.loading import Loaded
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import Progress, read_progress
@@ -55,7 +56,8 @@ class Run:
         self.queries: dict[str, Watched] = {}
 
     def start(self, *, once: bool = False) -> None:
-        """Raises `StepFailed`."""
+        """Raises `StepFailed`, and `KafkaError` where brokers do not answer."""
+        require_topics(self.plan)
         frames = build_tables(self._spark, self.plan)
         started = start_queries(self._spark, self.plan, frames, once=once)
         self.queries = {name: Watched(query) for name, query in started.items()}

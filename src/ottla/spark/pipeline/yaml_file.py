@@ -14,7 +14,8 @@ import yaml
 from ottla.spark.pipeline.model import PipelineError, Problem
 from ottla.spark.pipeline.reading import Place, Written
 
-_VARIABLE: Final = re.compile(r"\$(\$)?\{([A-Za-z_]\w*)(?:(:-)([^}]*))?\}")
+#: Any ${ that is not this is a mistake, and is found with no name.
+_VARIABLE: Final = re.compile(r"\$(\$)?\{(?:([A-Za-z_]\w*)(?:(:-)([^}]*))?\})?")
 
 
 def read_yaml(file: str, text: str, variables: Mapping[str, str]) -> Written:
@@ -75,6 +76,10 @@ class _Content:
             escaped, name, has_default, default = match.groups()
             if escaped:
                 return match[0][1:]
+            if name is None:
+                said = "${ must be followed by NAME} or by NAME:-default}, where a NAME is of letters, digits and _; a plain ${ is written $${"
+                self.problems.append(Problem(self._file, line, ".".join(place), said))
+                return match[0]
             if name in self._variables:
                 return self._variables[name]
             if has_default:

@@ -1,7 +1,7 @@
 """What a write is to do: its options and columns, read and checked while Spark plans it, before any row moves.
 
 A `Plan` is a value: Spark carries it to tasks and to the committer, each in a process of its own. Names and meanings of options and columns are those
-of Spark's own Kafka connector, `guarantee`, `sinkId`, `adoptCheckpoint` and `maxMessageBytes` are ours.
+of Spark's own Kafka connector, `guarantee`, `sinkId`, `adoptCheckpoint`, `microBatch` and `maxMessageBytes` are ours.
 """
 
 from __future__ import annotations
@@ -34,6 +34,13 @@ def _sink_id(value: str) -> str:
     return value.strip()
 
 
+def _micro_batch(value: str) -> tuple[str, int]:
+    query_id, slash, number = value.strip().rpartition("/")
+    if not slash or not query_id or not number.isdecimal():
+        raise OptionError(f"must be the query's id, a slash and the number of the micro-batch, not {value!r}")
+    return query_id, int(number)
+
+
 OPTIONS: Final = (
     Option("topic", text, None, "Where all rows go; a column `topic` is then left out of account."),
     Option("includeHeaders", boolean, True, "Whether a column `headers` becomes headers of the records."),
@@ -55,6 +62,13 @@ OPTIONS: Final = (
         boolean,
         False,
         "Whether a `sinkId` may go on with a checkpoint whose batches it has not written.",
+    ),
+    Option(
+        "microBatch",
+        _micro_batch,
+        None,
+        "For a `df.write` with `sinkId` in foreachBatch over Spark Connect, where tasks are not told which micro-batch they write: "
+        "the query's id, a slash and the micro-batch's number.",
     ),
     Option(
         "maxMessageBytes",
@@ -96,6 +110,8 @@ class Plan:
     batch_bytes: int
     record_bytes: int
     transaction_ms: int
+    #: The query's id and the number, where they are given: Spark does not tell them to all tasks.
+    micro_batch: tuple[str, int] | None = None
 
     @property
     def shared(self) -> dict[str, str]:
@@ -125,6 +141,8 @@ def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
             )
     if values["sinkId"] is not None and values["guarantee"] != EXACTLY_ONCE:
         raise OptionError(f"option sinkId is of the guarantee {EXACTLY_ONCE}: leave it out")
+    if values["microBatch"] is not None and values["sinkId"] is None:
+        raise OptionError("option microBatch goes with sinkId: leave it out")
     check_settings(kafka, Producing)
     settings = Producing(**settings_from(kafka, Producing))
     columns = _read_columns(schema, what)
@@ -151,6 +169,7 @@ def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
         ),
         record_bytes=settings.max_request_size,
         transaction_ms=settings.transaction_timeout_ms,
+        micro_batch=values["microBatch"],
     )
 
 

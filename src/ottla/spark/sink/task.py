@@ -32,11 +32,12 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 
 
 def write_micro_batch(plan: Plan, batches: Iterator[Any]) -> Prepared:
-    """A part of a stream's micro-batch: which one, Spark tells its tasks alone."""
-    query_id, batch_id = _property(_QUERY_ID), _property(_BATCH_ID)
+    """A part of a stream's micro-batch: which one, Spark tells its tasks alone, and over Spark Connect not even those."""
+    query_id, batch_id = plan.micro_batch or (_property(_QUERY_ID), _property(_BATCH_ID))
     if query_id is None or batch_id is None:
         raise OptionError(
-            "option sinkId is of writeStream, and of df.write in foreachBatch, where it lets a micro-batch be written once: leave it out"
+            "option sinkId is of writeStream, and of df.write in foreachBatch, where it lets a micro-batch be written once: leave it out; "
+            "over Spark Connect add the option microBatch, as tasks are not told there which one it is"
         )
     prepared = write_rows(plan, batches, query_id)
     prepared.batch_id = int(batch_id)

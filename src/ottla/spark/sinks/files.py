@@ -63,7 +63,7 @@ class ParquetTable:
     _ready_for: StructType | None = field(default=None, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        _check_columns(frame)
+        self.check(frame.columns)
         query_id = positions.query_id_of(frame, self.checkpoint)
         listing = self._listing()
         done = self._progress(listing)
@@ -89,6 +89,15 @@ class ParquetTable:
             shutil.rmtree(arriving, ignore_errors=True)
         if self.key and (number + 1) % self.merge_every == 0:
             self._write_state(frame.sparkSession)
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Whether rows of these columns can be written; raises `SchemaMismatch`."""
+        own = [name for name in columns if name.lower().startswith(OWN)]
+        if own:
+            raise SchemaMismatch(f"column {own[0]!r}: names that begin with {OWN} are the sink's own")
+        for name in (*self.key, *filter(None, (self.order_by, self.delete_when))):
+            if name not in columns:
+                raise SchemaMismatch(f"the rows have no column {name!r}; they have {', '.join(columns)}")
 
     # --- what is there
 
@@ -152,17 +161,7 @@ class ParquetTable:
         """The last row of each key, and whether it deletes."""
         from pyspark.sql import functions as f
 
-        for name in (*self.key, *filter(None, (self.order_by, self.delete_when))):
-            if name not in frame.columns:
-                raise SchemaMismatch(
-                    f"the rows have no column {name!r}; they have {', '.join(frame.columns)}"
-                )
         order = self.order_by or ("offset" if _has_position(frame) else None)
-        if order is None:
-            raise SchemaMismatch(
-                "a table of what is current needs order_by=, a column that tells which row of a key is the last, or rows with topic, "
-                "partition and offset"
-            )
         apart = {
             *self.key,
             self.delete_when,
@@ -180,12 +179,15 @@ class ParquetTable:
         for name in self.key:
             missing = f.raise_error(f.lit(f"key column {name} is null: leave such rows out"))
             marked = marked.withColumn(name, f.coalesce(f.col(f"`{name}`"), missing))
-        # Of rows that are alike in their order the later one counts, and when the batch comes again the same one.
-        ties = ("offset", "partition", "topic") if _has_position(frame) else (_ROW,)
-        if _ROW in ties:
-            marked = marked.withColumn(_ROW, f.monotonically_increasing_id())
-        last = _last_of_each(marked, self.key, (order, *ties))
-        return last.drop(_ROW, *filter(None, (self.delete_when,)))
+        if order is None:
+            changes = _only_of_each(marked, self.key)
+        else:
+            # Of rows that are alike in their order the later one counts, and when the batch comes again the same one.
+            ties = ("offset", "partition", "topic") if _has_position(frame) else (_ROW,)
+            if _ROW in ties:
+                marked = marked.withColumn(_ROW, f.monotonically_increasing_id())
+            changes = _last_of_each(marked, self.key, (order, *ties)).drop(_ROW)
+        return changes.drop(*filter(None, (self.delete_when,)))
 
     def _check_repeated(self, frame: DataFrame, done: Progress, batch_id: int) -> None:
         if self.offsets is not None:
@@ -241,8 +243,8 @@ def parquet_table(
 ) -> ParquetTable:
     """A folder of Parquet files with every row, or with the last row of each `key`, exactly once: for `foreachBatch`.
 
-    `order_by`, `delete_when`, `tombstones`, `offsets`, `checkpoint` and `reset` mean what they do for `upsert`. All columns are written. A current
-    table is written anew after each `merge_every` batches; what that replaces is kept for `keep_s` seconds, for readers that have begun.
+    `order_by`, `delete_when`, `tombstones`, `offsets`, `checkpoint` and `reset` mean what they do for `upsert`; but where nothing tells which row of
+    a key is the last, each key may have one row in a batch, as those of an aggregate in update mode do. All columns are written. A current table is written anew after each `merge_every` batches; what that replaces is kept for `keep_s` seconds, for readers that have begun.
     """
     root = _root(path)
     if merge_every < 1:
@@ -306,6 +308,25 @@ def _last_of_each(frame: DataFrame, key: Sequence[str], order: Sequence[str]) ->
     return frame.withColumn(_NTH, f.row_number().over(last)).where(f.col(_NTH) == 1).drop(_NTH)
 
 
+def _only_of_each(frame: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The rows, if each key has one: nothing tells which of two is the last."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    names = ", ".join(key)
+    alike = f.count(f.lit(1)).over(Window.partitionBy(*(f.col(f"`{name}`") for name in key)))
+    refused = f.raise_error(
+        f.lit(
+            f"a key ({names}) has several rows in one batch, and nothing tells which is the last: name a column that does with order_by, "
+            "or let the rows have their place in the topic (topic, partition and offset; in a pipeline _topic, _partition and _offset)"
+        )
+    )
+    first = f.col(f"`{key[0]}`")
+    # In a column that is written, and not in a filter, which might be asked of no row.
+    marked = frame.withColumn(_NTH, alike)
+    return marked.withColumn(key[0], f.when(f.col(_NTH) == 1, first).otherwise(refused)).drop(_NTH)
+
+
 def _root(path: str) -> Path:
     root = local_path(path)
     if root is None:
@@ -317,9 +338,3 @@ def _root(path: str) -> Path:
 
 def _has_position(frame: DataFrame) -> bool:
     return set(POSITION) <= set(frame.columns)
-
-
-def _check_columns(frame: DataFrame) -> None:
-    own = [name for name in frame.columns if name.lower().startswith(OWN)]
-    if own:
-        raise SchemaMismatch(f"column {own[0]!r}: names that begin with {OWN} are the sink's own")

@@ -34,7 +34,14 @@ def judge(
 ) -> Verdict:
     """What is to be done with a batch; raises `BatchRefused`."""
     if done is None:
-        return Verdict.RUN
+        if batch_id == 0 or query_id is None or reset:
+            return Verdict.RUN
+        # Each batch leaves its number behind, one without rows too: this checkpoint has been used with something else.
+        raise BatchRefused(
+            f"batch {batch_id} of query {query_id} is refused: nothing has been written here under sink_id {sink_id!r}, and the checkpoint "
+            "has batches behind it. It was used with another table or sink_id: go on with that, or begin with a new checkpoint; or, if "
+            "this one is to have only what comes from now on, start it once with reset=True"
+        )
     if query_id != done.query_id and None not in (query_id, done.query_id):
         # Only a query's first batch may take over: the one that had the name before, come back, is not at its first.
         if reset and batch_id == 0:

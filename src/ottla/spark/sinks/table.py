@@ -25,6 +25,7 @@ from ottla.spark.sinks.staging import REPORT, Staging, staging_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from ottla.spark.dead_letters import DeadLetters
 
@@ -55,14 +56,7 @@ class TableSink:
     _ready_for: Shape | None = field(default=None, repr=False)
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        shape = shape_of(
-            frame.schema,
-            key=self.key,
-            columns=self.columns,
-            order_by=self.order_by,
-            delete_when=self.delete_when,
-            tombstones=self.tombstones,
-        )
+        shape = self.check(frame.schema)
         query_id = positions.query_id_of(frame, self.checkpoint)
         with self.database.opened() as connection:
             if self._ready_for is None:
@@ -90,6 +84,17 @@ class TableSink:
             with contextlib.suppress(Exception), self.database.opened() as connection:
                 self._wait_little(connection)
                 self.database.drop(connection, table)
+
+    def check(self, schema: StructType) -> Shape:
+        """How rows of this schema are written; raises `SchemaMismatch`. Asks no database."""
+        return shape_of(
+            schema,
+            key=self.key,
+            columns=self.columns,
+            order_by=self.order_by,
+            delete_when=self.delete_when,
+            tombstones=self.tombstones,
+        )
 
     def _check_repeated(self, frame: DataFrame, shape: Shape, done: Progress, batch_id: int) -> None:
         if self.offsets is not None:

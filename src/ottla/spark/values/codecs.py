@@ -47,12 +47,15 @@ def plan(
     version: int | str = "latest",
     schema_id: int | None = None,
     schema: str | None = None,
-    schema_type: str = AVRO,
+    schema_type: str | None = None,
     message: str | None = None,
     descriptor_set: bytes | None = None,
     registry: Registry | None = None,
 ) -> Plan:
-    """Find the schema to read as: of a subject, of an id, or given as text (or, for Protobuf, compiled)."""
+    """Find the schema to read as: of a subject, of an id, or given as text (or, for Protobuf, compiled).
+
+    `schema_type` is that of a text, AVRO if nothing is said; what the registry has must be of it, if it is given.
+    """
     given = [
         name
         for name, value in (
@@ -76,11 +79,19 @@ def plan(
     elif schema_id is not None:
         found = asked.by_id(schema_id)
     else:
-        kind = PROTOBUF if descriptor_set is not None else schema_type.upper()
-        if kind not in KINDS:
-            raise ValueError(f"schema_type must be one of {', '.join(KINDS)}, not {schema_type!r}")
+        kind = PROTOBUF if descriptor_set is not None else _kind(schema_type)
         found = Schema(NO_ID, kind, schema or "")
+    if schema_type is not None and found.kind != _kind(schema_type):
+        what = f"subject {subject!r}" if subject is not None else f"schema id {schema_id}"
+        raise SchemaError(f"{what} is of type {found.kind}, and {_kind(schema_type)} is wanted")
     return compiled(Plan(location, found, message=message), descriptor_set)
+
+
+def _kind(schema_type: str | None) -> str:
+    kind = AVRO if schema_type is None else schema_type.upper()
+    if kind not in KINDS:
+        raise ValueError(f"schema_type must be one of {', '.join(KINDS)}, not {schema_type!r}")
+    return kind
 
 
 def compiled(planned: Plan, descriptor_set: bytes | None = None) -> Plan:
@@ -183,7 +194,7 @@ class ValueWriter:
         subject: str,
         *,
         schema: str | None = None,
-        schema_type: str = AVRO,
+        schema_type: str | None = None,
         version: int | str = "latest",
         message: str | None = None,
     ) -> None:
@@ -203,16 +214,21 @@ def writing_plan(
     subject: str,
     *,
     schema: str | None = None,
-    schema_type: str = AVRO,
+    schema_type: str | None = None,
     version: int | str = "latest",
     message: str | None = None,
 ) -> Plan:
     """Find the schema to write with; one that is given is registered under the subject."""
     asked = Registry(location)
     if schema is None:
-        return plan(location, subject=subject, version=version, message=message, registry=asked)
+        return plan(
+            location,
+            subject=subject,
+            version=version,
+            schema_type=schema_type,
+            message=message,
+            registry=asked,
+        )
     if version != "latest":
         raise ValueError("give either schema or version, not both")
-    if schema_type.upper() not in KINDS:
-        raise ValueError(f"schema_type must be one of {', '.join(KINDS)}, not {schema_type!r}")
-    return compiled(Plan(location, asked.register(subject, schema, schema_type.upper()), message=message))
+    return compiled(Plan(location, asked.register(subject, schema, _kind(schema_type)), message=message))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ottla.spark.values.codecs import Frames, Plan, Reader, Writer, plan, reader_of, writer_of, writing_plan
 from ottla.spark.values.faults import BadValue
-from ottla.spark.values.registry import AVRO, Location, Registry
+from ottla.spark.values.registry import Location, Registry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ def from_registry(
     version: int | str = "latest",
     schema_id: int | None = None,
     schema: str | None = None,
-    schema_type: str = AVRO,
+    schema_type: str | None = None,
     message: str | None = None,
     descriptor_set: bytes | None = None,
     mode: str | None = None,
@@ -54,6 +54,8 @@ def from_registry(
     attempts: int = 6,
 ) -> Column:
     """Decode a column of bytes as the schema of a subject (its latest version, or `version`), of an id, or of a text.
+
+    `schema_type` is that of the text: AVRO (the default), JSON or PROTOBUF; a subject or id of another type is refused, if it is given.
 
     Bad values end the query (`mode="FAILFAST"`, the default) or are null (`"PERMISSIVE"`). With `error_column` the result is a struct of `value` and
     a string of that name, the reason, which is null where all is well; null bytes (tombstones) are null without a reason.
@@ -81,7 +83,7 @@ def to_registry(
     subject: str,
     *,
     schema: str | None = None,
-    schema_type: str = AVRO,
+    schema_type: str | None = None,
     version: int | str = "latest",
     message: str | None = None,
     mode: str | None = None,
@@ -95,13 +97,20 @@ def to_registry(
 
     A `schema` is registered when it is not there; the registry may refuse it as incompatible. Modes as in `from_registry`.
     """
-    from pyspark.sql.types import BinaryType
-
     location = Location.of(registry, auth=auth, ca_file=ca_file, timeout_s=timeout_s, attempts=attempts)
     permissive = _permissive(mode, error_column)
     planned = writing_plan(
         location, subject, schema=schema, schema_type=schema_type, version=version, message=message
     )
+    return written_by(planned, column, permissive, error_column)
+
+
+def written_by(
+    planned: Plan, column: Column | str, permissive: bool = False, error_column: str | None = None
+) -> Column:
+    """The column of structs as values of a plan to write by."""
+    from pyspark.sql.types import BinaryType
+
     # A schema that is no good says so here, not in a worker.
     writer_of(planned, columns=True)
     return _column(
