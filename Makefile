@@ -16,8 +16,8 @@ help: ## List the targets
 
 setup: $(STAMP) ## Make .venv and install everything into it (PYTHON=python3.12 chooses the interpreter)
 
-run: $(STAMP) ## Run the demo: a broker, a live producer and consumer, a pipeline on Spark (ARGS='...')
-	@.venv/bin/ottla demo $(ARGS)
+run: $(STAMP) ## Run the demo: a broker, a live producer and consumer, four pipelines on Spark (ARGS='...')
+	@.venv/bin/ottla demo --examples examples/pipelines $(ARGS)
 
 test: $(STAMP) ## Run lint, types, layers and all default tests (GROUP='static unit' for some, ARGS='-k name' to pytest, SEED=... to repeat)
 	@$(PY) tools/run_tests.py $(RERUN) $(GROUP) $(if $(ARGS),-- $(ARGS))

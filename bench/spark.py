@@ -123,7 +123,8 @@ class SideBySide:
             # It has no end but this, and complains of a broker that ends before it.
             stack.callback(self.__dict__.pop, "_admin")
             self._start_drivers(stack)
-            self._filled = {name: self._fill(codec) for name, codec in CODECS.items()}
+            self._filled = {name: self._fill(codec, self._sizes.read) for name, codec in CODECS.items()}
+            self._small = self._fill("none", self._sizes.read // AWAKE)
             self._check()
             works = self._works()
             for number in range(self._sizes.warm_rounds + rounds):
@@ -209,10 +210,11 @@ class SideBySide:
             rows = self._sizes.read
             source = self._source(self._filled["plain"], {"maxOffsetsPerTrigger": str(rows // BATCHES)})
             with self._topic("copied") as topic:
-                asked = {"source": source, "sink": self._sink(side, topic), "checkpoint": self._checkpoint()}
+                sink, awake = self._sink(side, topic), self._source(self._small, {})
+                driver.ask("copy", source=awake, sink=sink, checkpoint=self._checkpoint())
                 with self._cost(driver) as cost:
-                    cost.wall_s = driver.ask("copy", **asked)
-                self._expect(driver, topic, rows)
+                    cost.wall_s = driver.ask("copy", source=source, sink=sink, checkpoint=self._checkpoint())
+                self._expect(driver, topic, rows + rows // AWAKE)
             return cost.figures("copy", rows)
 
         return copy
@@ -330,7 +332,7 @@ class SideBySide:
         yield name
         self._admin.delete_topics([name])[name].result(LIMIT_S)
 
-    def _fill(self, codec: str) -> str:
+    def _fill(self, codec: str, rows: int) -> str:
         """A topic with the rows that are read; its values are such as people have, so that lz4 has its work."""
         with ExitStack() as kept:
             topic = kept.enter_context(self._topic(f"filled-{codec}"))
@@ -345,7 +347,7 @@ class SideBySide:
                 **QUIET,
             }
         )
-        for number in range(self._sizes.read):
+        for number in range(rows):
             value = b'{"order": %09d, "customer": %07d, "amount": %06d, "state": "open", "note": ' % (
                 number,
                 number * 7919 % 1_000_003,

@@ -68,6 +68,17 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that say how long they may take begin first: at the end nobody should have to wait for one."""
+    items.sort(key=_limit_s, reverse=True)
+
+
+def _limit_s(item: pytest.Item) -> float:
+    limit = item.get_closest_marker("timeout")
+    return float(limit.args[0]) if limit is not None and limit.args else 0.0
+
+
 @pytest.fixture
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that was free a moment ago."""

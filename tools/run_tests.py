@@ -42,6 +42,8 @@ class Group:
     checks: tuple[Check, ...] = ()
     # Processes that share the group's tests: two for those that keep two cores busy, more where tests mostly wait.
     workers: int = 1
+    # Whether tests are given out one by one: where some take long, or share what is dear (`xdist_group`).
+    singly: bool = False
     default: bool = True
 
     def folders_here(self) -> list[str]:
@@ -99,9 +101,9 @@ GROUPS = (
     # Third-party clients, unmodified, and the SDK, against running brokers.
     Group(name="clients", folders=("clients",), workers=4),
     # One test a claim of the mission.
-    Group(name="seeds", folders=("seeds",), workers=4),
+    Group(name="seeds", folders=("seeds",), workers=4, singly=True),
     # Processes killed at random points.
-    Group(name="crash", folders=("crash",), workers=4),
+    Group(name="crash", folders=("crash",), workers=4, singly=True),
     # Mutated requests and damaged files; a twentieth of what `make fuzz` does.
     Group(name="fuzz", folders=("fuzz",), workers=2),
     # Disks, files and clocks that fail a running broker.
@@ -109,7 +111,7 @@ GROUPS = (
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",), workers=2),
     # Topics in a real Spark: each process of the tests has one of its own.
-    Group(name="spark", folders=("spark",), workers=2),
+    Group(name="spark", folders=("spark",), workers=2, singly=True),
     Group(name="interop", folders=("interop",), default=False),
     Group(name="chaos", folders=("chaos",), default=False),
 )
@@ -174,7 +176,7 @@ def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
             *folders,
         ]
         if group.workers > 1:
-            command += ["-n", str(group.workers)]
+            command += ["-n", str(group.workers), *(["--dist", "loadgroup"] if group.singly else [])]
         started = time.monotonic()
         status = subprocess.run([*command, *pytest_args], cwd=ROOT, check=False).returncode
         seconds = time.monotonic() - started

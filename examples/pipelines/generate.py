@@ -10,6 +10,7 @@ import itertools
 import json
 import random
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -97,13 +98,19 @@ def make_topics(brokers: str, kind: str, partitions: int = 2) -> None:
 
 
 def send(brokers: str, records: Iterator[Record], rate: float | None = None) -> int:
-    """Send them, at most so many a second; gives how many."""
+    """Send them, at most so many a second; gives how many. Raises if one could not be delivered."""
     sent, started = 0, time.monotonic()
+    waiting: deque[Any] = deque()
     with ottla.Producer(brokers) as producer:
         for sent, record in enumerate(records, 1):
-            producer.send(record.topic, record.value, key=record.key and record.key.encode())
-            if rate is not None and sent / rate > time.monotonic() - started:
-                time.sleep(0.01)
+            waiting.append(producer.send(record.topic, record.value, key=record.key and record.key.encode()))
+            while waiting and waiting[0].done():
+                waiting.popleft().result()
+            if rate is not None and (ahead_s := sent / rate - (time.monotonic() - started)) > 0.01:
+                time.sleep(ahead_s)
+        producer.flush()
+        for each in waiting:
+            each.result()
     return sent
 
 

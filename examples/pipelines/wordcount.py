@@ -22,7 +22,7 @@ pipeline = Pipeline(
     "wordcount",
     brokers=setting("BROKERS", "127.0.0.1:9092"),
     checkpoint=setting("CHECKPOINTS", "./checkpoints") + "/wordcount",
-    trigger="1 second",
+    trigger=setting("TRIGGER", "1 second"),
     spark={
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     },

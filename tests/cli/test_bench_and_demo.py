@@ -11,6 +11,8 @@ import pytest
 from ottla.cli.demo import free_port as port_for_demo
 from ottla.cli.progress import percentile
 
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "pipelines"
+
 
 def test_each_bench_prints_its_figures(run: Any, topic_name: str) -> None:
     (produced,) = run("bench", "produce", "-t", topic_name, "-n", "5000", "-s", "100", "--json").json
@@ -48,10 +50,22 @@ def test_without_spark_the_demo_says_how_to_get_it_and_goes_on(run_anywhere: Any
     hidden = "import importlib.util as u\nfound = u.find_spec\nu.find_spec = lambda name: None if name == 'pyspark' else found(name)\n"
     (tmp_path / "sitecustomize.py").write_text(hidden)
     path = os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-    ended = run_anywhere("demo", "--seconds", "0.5", "--port", "0", "--json", env={"PYTHONPATH": path})
+    wanted = ("--examples", str(EXAMPLES))
+    ended = run_anywhere(
+        "demo", "--seconds", "0.5", "--port", "0", "--json", *wanted, env={"PYTHONPATH": path}
+    )
     assert ended.code == 0, ended.err
+    assert ended.json["examples"] is None
     assert "no pipeline: pyspark is not installed: pip install 'ottla[spark]'" in ended.err
     assert ended.json["ok"] and ended.json["consumed"] > 0 and ended.json["pipeline"]["exactly_once"] is None
+
+
+def test_the_demo_says_which_example_is_not_there(run_anywhere: Any, tmp_path: Path) -> None:
+    for name in ("sessions.yaml", "wordcount.py", "generate.py"):
+        (tmp_path / name).touch()
+    ended = run_anywhere("demo", "--port", "0", "--examples", str(tmp_path))
+    assert ended.code == 4 and f"{tmp_path}/orders.yaml: no such file" in ended.err
+    assert "listens" not in ended.err
 
 
 def test_a_free_port_is_kept(free_port: int) -> None:

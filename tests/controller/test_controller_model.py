@@ -265,4 +265,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestCluster = Cluster.TestCase
-TestCluster.settings = settings(max_examples=100, stateful_step_count=40)
+TestCluster.settings = settings(max_examples=60, stateful_step_count=40)

@@ -17,8 +17,8 @@ from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
 from ottla.transactions.formats import State
 
 #: Together fifty thousand: the core's twice.
-IN_CORE = 22_000
-OVER_SOCKETS = 6_000
+IN_CORE = 14_000
+OVER_SOCKETS = 4_000
 
 
 @pytest.mark.timeout(400)

@@ -272,5 +272,5 @@ class Groups(RuleBasedStateMachine):
         assert sum(len(member.holding.held) for member in group.members.values()) == len(held)
 
 
-Groups.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Groups.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestGroups = Groups.TestCase

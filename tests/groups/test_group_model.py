@@ -275,4 +275,4 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=120, stateful_step_count=50, deadline=None)
+TestGroups.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)

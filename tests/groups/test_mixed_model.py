@@ -210,5 +210,5 @@ class Mixed(Groups):
         super().epochs_only_grow()
 
 
-Mixed.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+Mixed.TestCase.settings = settings(max_examples=50, stateful_step_count=50, deadline=None)
 TestMixed = Mixed.TestCase

@@ -6,6 +6,7 @@ What sinks promise is in `tests/spark/sinks/table_behaviour.py`; here is also wh
 import datetime
 import math
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from ottla.spark import sinks
 from ottla.spark.sinks.database import database_of
 from tests.interop.databases import mariadb_server, postgresql_server
+from tests.sdk.reading import eventually
 from tests.spark.sinks.rows import Rows
 from tests.spark.sinks.table_behaviour import *  # noqa: F403 (every test of it is one of this file)
 from tests.spark.sinks.table_behaviour import PEOPLE, Letters, people, table
@@ -28,7 +30,7 @@ class InMariaDB:
         self.url = f"mariadb://root@127.0.0.1:{port}/totals"
         self.port = port
         for name in self.staging(""):
-            self.ask(f"DROP TABLE `{name}`")
+            self.ask(f"SET STATEMENT foreign_key_checks = 0 FOR DROP TABLE `{name}`")
 
     def ask(self, statement: str) -> list[tuple[Any, ...]]:
         with (
@@ -131,6 +133,36 @@ def test_a_table_in_another_schema(place: Any) -> None:
         Rows(PEOPLE, [(2, "b", 1)]), 2
     )
     assert place.ask("SELECT id, age FROM elsewhere.people ORDER BY id") == [(1, 1), (2, 1)]
+
+
+def test_a_table_that_would_round_values_in_silence_is_refused(place: Any) -> None:
+    moment = "DATETIME" if "mariadb" in place.url else "TIMESTAMP(0)"
+    place.ask(f"CREATE TABLE people (id BIGINT PRIMARY KEY, price NUMERIC(10, 2), at {moment})")
+    schema = "id bigint, price decimal(20,5), at timestamp_ntz"
+    with pytest.raises(sinks.SchemaMismatch) as failed:
+        people(place)(Rows(schema, []), 0)
+    assert "column price is" in str(failed.value) and "with 2 digits of a fraction" in str(failed.value)
+    assert "column at is" in str(failed.value) and "with 0 digits of a fraction" in str(failed.value)
+    place.ask("DROP TABLE people")
+    # What the sink makes itself fits, and is found to.
+    for batch in range(2):
+        people(place)(Rows(f"{schema}, share double", []), batch)
+
+
+def test_a_table_that_another_makes_at_the_same_moment(place: Any) -> None:
+    """PostgreSQL's IF NOT EXISTS does not see what is not committed, and then meets it. MariaDB makes no tables in transactions."""
+    if "mariadb" in place.url:
+        return
+    with psycopg.connect(place.url) as first, ThreadPoolExecutor(1) as threads:
+        first.execute("CREATE TABLE people (id BIGINT PRIMARY KEY, name TEXT, age INTEGER)")
+        sink = threads.submit(people(place), Rows(PEOPLE, [(1, "a", 1)]), 0)
+        eventually(
+            lambda: place.ask("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'") != [],
+            "the sink waits for the other",
+        )
+        first.commit()
+        sink.result()
+    assert table(place) == [(1, "a", 1)]
 
 
 def test_a_value_that_cannot_even_be_staged_is_a_dead_letter(place: Any) -> None:

@@ -201,4 +201,4 @@ class CompactionMachine(RuleBasedStateMachine):
 
 
 TestCompaction = CompactionMachine.TestCase
-TestCompaction.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCompaction.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from ottla.model.errors import ErrorCode
+from ottla.replication.leading import Leading
+from ottla.replication.replica import Replica
 from ottla.testing.sim.quiet import Quiet
 
 ALTER_PARTITION_REASSIGNMENTS = 45
@@ -60,6 +62,19 @@ def test_a_leader_that_was_replaced_by_what_it_asked_for_acknowledges_nothing_al
     assert not acknowledged or b"two" in found
 
 
+def wanting(quiet: Quiet) -> tuple[Replica, Leading]:
+    """A leader that has asked for an ISR with broker 2 in it, which is dead."""
+    quiet.create("t", (1, 2))
+    quiet.write("t", b"one")
+    quiet.kill(2)
+    quiet.until(lambda: quiet.partition("t").isr == (1,))
+    replica = quiet.replica(1, "t")
+    quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
+    assert replica.leading is not None
+    replica.leading.ask_for((1, 2))
+    return replica, replica.leading
+
+
 @pytest.mark.parametrize(
     "code",
     [
@@ -70,19 +85,23 @@ def test_a_leader_that_was_replaced_by_what_it_asked_for_acknowledges_nothing_al
 def test_a_change_that_may_have_been_granted_is_waited_for(code: ErrorCode) -> None:
     """A request whose answer was lost is asked again, and then refused because it was granted the first time."""
     quiet = Quiet(2)
-    quiet.create("t", (1, 2))
-    quiet.write("t", b"one")
-    quiet.kill(2)
-    quiet.until(lambda: quiet.partition("t").isr == (1,))
-    replica = quiet.replica(1, "t")
-    quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
-    leading, replicating = replica.leading, quiet.members[1].broker.replicating
-    assert leading is not None
-    leading.ask_for((1, 2))
+    replica, leading = wanting(quiet)
+    replicating = quiet.members[1].broker.replicating
     replicating._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
     quiet.produce(1, "t", b"two")
     quiet.run(100)
     assert replica.high_watermark == 1, "2 may be in the ISR, and does not have it"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION])
+def test_what_nothing_comes_of_is_asked_for_again(code: ErrorCode) -> None:
+    """A controller answers by what it has proposed: if it is replaced meanwhile, that is in no image ever."""
+    quiet = Quiet(2)
+    replica, leading = wanting(quiet)
+    replicating = quiet.members[1].broker.replicating
+    replicating._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
+    quiet.produce(1, "t", b"two")
+    quiet.until(lambda: replica.high_watermark == 2)
 
 
 def test_a_change_that_was_refused_holds_up_nothing() -> None:

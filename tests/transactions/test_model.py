@@ -413,7 +413,7 @@ class Transactions(RuleBasedStateMachine):
 
 
 TestTransactions = Transactions.TestCase
-TestTransactions.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestTransactions.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 # --- a coordinator that is lost at every step --------------------------------------------------------------------

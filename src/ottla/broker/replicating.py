@@ -378,14 +378,28 @@ class Replicating:
             # Whoever was asked knows less than this broker: the same is asked again.
             return
         self._wanting.pop(replica, None)
+        broker = self._broker
         if row.error_code not in _REFUSALS:
             # Granted, or overtaken: both ISRs are waited for until the image has what became of it, which may be any moment. A
             # leader that counted on the old one alone could acknowledge what no member of the new one has.
+            broker.timers.add(
+                Later(lambda: self._ask_again(replica, leading, partition_epoch)),
+                broker.now_ms + _REFUSED_MS,
+            )
             return
         leading.refused()
-        broker = self._broker
         broker.advance(replica)
         broker.timers.add(Later(lambda: self._look_for_joiners(replica)), broker.now_ms + _REFUSED_MS)
+
+    def _ask_again(self, replica: Replica, leading: Leading, partition_epoch: int) -> None:
+        """A controller answers by what it has proposed. If it was replaced before that was committed, no image will ever have it."""
+        if (
+            replica.leading is leading
+            and leading.pending is not None
+            and leading.partition_epoch == partition_epoch
+        ):
+            self._wanting[replica] = None
+            self._ask_soon(0)
 
     def catch_up(self) -> None:
         """The store can be reached again."""

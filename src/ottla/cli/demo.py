@@ -2,11 +2,13 @@
 
 Every message carries a number and the time it was made; the consumer checks that each partition's numbers come in
 order and none is missing, and shows how long they took. The pipeline joins when Spark is up and copies them all into a second topic,
-where the consumer counts each number: it must be there once. On a terminal it runs until Ctrl-C, elsewhere for a minute.
+where the consumer counts each number: it must be there once. With --examples three more pipelines run beside it. On a terminal all runs
+until Ctrl-C, elsewhere for a minute or two.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import sys
@@ -20,7 +22,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.demo_pipeline import COPY, TOPIC, DemoPipeline, missing
+from ottla.cli.demo_companion import Companion
+from ottla.cli.demo_examples import check
+from ottla.cli.demo_pipeline import COPY, TOPIC
 from ottla.cli.options import AsJson
 from ottla.cli.outcome import FAILED, Stop, print_json, say
 from ottla.cli.progress import ProgressLine, percentile
@@ -32,13 +36,12 @@ if TYPE_CHECKING:
 PARTITIONS = 3
 DEFAULT_PORT = 9092
 SECONDS_WITHOUT_TERMINAL = 60.0
+#: Four pipelines take their time until all of them run.
+SECONDS_WITH_EXAMPLES = 120.0
 #: Number of the message in its partition, and when it was made (ns since 1970).
 PAYLOAD = struct.Struct(">qq")
 PADDING = b"." * 184
 TICK_S = 0.01
-#: How often the pipeline's status is looked at, and how long it may take to bring the last messages through.
-LOOK_S = 0.5
-FINISH_S_MAX = 60.0
 #: Latencies of so many last messages make the percentiles.
 RECENT = 20_000
 
@@ -51,7 +54,9 @@ def demo(
     seconds: Annotated[
         float | None,
         typer.Option(
-            "--seconds", min=0.1, help="How long; without it until Ctrl-C, or 60 s when not on a terminal."
+            "--seconds",
+            min=0.1,
+            help="How long; without it until Ctrl-C, or when not on a terminal 60 s, with --examples 120 s.",
         ),
     ] = None,
     rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Messages a second.")] = 2_000,
@@ -64,6 +69,14 @@ def demo(
             "--pipeline/--no-pipeline", help="Run a pipeline on Spark, too, where that is installed."
         ),
     ] = True,
+    examples: Annotated[
+        Path | None,
+        typer.Option(
+            "--examples",
+            metavar="DIR",
+            help="Run sessions.yaml, orders.yaml and wordcount.py of this folder, too, with data from its generate.py.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a broker, a producer and a consumer in this process, and a pipeline on Spark.
@@ -74,11 +87,14 @@ def demo(
     \b
     Example:
       ottla demo
+      ottla demo --examples examples/pipelines
       ottla demo --seconds 10 --rate 5000 --no-pipeline --json
     """
+    if examples is not None:
+        check(examples)
     stop = Stop()
     if seconds is None and not sys.stderr.isatty():
-        seconds = SECONDS_WITHOUT_TERMINAL
+        seconds = SECONDS_WITHOUT_TERMINAL if examples is None else SECONDS_WITH_EXAMPLES
     listen_port = free_port(port)
     if listen_port != port:
         say(f"port {port} is taken; using {listen_port}")
@@ -91,7 +107,9 @@ def demo(
     ):
         say(f"a broker listens on {broker.address}; from another terminal try")
         say(f"  ottla consume {TOPIC} --bootstrap {broker.address} --offsets --format hex")
-        summary = run(broker.address, seconds, rate, stop, Path(folder) if pipeline else None)
+        companion = Companion(broker.address, Path(folder), examples) if pipeline else None
+        with companion or contextlib.nullcontext():
+            summary = run(broker.address, seconds, rate, stop, companion)
     if as_json:
         print_json(summary)
     else:
@@ -102,6 +120,8 @@ def demo(
         )
         if (through := summary["pipeline"]) is not None:
             print(f"the pipeline: {_verdict(through)}")
+        for example in (summary.get("examples") or {}).values():
+            print(f"{example['file']}: {example['out']:,} {example['what']}")
     if not summary["ok"]:
         raise typer.Exit(FAILED)
 
@@ -199,13 +219,15 @@ class Traffic:
         return sum(self.produced) - sum(self.consumed)
 
 
-def run(address: str, seconds: float | None, rate: int, stop: Stop, folder: Path | None) -> dict[str, Any]:
-    """Produce and consume until the time is up or Ctrl-C; gives the summary. With a folder there is a pipeline, too."""
+def run(
+    address: str, seconds: float | None, rate: int, stop: Stop, companion: Companion | None
+) -> dict[str, Any]:
+    """Produce and consume until the time is up or Ctrl-C; gives the summary. With a companion there is a pipeline, too."""
     from ottla.client.admin.blocking import Admin
     from ottla.client.consumer.blocking import Consumer
     from ottla.client.producer.blocking import Producer
 
-    topics = (TOPIC, COPY) if folder is not None else (TOPIC,)
+    topics = (TOPIC, COPY) if companion is not None else (TOPIC,)
     with Admin(address) as admin:
         for topic in topics:
             admin.create_topic(topic, PARTITIONS)
@@ -220,8 +242,9 @@ def run(address: str, seconds: float | None, rate: int, stop: Stop, folder: Path
         consumer.assign((topic, partition) for topic in topics for partition in range(PARTITIONS))
         sender = threading.Thread(target=traffic.produce, args=(producer,), name="demo-producer")
         sender.start()
-        companion = Companion(address, folder, line) if folder is not None else None
         try:
+            if companion is not None:
+                companion.begin(line)
             while not (stop.asked or traffic.stop.is_set()):
                 if seconds is not None and time.monotonic() - started >= seconds:
                     break
@@ -235,8 +258,6 @@ def run(address: str, seconds: float | None, rate: int, stop: Stop, folder: Path
         finally:
             traffic.stop.set()
             sender.join()
-            if traffic.failure is not None and companion is not None:
-                companion.stop()
         if traffic.failure is not None:
             line.clear()
             raise traffic.failure
@@ -258,71 +279,9 @@ def run(address: str, seconds: float | None, rate: int, stop: Stop, folder: Path
         "p99_ms": round(percentile(recent, 0.99), 2),
         "in_order": in_order,
         "pipeline": through,
+        **(companion.outcome() if companion is not None else {}),
         "ok": in_order and (through is None or through["exactly_once"] is not False),
     }
-
-
-class Companion:
-    """The pipeline, as the demo sees it: it joins when it can, and is waited for only when it has joined."""
-
-    def __init__(self, address: str, folder: Path, line: ProgressLine) -> None:
-        self._line = line
-        self._looked = 0.0
-        self._joined = False
-        self._lacks = missing()
-        self._pipeline = DemoPipeline(address, folder) if self._lacks is None else None
-        if self._pipeline is None:
-            line.note(f"no pipeline: {self._lacks}")
-        else:
-            line.note(
-                f"a pipeline joins when Spark is up; meanwhile: ottla pipeline explain {self._pipeline.file}"
-            )
-
-    def look(self) -> None:
-        if self._pipeline is None or self._pipeline.ended or time.monotonic() - self._looked < LOOK_S:
-            return
-        self._looked = time.monotonic()
-        if not self._pipeline.look():
-            return
-        if self._pipeline.runs:
-            self._joined = True
-            self._line.note(
-                f"the pipeline runs; from another terminal try\n  ottla pipeline status {self._pipeline.file}"
-            )
-        else:
-            self._line.note(f"the pipeline ended:\n{self._pipeline.why()}")
-
-    def words(self) -> str:
-        return self._pipeline.words() if self._pipeline is not None else "no pipeline"
-
-    def finish(self, traffic: Traffic, consumer: Consumer) -> dict[str, Any]:
-        """Let it bring the last messages through, if it runs, and end it."""
-        if self._pipeline is None:
-            return {"state": f"not run: {self._lacks}", "rows": 0, "exactly_once": None}
-        deadline = time.monotonic() + FINISH_S_MAX
-        while self._pipeline.runs and traffic.copied < sum(traffic.produced) and time.monotonic() < deadline:
-            traffic.consume(consumer)
-            self.look()
-            if self._line.due():
-                left = sum(traffic.produced) - traffic.copied
-                self._line.show(f"the pipeline brings the last {left:,} messages through")
-        self.stop()
-        if not self._joined:
-            state = (
-                "it failed, see above"
-                if self._pipeline.ended
-                else "Spark was not up in time; let the demo run for longer"
-            )
-            return {"state": state, "rows": traffic.copied, "exactly_once": None}
-        # Whatever its last batch has committed is there now.
-        for _ in range(3):
-            traffic.consume(consumer)
-        return {"state": "ran", "rows": traffic.copied, "exactly_once": traffic.exactly_once()}
-
-    def stop(self) -> None:
-        if self._pipeline is not None and not self._pipeline.ended:
-            self._line.clear()
-            self._pipeline.stop()
 
 
 def _progress(traffic: Traffic, companion: Companion | None, elapsed: float) -> str:

@@ -1,4 +1,5 @@
-"""The demo's pipeline: `ottla pipeline run` in a process of its own, which copies the demo's topic through Spark, exactly once.
+"""The demo's pipeline: `ottla pipeline run` in a process of its own, which copies the demo's topic through Spark, exactly once; the
+examples, where they are wanted, run in the same Spark.
 
 The demo does not wait for it: it joins when Spark is up. What it has done is read in its status file; whether it did it exactly once, the
 demo's consumer finds out in the topic that it writes to.
@@ -8,10 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +24,7 @@ FILE = """\
 name: demo
 brokers: {brokers}
 checkpoint: ./checkpoint
-trigger: 500 ms
+trigger: {trigger}
 sources:
   demo: {{topic: {topic}, group: demo-pipeline}}
 steps:
@@ -30,6 +32,11 @@ steps:
 sinks:
   copy: {{from: copied, topic: {copy}}}
 """
+TRIGGER = "500 ms"
+#: With other pipelines beside it: fewer batches, which cost the same however large they are.
+TRIGGER_BESIDE_OTHERS = "2 seconds"
+#: Java at its quickest to start: what it compiles better it would compile while everything starts.
+JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 STOP_S_MAX = 40.0
 
 
@@ -48,11 +55,16 @@ def missing() -> str | None:
 
 
 class DemoPipeline:
-    """Made at once; `look` a few times a second."""
+    """Made at once; `look` a few times a second. `others` are files that run beside it, with these arguments."""
 
-    def __init__(self, brokers: str, folder: Path) -> None:
+    def __init__(
+        self, brokers: str, folder: Path, others: Sequence[Path] = (), arguments: Sequence[str] = ()
+    ) -> None:
         self.file = folder / "demo.yaml"
-        self.file.write_text(FILE.format(brokers=brokers, topic=TOPIC, copy=COPY))
+        trigger = TRIGGER_BESIDE_OTHERS if others else TRIGGER
+        self.file.write_text(FILE.format(brokers=brokers, topic=TOPIC, copy=COPY, trigger=trigger))
+        self._others = bool(others)
+        self._arguments = [str(self.file), *map(str, others), *arguments]
         self._status = folder / "checkpoint" / "status.json"
         self._said = folder / "pipeline.log"
         self._ended: int | None = None
@@ -64,9 +76,14 @@ class DemoPipeline:
 
     def _start(self, said: IO[bytes]) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C at the terminal is for the demo, which lets the pipeline finish first.
-        command = [sys.executable, "-m", "ottla.cli", "pipeline", "run", str(self.file)]
+        command = [sys.executable, "-m", "ottla.cli", "pipeline", "run", *self._arguments]
         return subprocess.Popen(  # noqa: S603  # our own interpreter and package
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+            env={**JAVA, **os.environ} if self._others else None,
         )
 
     @property
@@ -112,6 +129,11 @@ class DemoPipeline:
         try:
             return self._process.wait(STOP_S_MAX if self.runs else 0.5)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
             return None
+
+    def kill(self) -> None:
+        """End it at once, and its Java with it; workers end when that has gone."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()

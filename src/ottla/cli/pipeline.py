@@ -7,7 +7,8 @@ checkpoint, not to the terminal.
 from __future__ import annotations
 
 import contextlib
-import time
+import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,7 +32,7 @@ from ottla.cli.with_spark import log_path, spark_for
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.loading import Loaded
-    from ottla.spark.pipeline.running import Run
+    from ottla.spark.pipeline.model import Plan
 
 app = typer.Typer(
     help="""Run data pipelines on Spark: one file with sources, steps and sinks.
@@ -46,7 +47,6 @@ Example:
     rich_markup_mode=None,
 )
 
-POLL_S = 0.1
 File = Annotated[Path, typer.Argument(help="The pipeline: a file that ends in .yaml, .yml or .py.")]
 Set = Annotated[
     list[str] | None,
@@ -73,7 +73,13 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def run(
-    file: File,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="The pipeline: a file that ends in .yaml, .yml or .py; several run in one Spark.",
+        ),
+    ],
     master: Master = None,
     remote: Remote = None,
     once: Annotated[bool, typer.Option("--once", help="Take all that is there now, then end.")] = False,
@@ -88,75 +94,46 @@ def run(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline until Ctrl-C, or, with --once, until all that is there has been taken.
+    """Run a pipeline, or several, until Ctrl-C, or, with --once, until all that is there has been taken.
 
-    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed, with 2 when the file is
-    wrong.
+    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed, with 2 when a file is
+    wrong. When a query fails all are stopped.
 
     \b
     Example:
       ottla pipeline run orders.yaml
       ottla pipeline run orders.yaml --once --set BROKERS=127.0.0.1:9092
+      ottla pipeline run orders.yaml sessions.yaml wordcount.py
       ottla pipeline run orders.py --master spark://127.0.0.1:7077
     """
-    from ottla.spark.pipeline.causes import cause_of
-    from ottla.spark.pipeline.running import Run, StepFailed, ship
+    from ottla.cli.pipeline_runs import Runs, started
 
     if master is not None and remote is not None:
         raise usage_error("--master and --remote exclude each other")
     stop = Stop()
-    loaded = _load(file, settings)
-    plan = loaded.plan
-    line = ProgressLine()
-    say(f"{plan.name}: starting Spark ({remote or master or 'here'})")
-    with spark_for(plan, master, remote) as spark:
-        ship(spark, loaded, py_files or (), remote=remote is not None)
-        running = Run(spark, plan)
-        try:
-            running.start(once=once)
-        except StepFailed as failed:
-            raise usage_error(f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}") from None
-        say(f"{plan.name}: {', '.join(running.queries)} running; Ctrl-C stops")
-        _watch(running, stop, line)
-    summary = {name: _ended(running, name) for name in running.queries}
-    if as_json:
-        print_json({"pipeline": plan.name, "queries": summary})
-    else:
-        for name, ended in summary.items():
-            print(
-                f"{name}: {ended['state']} after {ended['rows']:,} rows"
-                + (f", batch {ended['batch']}" if ended["batch"] >= 0 else "")
-            )
-    if running.failed:
-        said = "\n".join(f"{name} failed: {cause}" for name, cause in running.failed.items())
-        raise CommandError(f"{plan.name}: {said}\nMore is in {log_path(plan)}", FAILED)
+    loaded = _load_together(files, settings)
+    plans = [each.plan for each in loaded]
+    whole = _whole(plans)
+    called = ", ".join(plan.name for plan in plans)
+    say(f"{called}: starting Spark ({remote or master or 'here'})")
+    with spark_for(whole, master, remote) as spark:
+        runs = Runs(started(spark, loaded, py_files or (), once=once, remote=remote is not None))
+        say(f"{called}: {', '.join(runs.queries)} running; Ctrl-C stops")
+        runs.watch(stop, ProgressLine())
+    runs.tell(as_json=as_json)
+    if failures := runs.failures():
+        raise CommandError(f"{failures}\nMore is in {log_path(plans[0])}", FAILED)
 
 
-def _watch(running: Run, stop: Stop, line: ProgressLine) -> None:
-    """Until all queries have ended, one has failed, or somebody wants it to stop."""
-    from ottla.spark.pipeline.progress import one_line
+def _whole(plans: Sequence[Plan]) -> Plan:
+    """What Spark is started for: the pipeline; of several the first, with the settings that are Spark's own of all."""
+    if len(plans) == 1:
+        return plans[0]
+    from ottla.spark.pipeline.together import at_start, clashes
 
-    while running.look() and running.running and not stop.asked:
-        if line.due():
-            line.show(one_line(running.progress))
-        time.sleep(POLL_S)
-    line.clear()
-    if stop.asked:
-        line.note("stopping: the batch that is running may end; Ctrl-C again does not wait")
-    for name, how in running.stop().items():
-        line.note(
-            f"{name}: {how}{' in the middle of a batch, which the next start repeats' if how == 'given up' else ''}"
-        )
-
-
-def _ended(running: Run, name: str) -> dict[str, Any]:
-    watched = running.queries[name]
-    return {
-        "state": watched.state,
-        "rows": watched.rows,
-        "batch": watched.progress.batch if watched.progress else -1,
-        "cause": watched.cause,
-    }
+    if found := clashes(plans):
+        raise usage_error("\n".join(found))
+    return dataclasses.replace(plans[0], spark=at_start(plans))
 
 
 @app.command()
@@ -343,11 +320,17 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
 
 
 def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> Loaded:
-    from ottla.spark.pipeline.loading import load
+    return _load_together([file], settings, complain=complain)[0]
+
+
+def _load_together(
+    files: Sequence[Path], settings: list[str] | None, *, complain: bool = True
+) -> list[Loaded]:
+    from ottla.spark.pipeline.loading import load_together
     from ottla.spark.pipeline.model import PipelineError
 
     try:
-        return load(file, pairs(settings or (), "--set"))
+        return load_together(files, pairs(settings or (), "--set"))
     except PipelineError as error:
         if not complain:
             raise

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 OLDEST: Final = 17
+_ANSWER_S_MAX: Final = 60
 _SHIM: Final = """#!/bin/sh
 for argument; do
     shift
@@ -49,11 +50,13 @@ def find_java() -> str | None:
 
 
 def _version(java: Path) -> int:
-    """The major version of that program; 0 if it does not run. macOS has a `java` that only says where to download one."""
+    """The major version of that program; 0 if it does not run, or does not end. macOS has a `java` that only says where to download one."""
     try:
         # What is run is what this machine's own settings name.
-        done = subprocess.run([java, "-version"], check=False, capture_output=True, text=True, timeout=60)  # noqa: S603
-    except OSError:
+        done = subprocess.run(  # noqa: S603
+            [java, "-version"], check=False, capture_output=True, text=True, timeout=_ANSWER_S_MAX
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return 0
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     return int(found[1]) if done.returncode == 0 and found else 0

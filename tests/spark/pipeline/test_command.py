@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ottla
-from ottla.cli.main import main
+from tests.spark.pipeline.calling import Call
 
 PATIENCE_S = 110
 FILE = """\
@@ -30,26 +29,6 @@ steps:
 sinks:
   out: {from: shouted, topic: "${TOPIC}-out", key: id, value: json}
 """
-
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run a command in this process: it needs no Spark, or is given the tests' own."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        # `run` takes them for itself, and ends with its process otherwise.
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        with pytest.raises(SystemExit) as ended:
-            main(["pipeline", *map(str, arguments)])
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    return run
 
 
 @pytest.fixture

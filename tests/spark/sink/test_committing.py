@@ -14,12 +14,13 @@ from ottla.client.producer import transactions
 from ottla.records.record import Record, encode_batch
 from ottla.spark import clients
 from ottla.spark.sink import committing
+from ottla.spark.sink.batch import OttlaWriter
 from ottla.spark.sink.committing import commit_micro_batch, commit_write
 from ottla.spark.sink.encoding import Encoded
 from ottla.spark.sink.marker import CheckpointMismatch
 from ottla.spark.sink.plan import Plan, read_plan
 from ottla.spark.sink.staging import PARTITIONS, Prepared, Stage, clean, staging_producer
-from tests.broker_proxy import PRODUCE, Proxy
+from tests.broker_proxy import PRODUCE, Proxy, refuse_produces
 from tests.sdk.reading import eventually
 from tests.spark.sink.reading import read_topic
 from tests.spark.sink.test_plan import VALUE
@@ -62,6 +63,14 @@ def prepared(plan: Plan, values: list[str], *, query: str = "query", task: int =
 
 def values_of(address: str, topic: str) -> list[str]:
     return sorted((row.value or b"").decode() for row in read_topic(address, topic))
+
+
+def marked(address: str, topic: str) -> int:
+    """The marker of the sink that is named like the topic, when the transaction has ended in all places."""
+    place, group = TopicPartition(topic, 0), f"ottla-sink-{topic}"
+    with ottla.Admin(address) as admin:
+        found = admin.list_group_offsets([group], stable=True, partitions=[place])
+        return found[group][place].offset
 
 
 @pytest.fixture
@@ -153,6 +162,42 @@ def test_another_checkpoint_under_the_name_begins_anew_and_shuts_the_first_one_o
     assert values_of(ottla_address, topic) == ["a", "b", "c"]
 
 
+def test_a_query_that_takes_the_name_over_shuts_the_first_one_out_though_it_writes_elsewhere(
+    ottla_address: str, topic: str
+) -> None:
+    first, gone, second = (plan_of(ottla_address, f"{topic}{end}", sinkId=topic) for end in ("", "-2", "-3"))
+    with ottla.Admin(ottla_address) as admin:
+        for each in (gone, second):
+            admin.create_topic(str(each.topic), 2)
+        commit_micro_batch(first, [prepared(first, ["a"], query="first")], 0)
+        commit_micro_batch(gone, [prepared(gone, ["x"], query="first")], 1)
+        admin.delete_topics([str(gone.topic)])
+        commit_micro_batch(second, [prepared(second, ["b"], query="second")], 0)
+    with pytest.raises(CheckpointMismatch, match="belongs to the query second now"):
+        commit_micro_batch(first, [prepared(first, ["c"], query="first")], 2)
+    commit_micro_batch(second, [prepared(second, ["d"], query="second")], 1)
+    assert values_of(ottla_address, topic) == ["a"]
+    assert values_of(ottla_address, str(second.topic)) == ["b", "d"]
+
+
+def test_a_producer_asks_for_its_name_once_before_each_commit(
+    ottla_address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed: list[ottla.Producer] = []
+    renew = ottla.Producer.renew
+    monkeypatch.setattr(ottla.Producer, "renew", lambda self: (renewed.append(self), renew(self)))
+    plan = plan_of(ottla_address, topic)
+    for batch_id, times in ((0, 0), (1, 1), (2, 2)):
+        commit_micro_batch(plan, [prepared(plan, ["a"], query=topic)], batch_id)
+        assert len(renewed) == times
+
+
+def test_a_first_micro_batch_without_rows_has_its_topic_made(ottla_address: str, topic_name: str) -> None:
+    plan = plan_of(ottla_address, topic_name, sinkId=topic_name)
+    commit_micro_batch(plan, [Prepared("query", 0)], 0)
+    assert marked(ottla_address, topic_name) == 1
+
+
 def test_a_micro_batch_without_rows_is_marked_under_a_name_alone(ottla_address: str, topic: str) -> None:
     plan = plan_of(ottla_address, topic, sinkId=topic)
     commit_micro_batch(plan, [prepared(plan, [])], 0)
@@ -165,7 +210,7 @@ def test_a_micro_batch_without_rows_is_marked_under_a_name_alone(ottla_address: 
 
 
 def test_rows_that_name_their_topics_may_come_after_micro_batches_without_any(
-    ottla_address: str, topic: str
+    ottla_address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(ottla_address, topic, sinkId=topic)
     by_rows = dataclasses.replace(plan, topic=None)
@@ -175,6 +220,10 @@ def test_rows_that_name_their_topics_may_come_after_micro_batches_without_any(
         commit_micro_batch(by_rows, [prepared(plan, ["a"])], 3)
     with pytest.raises(CheckpointMismatch):
         commit_micro_batch(by_rows, [Prepared("another", 0)], 3)
+    # From now on there is a place for the marker, and no topic is asked for.
+    monkeypatch.setattr(committing, "create_staging", lambda *_: pytest.fail("a topic is made"))
+    commit_micro_batch(by_rows, [Prepared("query", 0)], 4)
+    assert marked(ottla_address, topic) == 5
     assert values_of(ottla_address, topic) == ["a"]
 
 
@@ -193,6 +242,21 @@ def test_one_write_is_all_or_nothing(ottla_address: str, topic: str) -> None:
         )
 
 
+def test_a_write_that_fails_leaves_no_topic(
+    ottla_address: str, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"kafka.bootstrap.servers": ottla_address, "topic": topic, "maxMessageBytes": "0"}
+    writer = OttlaWriter(options, VALUE, overwrite=False)
+    prepared(plan_of(ottla_address, topic, maxMessageBytes="0"), ["a", "b"], query=writer._write_id)
+    # Of no task is there a message: each has failed.
+    writer.abort([None, None])
+    with ottla.Admin(ottla_address) as admin:
+        assert f"ottla-staging-{writer._write_id}" not in admin.list_topics()
+    # And where nothing was staged, nothing is said.
+    writer.abort([None])
+    assert not caplog.records
+
+
 def test_a_commit_that_takes_long_is_warned_of(
     ottla_address: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,6 +273,21 @@ def behind_proxy(start_broker: Callable[..., Any]) -> Iterator[tuple[Proxy, Call
             return start_broker(proxy.target_port, f"advertised.listeners={proxy.advertised}")
 
         yield proxy, start
+
+
+def test_what_a_task_stages_keeps_its_order_when_the_broker_refuses_a_part(
+    behind_proxy: tuple[Proxy, Callable[[], Any]],
+) -> None:
+    proxy, start = behind_proxy
+    start()
+    options = {"maxMessageBytes": "0", "kafka.batch.size": "1", "kafka.retry.backoff.ms": "300"}
+    plan = plan_of(proxy.address, "t", **options)
+    values = [f"{number}" for number in range(12)]
+    # The producer has its connection.
+    prepared(plan, values)
+    refuse_produces(proxy, transactions.ErrorCode.NOT_ENOUGH_REPLICAS)
+    offsets = [offset for _, _, offset in prepared(plan, values).staged]
+    assert offsets == sorted(offsets)
 
 
 @pytest.mark.parametrize("level", [2, 99], ids=["implicit", "announced"])

@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
-from ottla.spark.sink.marker import CheckpointMismatch, is_done
+from ottla.spark.sink.marker import CheckpointMismatch, is_done, last_place
 
 
 def done(batch_id: int, *markers: tuple[int, str], named: bool = True, adopts: bool = False) -> bool:
@@ -17,6 +17,16 @@ def test_what_the_query_has_written_is_not_written_again() -> None:
     # It moved from one partition to another: the highest counts.
     assert done(4, (3, "q"), (5, "q"), (9, "other"))
     assert not done(6, (3, "q"), (5, "q"), (9, "other"))
+
+
+def test_the_last_marker_is_the_highest_of_the_query() -> None:
+    markers = {
+        TopicPartition("a", 0): OffsetAndMetadata(9, "other"),
+        TopicPartition("b", 0): OffsetAndMetadata(5, "q"),
+        TopicPartition("c", 0): OffsetAndMetadata(3, "q"),
+    }
+    assert last_place(markers, "q") == TopicPartition("b", 0)
+    assert last_place(markers, "nobody") is None
 
 
 def test_a_new_checkpoint_begins_anew_under_an_old_name() -> None:

@@ -38,6 +38,7 @@ def test_a_plan_has_what_tasks_and_commit_need() -> None:
     # The option goes before the column.
     assert plan.columns == {"key", "value", "partition", "headers"}
     assert plan.shared == {"bootstrap.servers": "127.0.0.1:9092", "client.id": "me"}
+    assert read_plan({**TO, "kafka.batch_size": "100000"}, columns).batch_bytes == 100_000
     bare = read_plan({**SERVERS, "includeHeaders": "false"}, columns)
     assert bare.columns == {"key", "value", "partition", "topic"}
 
@@ -56,6 +57,7 @@ def test_a_plan_has_what_tasks_and_commit_need() -> None:
         ({**TO, "kafka.key.serializer": "x"}, "value binary", "make bytes of them with functions of Spark"),
         ({**TO, "kafka.acks": "1"}, "value binary", "cannot be 1 with guarantee exactly-once"),
         ({**TO, "kafka.enable.idempotence": "false"}, "value binary", "or choose at-least-once"),
+        ({**TO, "kafka.enable_idempotence": "false"}, "value binary", "or choose at-least-once"),
         ({**TO, "kafka.compression.type": "rar"}, "value binary", "compression_type must be one of none"),
         ({**TO, "kafka.group.id": "g"}, "value binary", "unknown setting 'group_id'"),
         (

@@ -2,7 +2,7 @@
 
     python -m tests.spark.sinks.killed_driver '{"source": …, "go": …, "sinks": {name: {"url" or "path": …, "checkpoint": …, "point": …, "reached": …}}}'
 
-Each sink is a streaming query that appends what is in the source, a file a batch. Steps are seen where they happen: SQLite tells of statements before
+Each sink is a streaming query that appends what is in the source, a topic, so many rows a batch. Steps are seen where they happen: SQLite tells of statements before
 it runs them, Python's audit hooks of files; the other databases' statements all go through one function.
 """
 
@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from ottla.spark import sinks
 from ottla.spark.session import spark_session
 from ottla.spark.sinks.database import Database, database_of
 
 SCHEMA = "id bigint, name string"
+ROWS_A_BATCH = 10
 #: The four points of a database's commit: all is staged, rows are merged, all is about to count, and it counts.
 STATEMENTS = ("staged", "merged", "committing", "committed")
 #: The four of a table of files: rows are written, all is about to count, it counts, and it counts for good.
@@ -113,9 +115,18 @@ def sink_of(name: str, settings: dict[str, str]) -> Callable[..., None]:
     return sinks.append(settings["url"], table="people", **common)  # type: ignore[arg-type]
 
 
-def start(spark: SparkSession, source: str, name: str, settings: dict[str, str]) -> Any:
-    """A query of all files that are there."""
-    rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(source)
+def start(spark: SparkSession, source: dict[str, str], name: str, settings: dict[str, str]) -> Any:
+    """A query of all rows that are there."""
+    records = (
+        spark.readStream.format("ottla")
+        .option("kafka.bootstrap.servers", source["brokers"])
+        .option("subscribe", source["topic"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", ROWS_A_BATCH)
+        .load()
+    )
+    row = f.from_json(f.col("value").cast("string"), SCHEMA).alias("row")
+    rows = records.select(row, "topic", "partition", "offset").select("row.*", "topic", "partition", "offset")
     writing = rows.writeStream.foreachBatch(sink_of(name, settings)).trigger(availableNow=True)
     return writing.option("checkpointLocation", settings["checkpoint"]).start()
 

@@ -11,33 +11,35 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tests.spark.sinks.killed_driver import start
+import ottla
+from tests.spark.sinks.killed_driver import ROWS_A_BATCH, start
 
-ROWS_A_FILE = 10
 #: Each driver ends a batch and is killed in the next; one that counted already is not met again. The last one is for a driver that lives.
-FILES = 7
+BATCHES = 7
 PATIENCE_S = 100
-EXPECTED = list(range(FILES * ROWS_A_FILE))
+EXPECTED = list(range(BATCHES * ROWS_A_BATCH))
 
 
-def write_source(folder: Path) -> None:
-    folder.mkdir()
-    for number in range(FILES):
-        path = folder / f"{number:03}.json"
-        rows = range(number * ROWS_A_FILE, (number + 1) * ROWS_A_FILE)
-        path.write_text("".join(f'{{"id": {row}, "name": "row {row}"}}\n' for row in rows))
-        # Spark takes files in the order of their age.
-        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+def write_source(address: str, topic: str) -> dict[str, str]:
+    """A topic of rows, in one partition so that each batch has as many."""
+    with ottla.Admin(address) as admin:
+        admin.create_topic(topic, 1)
+    with ottla.Producer(address) as producer:
+        for row in EXPECTED:
+            producer.send(topic, json.dumps({"id": row, "name": f"row {row}"}).encode())
+    return {"brokers": address, "topic": topic}
 
 
 class Driver:
     """A driver that starts its queries when it is told to, and is killed, with its JVM, when each is at its point."""
 
-    def __init__(self, source: Path, sinks: dict[str, dict[str, str]], number: int) -> None:
-        self.go = source.with_name(f"go-{number}")
-        self.said = source.with_name(f"said-{number}")
+    def __init__(
+        self, folder: Path, source: dict[str, str], sinks: dict[str, dict[str, str]], number: int
+    ) -> None:
+        self.go = folder / f"go-{number}"
+        self.said = folder / f"said-{number}"
         told = {
-            name: {**settings, "reached": str(source.with_name(f"reached-{number}-{name}"))}
+            name: {**settings, "reached": str(folder / f"reached-{number}-{name}")}
             for name, settings in sinks.items()
         }
         self.reached = [Path(settings["reached"]) for settings in told.values()]
@@ -47,7 +49,7 @@ class Driver:
                     sys.executable,
                     "-m",
                     "tests.spark.sinks.killed_driver",
-                    json.dumps({"source": str(source), "go": str(self.go), "sinks": told}),
+                    json.dumps({"source": source, "go": str(self.go), "sinks": told}),
                 ],
                 stdout=output,
                 stderr=output,
@@ -71,13 +73,13 @@ class Driver:
         self.process.wait()
 
 
-def kill_at_each(source: Path, chain: list[dict[str, dict[str, str]]]) -> None:
+def kill_at_each(folder: Path, source: dict[str, str], chain: list[dict[str, dict[str, str]]]) -> None:
     """One driver after another, each killed at its points. The next one makes its session meanwhile, which is most of its time."""
-    drivers = [Driver(source, chain[0], 0)]
+    drivers = [Driver(folder, source, chain[0], 0)]
     try:
         for number in range(len(chain)):
             if number + 1 < len(chain):
-                drivers.append(Driver(source, chain[number + 1], number + 1))
+                drivers.append(Driver(folder, source, chain[number + 1], number + 1))
             drivers[number].run()
             drivers[number].kill()
     finally:
@@ -85,7 +87,7 @@ def kill_at_each(source: Path, chain: list[dict[str, dict[str, str]]]) -> None:
             driver.kill()
 
 
-def end_in_peace(spark: SparkSession, source: Path, sinks: dict[str, dict[str, str]]) -> None:
-    queries = [start(spark, str(source), name, settings) for name, settings in sinks.items()]
+def end_in_peace(spark: SparkSession, source: dict[str, str], sinks: dict[str, dict[str, str]]) -> None:
+    queries = [start(spark, source, name, settings) for name, settings in sinks.items()]
     for query in queries:
         assert query.awaitTermination(PATIENCE_S), query.lastProgress

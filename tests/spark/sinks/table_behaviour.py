@@ -56,6 +56,14 @@ def test_a_column_tells_which_row_is_the_last(place: Any) -> None:
     assert table(place) == [(1, "b", 9)]
 
 
+def test_a_decimal_tells_which_row_is_the_last(place: Any) -> None:
+    """By its size, though SQLite keeps it as a text."""
+    rows = [(1, Decimal("9.5")), (1, Decimal("10.5")), (1, None), (2, Decimal("-9.5")), (2, Decimal("-10.5"))]
+    rows += [(3, Decimal("-0.00001")), (3, Decimal("0.00001")), (3, Decimal("-999999999999999.99999"))]
+    people(place, order_by="n")(Rows("id bigint, n decimal(20,5)", rows), 0)
+    assert [Decimal(n) for _, n in table(place)] == [Decimal("10.5"), Decimal("-9.5"), Decimal("0.00001")]
+
+
 def test_a_tombstone_deletes(place: Any) -> None:
     sink = people(place)
     sink(Rows(RECORDS, [(1, "a", "t", 0, 0), (2, "b", "t", 0, 1), (3, "c", "t", 0, 2)]), 0)
@@ -315,6 +323,33 @@ def test_without_a_place_for_them_such_rows_fail_the_batch(place: Any) -> None:
     with pytest.raises(sinks.RowsRefused, match="key column id is null"):
         people(place)(Rows(PEOPLE, [(1, "a", 1), (None, "b", 3)]), 0)
     assert table(place) == []
+
+
+def test_refused_rows_are_counted_over_all_tasks(place: Any) -> None:
+    letters = Letters()
+    tasks = [[(None, "a", 1), (None, "b", 2)] for _ in range(2)]
+    with pytest.raises(sinks.RowsRefused, match=r"more than 3 rows of a batch .* key column id is null"):
+        people(place, dead_letters=letters, refused_max=3)(Rows(PEOPLE, *tasks), 0)
+    assert letters.sent == []
+    people(place, dead_letters=letters, refused_max=4)(Rows(PEOPLE, *tasks), 0)
+    assert len(letters.sent) == 4
+
+
+def test_a_foreign_key_that_may_wait_for_the_end_is_looked_at_in_time(place: Any) -> None:
+    """MySQL has none that wait, and leaves the word out."""
+    waits = "" if "mariadb" in place.url else "DEFERRABLE INITIALLY DEFERRED"
+    place.ask("CREATE TABLE towns (town BIGINT PRIMARY KEY)")
+    place.ask("INSERT INTO towns VALUES (7)")
+    place.ask(
+        "CREATE TABLE people (id BIGINT PRIMARY KEY, town BIGINT, "
+        f"FOREIGN KEY (town) REFERENCES towns (town) {waits})"
+    )
+    letters = Letters()
+    rows = [(number, 8 if number in (2, 5) else 7) for number in range(8)]
+    people(place, dead_letters=letters)(Rows("id bigint, town bigint", rows), 0)
+    assert table(place, "id") == [(number,) for number in range(8) if number not in (2, 5)]
+    assert [each["row"] for each in letters.sent] == [{"id": 2, "town": 8}, {"id": 5, "town": 8}]
+    assert all("foreign key" in each["reason"].lower() for each in letters.sent)
 
 
 def test_too_many_refused_rows_are_no_bad_rows_but_a_bad_table(place: Any) -> None:

@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from ottla.spark import sinks
 from ottla.spark.sinks.folders import (
+    CHANGES,
     STATE,
     arriving_folder,
     folder_of,
     let_count,
     list_table,
     local_path,
+    remove_leftovers,
     remove_superseded,
 )
 
@@ -64,7 +67,7 @@ def test_a_batch_that_comes_again_is_passed_over_and_others_are_refused(
         sink(records(spark, ("a", "1", 0)), 0)
     sink(records(spark, ("a", "1", 1)), 1)
     # What is still on its way is seen by nobody.
-    shutil.copytree(tmp_path / "ottla_batch=0", arriving_folder(tmp_path))
+    shutil.copytree(tmp_path / "ottla_batch=0", arriving_folder(tmp_path), dirs_exist_ok=True)
     assert spark.read.parquet(str(tmp_path)).count() == sinks.read_table(spark, str(tmp_path)).count() == 2
     with pytest.raises(sinks.BatchRefused, match="another driver"):
         sink(records(spark, ("a", "1", 1)), 0)
@@ -85,7 +88,6 @@ def test_a_batch_that_comes_again_is_passed_over_and_others_are_refused(
 def test_what_has_arrived_counts_only_by_its_name(tmp_path: Path) -> None:
     for expected in ("first", "second"):
         arriving = arriving_folder(tmp_path)
-        arriving.mkdir()
         (arriving / "rows.parquet").write_text(expected)
         if expected == "first":
             assert list_table(tmp_path).last is None
@@ -96,6 +98,93 @@ def test_what_has_arrived_counts_only_by_its_name(tmp_path: Path) -> None:
     last = list_table(tmp_path).last
     assert last is not None and last.mark() == {"batch_id": 0}
     assert (last.path / "rows.parquet").read_text() == "first"
+
+
+def test_what_another_driver_has_removed_does_not_come_to_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arriving, folder = arriving_folder(tmp_path), folder_of(tmp_path, "ottla_batch=", 0)
+    (arriving / "first.parquet").touch()
+    removed: list[Path] = []
+
+    def remove(path: Path, **_: Any) -> None:
+        """Its driver comes just then: nothing may count of which a part is gone already."""
+        removed.append(path)
+        with pytest.raises(sinks.BatchRefused, match="has been removed"):
+            let_count(arriving, folder, {})
+        # And a task of its makes the folder anew, as Spark's tasks do.
+        arriving.mkdir(exist_ok=True)
+        (arriving / "second.parquet").touch()
+        with pytest.raises(sinks.BatchRefused, match="has been removed"):
+            let_count(arriving, folder, {})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", remove)
+        remove_leftovers(tmp_path)
+    assert removed and list_table(tmp_path).last is None
+    # What somebody began to remove is removed by the next one.
+    remove_leftovers(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_batch_is_refused_whose_files_another_driver_has_removed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def lose(_frame: DataFrame, _batch_id: int) -> None:
+        """The rows are written, and do not count yet."""
+        remove_leftovers(tmp_path)
+
+    sink = sinks.parquet_table(str(tmp_path), sink_id="s", offsets=lose)
+    with pytest.raises(sinks.BatchRefused, match="has been removed: another driver"):
+        sink(records(spark, ("a", "1", 0)), 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_rows_alike_in_their_order_are_told_apart_and_a_repetition_finds_the_same_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with_position, without = str(tmp_path / "with"), str(tmp_path / "without")
+    rows = records(spark, ("a", "1", 4), ("a", "2", 9), ("b", "5", 10), ("b", "3", 11), ("a", "2", 8))
+    rows = rows.withColumn("rank", f.col("value").cast("int"))
+    for _ in range(2):
+        sinks.parquet_table(with_position, key="key", order_by="rank", sink_id="s")(rows, 0)
+    assert sorted(
+        (row["key"], row["offset"]) for row in sinks.read_table(spark, with_position).collect()
+    ) == [
+        ("a", 9),
+        ("b", 10),
+    ]
+    alike = spark.createDataFrame(
+        [("a", n, 7) for n in range(20)], "key string, value int, rank int"
+    ).coalesce(1)
+    given = {"t": {"0": 3}}
+    sink = sinks.parquet_table(without, key="key", order_by="rank", sink_id="s", offsets=lambda _, __: given)
+    sink(alike, 0)
+    assert [row["value"] for row in sinks.read_table(spark, without).collect()] == [19]
+    given = {"t": {"0": 4}}
+    with pytest.raises(sinks.BatchRefused, match="t-0 went to 3, now to 4"):
+        sink(alike, 0)
+
+
+def test_a_state_is_marked_with_the_batch_that_it_reaches_to(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = sinks.parquet_table(str(tmp_path), key="key", sink_id="s", merge_every=1)
+    write_state = slow._write_state
+
+    def pause(*given: Any) -> None:
+        """Another driver writes the next batch."""
+        first = list_table(tmp_path).changes[0]
+        arriving = arriving_folder(tmp_path)
+        shutil.copytree(first.path, arriving, dirs_exist_ok=True)
+        let_count(arriving, folder_of(tmp_path, CHANGES, 1), {**first.mark(), "batch_id": 1})
+        write_state(*given)
+
+    monkeypatch.setattr(slow, "_write_state", pause)
+    slow(records(spark, ("a", "1", 0)), 0)
+    listing = list_table(tmp_path)
+    assert [each.number for each in listing.states] == [1]
+    assert listing.last is not None and listing.last.mark()["batch_id"] == 1
 
 
 def test_what_a_state_replaces_stays_for_readers_that_have_begun(tmp_path: Path) -> None:

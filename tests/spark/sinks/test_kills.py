@@ -1,4 +1,4 @@
-"""Exactly once with the driver killed at four points of the commit: into SQLite, and into a table of files."""
+"""Exactly once with the driver killed at four points of the commit: from a topic into SQLite, and into a table of files."""
 
 import json
 import sqlite3
@@ -10,13 +10,15 @@ from pyspark.sql import SparkSession
 from ottla.spark import sinks
 from tests.spark.sinks.killed_driver import FILES as FILE_POINTS
 from tests.spark.sinks.killed_driver import STATEMENTS
-from tests.spark.sinks.kills import EXPECTED, FILES, end_in_peace, kill_at_each, write_source
+from tests.spark.sinks.kills import BATCHES, EXPECTED, end_in_peace, kill_at_each, write_source
 
 
 @pytest.mark.timeout(300)
-def test_input_is_output_whenever_the_driver_is_killed(spark: SparkSession, tmp_path: Path) -> None:
-    source, database, files = tmp_path / "source", tmp_path / "people.db", tmp_path / "people"
-    write_source(source)
+def test_input_is_output_whenever_the_driver_is_killed(
+    spark: SparkSession, ottla_address: str, topic_name: str, tmp_path: Path
+) -> None:
+    database, files = tmp_path / "people.db", tmp_path / "people"
+    source = write_source(ottla_address, topic_name)
     places = {
         "database": {"url": f"sqlite:///{database}", "checkpoint": str(tmp_path / "checkpoint-database")},
         "files": {"path": str(files), "checkpoint": str(tmp_path / "checkpoint-files")},
@@ -25,7 +27,7 @@ def test_input_is_output_whenever_the_driver_is_killed(spark: SparkSession, tmp_
         {name: {**places[name], "point": point} for name, point in zip(places, points, strict=True)}
         for points in zip(STATEMENTS, FILE_POINTS, strict=True)
     ]
-    kill_at_each(source, chain)
+    kill_at_each(tmp_path, source, chain)
     end_in_peace(spark, source, places)
 
     with sqlite3.connect(database) as connection:
@@ -35,7 +37,7 @@ def test_input_is_output_whenever_the_driver_is_killed(spark: SparkSession, tmp_
             name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         }
     connection.close()
-    assert (batch_id, json.loads(offsets)) == (FILES - 1, {"sources": [{"logOffset": FILES - 1}]})
+    assert (batch_id, json.loads(offsets)) == (BATCHES - 1, {topic_name: {"0": len(EXPECTED)}})
     assert tables == {"people", "ottla_progress"}
 
     assert sorted(row["id"] for row in spark.read.parquet(str(files)).collect()) == EXPECTED

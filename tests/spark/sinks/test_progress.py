@@ -51,6 +51,14 @@ def test_reset_lets_a_first_batch_in_and_no_later_one() -> None:
     assert verdict(Progress(41, "q"), 50, "q", reset=True) is Verdict.RUN
 
 
+def test_reset_lets_no_old_driver_of_the_same_query_begin_again() -> None:
+    with pytest.raises(BatchRefused, match="another driver") as refused:
+        verdict(Progress(2, "q"), 0, "q", reset=True)
+    assert "reset=True" not in str(refused.value)
+    # Where it is not known whose batch it is, whoever sets it is believed.
+    assert verdict(Progress(2, None), 0, "q", reset=True) is Verdict.RUN
+
+
 def test_a_repeated_batch_must_not_reach_further() -> None:
     done = Progress(3, "q", {"t": {"0": 10, "1": 4}})
     for offsets in ({"t": {"0": 10, "1": 4}}, {"t": {"0": 9}}, {}, None, {"sources": [1]}):

@@ -40,6 +40,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "spark-source.md"
         (None, {"subscribe": "a", "kafka.fetch.max.byte": "1"}, "did you mean fetch_max_bytes"),
         (None, {"subscribe": "a", "kafka.isolation.level": "x"}, "isolation_level must be one of"),
         (None, {"subscribe": "a", "groupId": "one", "kafka.group.id": "two"}, "name different groups"),
+        (None, {"subscribe": "a", "kafka.group_id": "one", "kafka.group.id": "two"}, "name different groups"),
         ("stream", {"subscribe": "a", "endingOffsets": "latest"}, "endingOffsets is for batches"),
         ("stream", {"subscribe": "a", "filterPushdown": "true"}, "filterPushdown is for batches"),
         ("stream", {"subscribe": "a", "endingTimestamp": "5"}, "endingTimestamp is for batches"),
@@ -52,6 +53,25 @@ DOCS = Path(__file__).parents[3] / "docs" / "spark-source.md"
         ("batch", {"subscribe": "a", "endingOffsets": "earliest"}, "nothing to read"),
         ("batch", {"subscribe": "a", "startingOffsets": '{"a":{"0":-1}}'}, r"-1 \(latest\) for a-0"),
         ("batch", {"subscribe": "a", "endingOffsets": '{"a":{"0":-2}}'}, r"-2 \(earliest\) for a-0"),
+        (
+            "batch",
+            {
+                "subscribe": "a",
+                "startingOffsets": '{"a":{"0":1,"1":7}}',
+                "endingOffsets": '{"a":{"0":1,"1":6}}',
+            },
+            r"endingOffsets \(6\) lies before startingOffsets \(7\) for a-1",
+        ),
+        (
+            "batch",
+            {"subscribe": "a", "startingTimestamp": "9", "endingTimestamp": "8"},
+            r"endingTimestamp \(8\) lies before startingTimestamp \(9\)",
+        ),
+        (
+            "batch",
+            {"subscribe": "a", "startingTimestamp": "9", "endingOffsetsByTimestamp": '{"a":{"0":8}}'},
+            r"endingOffsetsByTimestamp \(8\) lies before startingTimestamp \(9\) for a-0",
+        ),
     ],
 )
 def test_mistakes_are_told(kind: Kind | None, given: dict[str, str], words: str) -> None:
@@ -92,6 +112,11 @@ def test_values_are_read() -> None:
     assert options.isolation_level == "read_uncommitted"
     assert options.trigger_delay_ms_max == 7_200_000
     assert options.starting == AtEnd(EARLIEST)
+
+
+def test_a_group_may_be_written_as_the_sdk_does() -> None:
+    options = source_options(ADDRESS | {"subscribe": "a", "kafka.group_id": "lag"})
+    assert options.group_id == "lag" and "group_id" not in options.kafka
 
 
 def test_passwords_are_not_shown() -> None:

@@ -13,6 +13,7 @@ from ottla.spark.source.planning import (
     is_held_back,
     limited,
     lost,
+    not_before,
     ranges_of,
     split,
 )
@@ -119,6 +120,15 @@ def test_a_log_that_ends_early_or_begins_late(
 
 def test_nothing_is_lost_where_nothing_is_wanted() -> None:
     assert ranges_of({T0: 5}, {T0: 5}, {T0: Log(20, 60)}) == ([], [])
+
+
+def test_between_an_end_and_a_later_start_there_is_nothing_to_lose() -> None:
+    starts, ends, logs = {T0: 20, T1: 70}, {T0: 10, T1: 10}, {T0: Log(20, 60), T1: Log(0, 60)}
+    moved = not_before(starts, ends, logs)
+    found, losses = ranges_of(starts, moved, logs)
+    assert (moved, found) == ({T0: 20, T1: 10}, []) and [loss.tp for loss in losses] == [T1], (
+        "its log was cut off"
+    )
 
 
 def test_a_batch_waits_for_more_but_not_for_ever() -> None:

@@ -11,6 +11,7 @@ import ottla
 from ottla.client.admin.configs import Resource
 from ottla.client.consumer.columns import Columns
 from ottla.client.metadata import TopicPartition
+from ottla.client.offsets import EARLIEST
 from ottla.records.pieces import piece
 from ottla.records.record import Record, encode_batch
 from ottla.spark.source import reading
@@ -19,6 +20,7 @@ from ottla.spark.source.batch import arrow_schema
 from ottla.spark.source.planning import DataLost
 from ottla.spark.source.reading import NoProgress
 from ottla.spark.source.schema import source_schema
+from ottla.spark.source.survey import Survey
 from tests.broker_proxy import FETCH, Proxy
 from tests.running_broker import RunningBroker
 from tests.spark.source.conftest import batch_reader, rows_of, values_of
@@ -143,6 +145,43 @@ def test_times(ottla_address: str, topic_name: str, admin: ottla.Admin, send: Se
     strict = batch_reader(ottla_address, subscribe=topic_name, startingTimestamp=1_004)
     with pytest.raises(ValueError, match=f"{topic_name}-1 has no record at or after that time"):
         strict.partitions()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"endingOffsets": '{"TOPIC":{"0":-1}}'},
+        {"startingTimestamp": 1_000, "endingTimestamp": 1_000},
+        {
+            "startingTimestamp": 1_001,
+            "startingOffsetsByTimestampStrategy": "latest",
+            "endingTimestamp": 1_001,
+        },
+    ],
+)
+def test_a_topic_that_grows_and_is_trimmed_meanwhile_loses_nothing(
+    ottla_address: str,
+    topic_name: str,
+    admin: ottla.Admin,
+    send: Send,
+    options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin.create_topic(topic_name, 1)
+    send(topic_name, b"x", b"x")
+    asking = Survey.offsets
+
+    def trimmed(survey: Survey, times: Any) -> Any:
+        send(topic_name, b"x", b"x")
+        answers = asking(survey, times)
+        begin = asking(survey, dict.fromkeys(times, EARLIEST))
+        admin.delete_records({tp: offset + 1 for tp, offset in begin.items()})
+        return answers
+
+    monkeypatch.setattr(Survey, "offsets", trimmed)
+    given = {name: str(value).replace("TOPIC", topic_name) for name, value in options.items()}
+    batch_reader(ottla_address, subscribe=topic_name, **given).partitions()
 
 
 def test_choices_of_topics(ottla_address: str, topic_name: str, admin: ottla.Admin, send: Send) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import ottla
 from ottla.client.metadata import TopicPartition
-from ottla.spark.source.planning import DataLost
+from ottla.spark.source.planning import DataLost, Log
 from ottla.spark.source.stream import OttlaStreamReader
 from tests.spark.source.conftest import stream_reader, values_of
 
@@ -89,6 +89,56 @@ def test_available_now_ends_where_the_logs_ended(
     end = reader.latestOffset(middle, ReadMaxRows(3))
     assert (middle, end) == ({topic_name: {"0": 3}}, {topic_name: {"0": 5}})
     assert reader.latestOffset(end, ReadMaxRows(3)) == end
+
+
+@pytest.mark.parametrize("place", ["latest", "earliest"])
+def test_available_now_begins_on_a_topic_that_is_written_to(
+    ottla_address: str, topic_name: str, admin: ottla.Admin, send: Send, place: str
+) -> None:
+    admin.create_topic(topic_name, 1)
+    send(topic_name, b"x")
+    reader = stream_reader(ottla_address, subscribe=topic_name, startingOffsets=place)
+    reader.prepareForTriggerAvailableNow()
+    send(topic_name, b"in between")
+    admin.create_partitions(topic_name, 2)
+    start = reader.initialOffset()
+    end, values = batch_after(reader, start)
+    assert values == ([b"x"] if place == "earliest" else [])
+    assert reader.latestOffset(end, ALL) == end
+
+
+class NewLeader:
+    """A survey of one partition whose leader says too little at first."""
+
+    def __init__(self, *ends: int) -> None:
+        self.ends = list(ends)
+
+    def partitions_left(self) -> list[TopicPartition]:
+        return [TopicPartition("t", 0)]
+
+    def latest(self, partitions: Any) -> Any:
+        return dict.fromkeys(partitions, self.ends.pop(0) if len(self.ends) > 1 else self.ends[0])
+
+    def logs(self, partitions: Any, latest: Any) -> Any:
+        return {tp: Log(0, latest[tp]) for tp in partitions}
+
+
+def test_a_leader_that_is_new_is_asked_again() -> None:
+    def reader(*ends: int) -> OttlaStreamReader:
+        made = stream_reader("127.0.0.1:1", subscribe="t", fetchOffset__retryIntervalMs=0)
+        made._asking = NewLeader(*ends)  # type: ignore[assignment]
+        return made
+
+    start, end = {"t": {"0": 5}}, {"t": {"0": 8}}
+    assert reader(3, 4, 8).latestOffset(start, ALL) == end
+    now = reader(3, 4, 8)
+    now.prepareForTriggerAvailableNow()
+    assert now.latestOffset(start, ALL) == end
+    # The micro-batch that was under way when the query ended.
+    [part] = reader(3, 4, 8).partitions(start, end)
+    assert (part.start, part.end) == (5, 8)
+    with pytest.raises(DataLost, match="the log ends at 7"):
+        reader(3, 4, 5, 7).partitions(start, end)
 
 
 def test_partitions_and_topics_that_are_new_are_read_from_their_beginning(

@@ -101,6 +101,61 @@ def test_a_logical_type_that_changed_means_what_its_writer_meant(
     assert out == {"at": expected}
 
 
+FIXED = {"type": "fixed", "name": "F", "size": 2}
+INNER = record(("n", "int", 7), ("at", logical("int", "date"), 1), name="Inner")
+
+
+@pytest.mark.parametrize(
+    ("type_", "default", "value"),
+    [
+        (logical("long", "timestamp-millis"), MILLIS, MOMENT),
+        (logical("int", "date"), 19782, date(2024, 2, 29)),
+        ("bytes", "\u00ff\u0000", b"\xff\0"),
+        (FIXED, "\u00ff\u0000", b"\xff\0"),
+        (logical("bytes", "decimal", precision=4, scale=2), "\u0004\u00d2", Decimal("12.34")),
+        ("double", 1, 1.0),
+        ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+        ({"type": "map", "values": "bytes"}, {"k": "\u00ff"}, {"k": b"\xff"}),
+        (INNER, {}, {"n": 7, "at": date(1970, 1, 2)}),
+        (INNER, {"n": 8}, {"n": 8, "at": date(1970, 1, 2)}),
+        (["null", "bytes"], None, None),
+        (["bytes", "null"], "\u00ff", b"\xff"),
+        # Not by the letter of old versions, but found everywhere.
+        (["null", "bytes"], "\u00ff", b"\xff"),
+        (["string", "null"], None, None),
+    ],
+)
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_default_is_a_value_like_others(type_: Any, default: Any, value: Any, columns: bool) -> None:
+    with_default = record(("a", "int"), ("f", type_, default))
+    assert passed(record(("a", "int")), with_default, {"a": 1}, columns=columns) == {"a": 1, "f": value}
+    assert passed(with_default, with_default, {"a": 1}, columns=columns) == {"a": 1, "f": value}
+
+
+def test_the_default_of_a_choice_is_of_its_first_branch() -> None:
+    first, second = (record(("x", "bytes", "\u00ff"), name=name) for name in "AB")
+    new = record(("a", "int"), ("f", [second, "string", first], {}), ("o", ["A", "null"], {}))
+    out = passed(record(("a", "int")), new, {"a": 1}, columns=True)
+    assert out["f"] == {"member0": {"x": b"\xff"}, "member1": None, "member2": None}
+    assert out["o"] == {"x": b"\xff"}
+
+
+@pytest.mark.parametrize(
+    ("type_", "default"),
+    [
+        ("bytes", "\u0100"),
+        (FIXED, "x"),
+        (record(("n", "int"), name="N"), {}),
+    ],
+)
+def test_a_default_that_does_not_suit_is_missed_where_it_is_needed(type_: Any, default: Any) -> None:
+    with_default = record(("a", "int"), ("f", type_, default))
+    with pytest.raises(BadValue, match="No default value for field f"):
+        passed(record(("a", "int")), with_default, {"a": 1})
+    reader = AvroReader(avro(with_default))
+    assert reader.schema.id == 1, "nobody else misses it"
+
+
 def test_an_int_is_not_taken_for_milliseconds_it_never_was() -> None:
     with pytest.raises(BadValue, match="its int cannot be read as long-timestamp-millis"):
         passed(record(("at", "int")), record(("at", logical("long", "timestamp-millis"))), {"at": 1})
@@ -189,9 +244,39 @@ def test_a_union_of_numbers_is_the_wider_one() -> None:
     assert passed(schema, schema, {"u": 2**40}, columns=True) == {"u": 2**40}
 
 
+NUMBERS = ["null", "float", "string", "int", "long", "double"]
+
+
+@pytest.mark.parametrize(
+    ("value", "member"), [(0.1, {"member4": 0.1}), (2**40 + 1, {"member3": 2**40 + 1}), (5, {"member3": 5})]
+)
+def test_of_numbers_in_a_union_no_digit_is_lost(value: Any, member: dict[str, Any]) -> None:
+    schema = record(("u", NUMBERS))
+    assert passed(schema, schema, {"u": value}) == {"u": value}
+    out = passed(schema, schema, {"u": value}, columns=True)
+    assert {name: each for name, each in out["u"].items() if each is not None} == member
+    both = record(("u", ["float", "double"]))
+    assert passed(both, both, {"u": value}) == passed(both, both, {"u": value}, columns=True) == {"u": value}
+
+
 def test_a_record_that_holds_itself_is_read_by_programs() -> None:
     value = {"n": 1, "left": {"n": 2, "left": None}}
     assert passed(TREE, TREE, value) == value
+
+
+def test_a_value_that_is_nested_too_deep_is_a_bad_one() -> None:
+    """fastavro's compiled reader would end the process, here and where the reader has no such field."""
+    frame = header(1) + b"\x02" * 50_000 + b"\0" * 60_000
+    with pytest.raises(BadValue, match="recursion"):
+        AvroReader(avro(TREE)).read(frame, avro(TREE))
+    holder, without = record(("t", TREE), ("n", "int")), record(("n", "int"))
+    with pytest.raises(BadValue, match="recursion"):
+        AvroReader(avro(without, 2), columns=True).read(frame, avro(holder))
+    value: dict[str, Any] = {"n": 1}
+    for _ in range(5_000):
+        value = {"n": 1, "left": value}
+    with pytest.raises(BadValue, match="recursion"):
+        AvroWriter(avro(TREE)).write(value)
 
 
 # --- bad input -------------------------------------------------------------------------------------------
@@ -205,6 +290,10 @@ def test_a_record_that_holds_itself_is_read_by_programs() -> None:
         ("int", 1.5, "f must be an int"),
         ("long", 2**63, "f must be a long"),
         ("float", 1e300, "f must be a float"),
+        ("float", 10**400, "f must be a float"),
+        ("double", 10**400, "f must be a double"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, ["A"], "f must be one of A, not list"),
+        ({"type": "map", "values": "int"}, {"\ud800": "x"}, r"f\{\?\} must be an int"),
         ("boolean", "x", "f must be a boolean, not str 'x'"),
         ("string", None, "f must be a text, not null"),
         ("string", b"x", "f must be a text"),

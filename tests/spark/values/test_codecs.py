@@ -92,8 +92,12 @@ def test_a_registry_that_gives_compiled_protobuf_needs_no_compiler(monkeypatch: 
 
 
 def _protobuf_paths() -> list[str]:
-    paths = ["/subjects/orders-value/versions/latest", "/subjects/line/versions/1"]
-    return [f"{path}{form}" for path in paths for form in ("", "?format=serialized")]
+    return [
+        "/subjects/orders-value/versions/latest",
+        "/schemas/ids/102?subject=orders-value&format=serialized",
+        "/subjects/line/versions/1",
+        "/subjects/line/versions/1?format=serialized",
+    ]
 
 
 @pytest.mark.parametrize(

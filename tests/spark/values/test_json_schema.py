@@ -61,6 +61,11 @@ def written(schema: Any, value: Any, *, columns: bool = True) -> Any:
         ({"allOf": [obj(a={"type": "integer"}), obj(b={"type": "string"})]}, "struct<a:bigint,b:string>"),
         ({"allOf": [obj(a={"type": "integer"})], **obj(b={"type": "string"})}, "struct<a:bigint,b:string>"),
         ({**obj(a={"$ref": "#/$defs/x~1y"}), "$defs": {"x/y": {"type": "integer"}}}, "struct<a:bigint>"),
+        ({**obj(a={"$ref": "#n"}), "$defs": {"x": {"$anchor": "n", "type": "integer"}}}, "struct<a:bigint>"),
+        (
+            {**obj(a={"$ref": "#n"}), "definitions": {"x": {"$id": "#n", "type": "integer"}}},
+            "struct<a:bigint>",
+        ),
     ],
 )
 def test_the_column_of_a_schema(schema: Any, type_: str) -> None:
@@ -80,6 +85,7 @@ def test_references_to_other_schemas_of_the_registry() -> None:
     [
         ({"$defs": {"t": obj(t={"$ref": "#/$defs/t"})}, "$ref": "#/$defs/t"}, "t: #/.*holds itself"),
         (obj(a={"$ref": "#/nowhere"}), "a: #/nowhere points at nothing"),
+        (obj(a={"$ref": "#nowhere"}), "a: #nowhere points at nothing"),
         (obj(a={"type": "text"}), "a: JSON Schema has no type 'text'"),
         (obj(a=5), "a is no JSON Schema"),
     ],
@@ -138,6 +144,8 @@ def test_programs_get_json_as_it_is() -> None:
         ({"who": "\ud800"}, "who must be a text of Unicode"),
         ({"price": "x"}, "price must be a number"),
         ({"price": 10**400}, "price must be a number"),
+        ({"counts": {"\ud800": "y"}}, r"counts\{\?\} must be an integer"),
+        ({"more": ["\ud800"]}, "more must be a text of Unicode"),
         ({"tags": ["a", 1]}, r"tags\[1\] must be a text"),
         ({"tags": {}}, "tags must be an array"),
         ({"counts": {"x": "y"}}, r"counts\{x\} must be an integer"),
@@ -153,6 +161,30 @@ def test_what_cannot_be_of_its_columns_type_is_refused_by_name(value: Any, reaso
 def test_what_is_not_json_is_told(payload: bytes) -> None:
     with pytest.raises(BadValue, match="not JSON"):
         JsonReader(schema_of(ORDER)).read(header(1) + payload, schema_of(ORDER))
+
+
+def test_no_digit_is_lost() -> None:
+    payload = b'{"id": 9007199254740993.0, "more": [0.12345678901234567890, {"x": 1.10}]}'
+    out = JsonReader(schema_of(ORDER), columns=True).read(header(1) + payload, schema_of(ORDER))
+    assert (out["id"], out["more"]) == (2**53 + 1, '[0.12345678901234567890,{"x":1.10}]')
+    row = {"id": 1, "price": Decimal("0.12345678901234567890"), "more": out["more"]}
+    assert JsonWriter(schema_of(ORDER), columns=True).write(row)[5:] == (
+        b'{"id":1,"price":0.12345678901234567890,"more":[0.12345678901234567890,{"x":1.10}]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'{"price": 1e400}', "price must be a number within its column's range"),
+        (b'{"price": 1e99999999999999999999}', "not JSON"),
+        (b'{"id": 1e999999999999}', "id must be an integer"),
+        (b'{"more": ' + b"[" * 990 + b"]" * 990 + b"}", "nested too deep"),
+    ],
+)
+def test_numbers_and_depths_that_nobody_can_hold(payload: bytes, reason: str) -> None:
+    with pytest.raises(BadValue, match=reason):
+        JsonReader(schema_of(ORDER), columns=True).read(header(1) + payload, schema_of(ORDER))
 
 
 def test_rows_are_written_as_json() -> None:
@@ -195,6 +227,10 @@ def test_rows_are_written_as_json() -> None:
         ({"id": 1, "tags": [None]}, r"tags\[0\] must be of type string, not null"),
         ({"id": 1, "more": "{"}, "more must be the text of a JSON value"),
         ({"id": 1, "price": float("nan")}, "does not fit"),
+        ({"id": 1, "price": Decimal("1e400")}, "price must be a number within"),
+        ({"id": Decimal("1e400")}, "id must be an integer"),
+        ({"id": Decimal("NaN")}, "id must be an integer"),
+        ({"id": 1, "more": "[1e99999999999999999999]"}, "more must be the text of a JSON value"),
         ({"id": 1, "counts": 5}, "counts must be a map"),
         (5, "the value must be an object"),
     ],

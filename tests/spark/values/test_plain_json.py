@@ -14,6 +14,7 @@ TYPE = spark.StructType(
         spark.StructField("byte", spark.ByteType()),
         spark.StructField("long", spark.LongType()),
         spark.StructField("double", spark.DoubleType()),
+        spark.StructField("float", spark.FloatType()),
         spark.StructField("decimal", spark.DecimalType(6, 3)),
         spark.StructField("ok", spark.BooleanType()),
         spark.StructField("text", spark.StringType()),
@@ -39,6 +40,7 @@ NOTHING = dict.fromkeys(TYPE.names)
         ({"decimal": 999}, {"decimal": Decimal("999.000")}),
         ({"ok": False, "text": "é"}, {"ok": False, "text": "é"}),
         ({"text": {"a": [1, 0.5]}}, {"text": '{"a":[1,0.5]}'}),
+        ({"float": 3e38}, {"float": 3e38}),
         ({"raw": "AAE="}, {"raw": b"\0\1"}),
         ({"day": "2024-02-29"}, {"day": date(2024, 2, 29)}),
         ({"at": "2024-02-29T01:00:00+01:00"}, {"at": datetime(2024, 2, 29, tzinfo=UTC)}),
@@ -61,6 +63,8 @@ def test_what_columns_hold(given: Any, held: Any) -> None:
         ({"long": 1.0}, "long must be an integer of 64 bits"),
         ({"long": True}, "long must be an integer"),
         ({"double": "1"}, "double must be a number"),
+        ({"double": 10**400}, "double must be a number within its column's range"),
+        ({"float": -1e300}, "float must be a number within its column's range"),
         ({"decimal": 0.0001}, r"decimal must be a decimal\(6, 3\)"),
         ({"decimal": 1000}, r"decimal must be a decimal\(6, 3\)"),
         ({"ok": 0}, "ok must be a boolean"),
@@ -73,6 +77,8 @@ def test_what_columns_hold(given: Any, held: Any) -> None:
         ({"xs": [1, "x"]}, r"xs\[1\] must be an integer"),
         ({"xs": 1}, "xs must be an array"),
         ({"m": {"k": {"x": "y"}}}, r"m\{k\}\.x must be an integer"),
+        ({"m": {"\ud800": 5}}, r"m\{\?\} must be an object"),
+        ({"text": ["\ud800"]}, "text must be a text of Unicode"),
         ({"m": []}, "m must be an object"),
         (5, "the value must be an object"),
     ],
@@ -82,7 +88,24 @@ def test_what_does_not_fit_is_told_by_name(given: Any, reason: str) -> None:
         json_reader(TYPE)(json.dumps(given))
 
 
-@pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000])
+def test_no_digit_is_lost() -> None:
+    read = json_reader(TYPE)
+    assert read('{"text": [0.12345678901234567890, 1e5]}')["text"] == "[0.12345678901234567890,1E+5]"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"double": 1e400}', "double must be a number within"),
+        ('{"text": ' + "[" * 990 + "]" * 990 + "}", "nested too deep"),
+    ],
+)
+def test_numbers_and_depths_that_nobody_can_hold(text: str, reason: str) -> None:
+    with pytest.raises(BadValue, match=reason):
+        json_reader(TYPE)(text)
+
+
+@pytest.mark.parametrize("text", ["", "{", b"\xff", "[" * 100_000, '{"x":1e99999999999999999999}'])
 def test_what_is_not_json_is_told(text: str | bytes) -> None:
     with pytest.raises(BadValue, match="not JSON"):
         json_reader(TYPE)(text)

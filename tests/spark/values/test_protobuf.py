@@ -7,11 +7,12 @@ from google.protobuf import descriptor_pb2, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.spark.values.codecs import NO_ID, Plan, compiled, plan, reader_of, writer_of
+from ottla.spark.values import protobuf_schema
+from ottla.spark.values.codecs import Plan, compiled, plan, reader_of, writer_of
 from ottla.spark.values.faults import BadValue, SchemaError
 from ottla.spark.values.framing import header
 from ottla.spark.values.protobuf_schema import Files, files_of, names, names_at
-from ottla.spark.values.registry import Location, Schema
+from ottla.spark.values.registry import NO_ID, Location, Schema
 from ottla.spark.values.types import protobuf_type
 
 NOWHERE = Location.of("http://127.0.0.1:9")
@@ -43,6 +44,7 @@ message Order {
   float ratio = 15;
   bool gift = 16;
   repeated sint64 codes = 17 [packed = true];
+  map<uint64, bool> flags = 18;
 }
 message Other { int64 id = 1; }
 """
@@ -64,6 +66,7 @@ EMPTY: dict[str, Any] = {
     "ratio": 0.0,
     "gift": False,
     "codes": [],
+    "flags": {},
 }
 FULL: dict[str, Any] = {
     "by_sku": {"a": {"sku": "a", "count": 1}},
@@ -83,6 +86,7 @@ FULL: dict[str, Any] = {
     "ratio": 0.5,
     "gift": True,
     "codes": [-1, 2**40],
+    "flags": {Decimal(2**64 - 1): True},
 }
 
 
@@ -156,6 +160,7 @@ def test_the_columns_of_a_message(order: Plan) -> None:
         "ratio": "float",
         "gift": "boolean",
         "codes": "array<bigint>",
+        "flags": "map<decimal(20,0),boolean>",
     }
 
 
@@ -200,14 +205,17 @@ def test_imports_are_references_of_the_registry() -> None:
     assert passed(both, {"line": {"sku": "x"}}) == {"line": {"sku": "x"}}
 
 
-def test_a_descriptor_set_of_ones_own_needs_no_compiler(order: Plan) -> None:
+def test_a_descriptor_set_of_ones_own_needs_no_compiler(order: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     both = descriptor_pb2.FileDescriptorSet()
     for each in order.files:
         both.file.add().ParseFromString(each)
     own = plan(NOWHERE, descriptor_set=both.SerializeToString(), message="shop.Order")
     assert own.schema.id == NO_ID
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     out = reader_of(own).read(writer_of(order).write({"id": 3}), order.schema)
     assert out["id"] == 3
+    with pytest.raises(BadValue, match=r"holds another message: shop\.Other"):
+        reader_of(own).read(header(1) + b"\x02\x02", order.schema)
     with pytest.raises(SchemaError, match="registry has given an id"):
         writer_of(own)
 
@@ -224,13 +232,21 @@ def test_a_descriptor_set_of_ones_own_needs_no_compiler(order: Plan) -> None:
         ({"lines": 5}, "lines must be an array"),
         ({"lines": [None]}, r"lines\[0\] must be a message"),
         ({"by_sku": {"a": {"sku": 5}}}, r"by_sku\{a\}\.sku must be of type string"),
-        ({"notes": {"x": "y"}}, r"notes\{x\} must be of type string"),
+        ({"notes": {"x": "y"}}, "notes must be a map with keys of type int32, not str 'x'"),
+        ({"notes": {1: 5}}, r"notes\{1\} must be of type string"),
         ({"notes": 5}, "notes must be a map"),
         ({"card": "x", "cash": 1}, "cash and card are both set"),
         ({"at": datetime(2024, 1, 1)}, "at must be a timestamp with a time zone"),  # noqa: DTZ001
         ({"took": 5}, r"took must be of type google\.protobuf\.Duration"),
         ({"coupon": 5}, "coupon must be of type string"),
         ({"more": "{"}, "more must be the text of a JSON value"),
+        ({"flags": {Decimal("1.5"): True}}, "flags must be a map with keys of type uint64"),
+        ({"flags": {Decimal("NaN"): True}}, "flags must be a map with keys of type uint64"),
+        ({"ratio": 1e300}, "ratio must be of type float"),
+        ({"ratio": 10**400}, "ratio must be of type float"),
+        ({"ratio": "1"}, "ratio must be of type float"),
+        ({"big": Decimal("Infinity")}, "big must be of type uint64"),
+        ({"id": 10**5000}, "id must be of type int64, not int of too many digits"),
         ({"big": Decimal(-1)}, "big must be of type uint64"),
         ({"big": Decimal("1.5")}, "big must be of type uint64"),
         ({"nope": 1}, r"shop\.Order has no field nope"),
@@ -288,6 +304,13 @@ def test_a_compiler_that_is_missing_is_nobodys_bad_value(
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(ModuleNotFoundError, match="install grpcio-tools"):
         reader_of(order).read(header(9) + b"\0", other)
+
+
+def test_a_compiler_that_does_not_end_is_nobodys_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf_schema, "_PROTOC", "import signal; signal.pause()")
+    monkeypatch.setattr(protobuf_schema, "_COMPILE_S_MAX", 0.05)
+    with pytest.raises(TimeoutError, match=r"was not compiled within 0\.05 s"):
+        files_of(Schema(1, "PROTOBUF", 'syntax = "proto3";'))
 
 
 def test_a_file_cannot_be_written_outside_its_folder() -> None:

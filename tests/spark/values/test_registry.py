@@ -1,3 +1,4 @@
+import base64
 import json
 import ssl
 
@@ -47,6 +48,21 @@ def test_references_in_a_circle_end(registry: RegistryServer) -> None:
     asked, _ = asking(registry)
     with pytest.raises(SchemaError, match="circle"):
         asked.by_subject("a")
+
+
+def test_a_version_that_is_registered_in_between_is_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(RegistryServer(gives_compiled=True)) as registry:
+        first = registry.add("p", 'syntax = "proto3"; message Old {}', "PROTOBUF")
+        answer = registry.answer
+
+        def registering(method: str, target: str, body: object) -> tuple[int, object]:
+            answered = answer(method, target, body)
+            registry.add("p", 'syntax = "proto3"; message New {}', "PROTOBUF")
+            return answered
+
+        monkeypatch.setattr(registry, "answer", registering)
+        found = Registry(Location.of(registry.url)).by_subject("p")
+    assert found.id == first and b"Old" in base64.b64decode(found.text)
 
 
 def test_what_the_registry_has_not_is_another_error_than_a_registry_that_is_not_there(

@@ -12,15 +12,18 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from ottla.spark.pipeline.builder import Pipeline, settings_from
 from ottla.spark.pipeline.model import Function, PipelineError, Plan, Problem
 from ottla.spark.pipeline.reading import read_plan
+
+#: What the names of modules begin with that are files of pipelines.
+_OWN: Final = "ottla_pipeline_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,29 @@ def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
     raise PipelineError(
         [Problem(str(path), None, "", "a pipeline is a file that ends in .yaml, .yml or .py")]
     )
+
+
+def load_together(paths: Sequence[Path], variables: Mapping[str, str] | None = None) -> list[Loaded]:
+    """Several files, each with the modules of its own folder. Raises as `load`; and where two of those have one name, since workers know one."""
+    found: list[Loaded] = []
+    apart: dict[str, ModuleType] = {}
+    problems = []
+    try:
+        for path in paths:
+            loaded = load(path, variables)
+            found.append(loaded)
+            for module in loaded.beside:
+                other = apart.setdefault(module.__name__, module)
+                if other.__file__ != module.__file__:
+                    said = f"{module.__file__} and {other.__file__} have one name: run the pipelines apart, or rename one"
+                    problems.append(Problem(str(path), None, "", said))
+                # The next file's import of that name looks into its own folder.
+                sys.modules.pop(module.__name__, None)
+    finally:
+        sys.modules.update(apart)
+    if problems:
+        raise PipelineError(problems)
+    return found
 
 
 def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
@@ -111,7 +137,7 @@ def _as_callable(found: Any) -> Callable[..., Any]:
 def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[ModuleType, ...]]:
     """Run a file as a module; which modules of its folder did it import?"""
     # A name that nothing else has: `json.py` must not hide Python's own.
-    name = f"ottla_pipeline_{path.stem}"
+    name = f"{_OWN}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -130,7 +156,7 @@ def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[Mo
     beside = [
         other
         for other in list(sys.modules.values())
-        if other is not module
+        if not other.__name__.startswith(_OWN)
         and (file := getattr(other, "__file__", None))
         and Path(file).resolve().parent == Path(folder)
     ]

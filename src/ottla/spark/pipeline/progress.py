@@ -96,6 +96,14 @@ def one_line(progress: Mapping[str, Progress | None]) -> str:
     return "  |  ".join(parts)
 
 
+def brief(progress: Mapping[str, Progress | None]) -> str:
+    """Many queries, on one line of a terminal: what matters most of each."""
+    return "  |  ".join(
+        f"{sink}: {last.rows_per_s_in:,.0f}/s  lag {last.lag_total:,}" if last else f"{sink}: starting"
+        for sink, last in progress.items()
+    )
+
+
 def size(count: int) -> str:
     number = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):

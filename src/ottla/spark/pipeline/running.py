@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -50,16 +50,16 @@ class Run:
 
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
         self._spark = spark
-        self._plan = plan
+        self.plan = plan
         self._about = this_run(plan)
         self._written_s = 0.0
         self.queries: dict[str, Watched] = {}
 
     def start(self, *, once: bool = False) -> None:
         """Raises `StepFailed`, and `KafkaError` where brokers do not answer."""
-        require_topics(self._plan)
-        frames = build_tables(self._spark, self._plan)
-        started = start_queries(self._spark, self._plan, frames, once=once)
+        require_topics(self.plan)
+        frames = build_tables(self._spark, self.plan)
+        started = start_queries(self._spark, self.plan, frames, once=once)
         self.queries = {name: Watched(query) for name, query in started.items()}
         self._tell(RUNNING)
 
@@ -93,7 +93,11 @@ class Run:
 
     def stop(self, within_s: float | None = None) -> dict[str, str]:
         """Stop what runs; gives how each ended: "stopped" after its batch, or "given up" in the middle of one."""
-        deadline_s = time.monotonic() + (self._plan.stop_within_s if within_s is None else within_s)
+        return stop_together([self], within_s)[0]
+
+    def stopping(self, within_s: float | None = None) -> Iterator[dict[str, str]]:
+        """The same, a look at a time: gives how each has ended that has, until all have."""
+        deadline_s = time.monotonic() + (self.plan.stop_within_s if within_s is None else within_s)
         waiting = {name: watched for name, watched in self.queries.items() if watched.state == RUNNING}
         begun = {name: _batch(watched.query) for name, watched in waiting.items()}
         ends: dict[str, str] = {}
@@ -107,9 +111,9 @@ class Run:
                 self._end(watched)
                 del waiting[name]
             if waiting:
-                time.sleep(_POLL_S)
+                yield ends
         self.finish()
-        return ends
+        yield ends
 
     def _end(self, watched: Watched) -> None:
         if watched.query.isActive:
@@ -144,7 +148,7 @@ class Run:
 
     def _tell(self, state: str) -> None:
         self._written_s = time.monotonic()
-        path = self._plan.status_path
+        path = self.plan.status_path
         if path is None:
             return
         queries = {
@@ -157,6 +161,21 @@ class Run:
             for name, watched in self.queries.items()
         }
         write_status(Path(path), {**self._about, "state": state, "updated": now(), "queries": queries})
+
+
+def stop_together(runs: Sequence[Run], within_s: float | None = None) -> list[dict[str, str]]:
+    """Stop them all at once, in the time that the slowest needs; gives how the queries of each ended."""
+    ends: list[dict[str, str]] = [{} for _ in runs]
+    looks = {number: run.stopping(within_s) for number, run in enumerate(runs)}
+    while looks:
+        for number, look in list(looks.items()):
+            try:
+                ends[number] = next(look)
+            except StopIteration:
+                del looks[number]
+        if looks:
+            time.sleep(_POLL_S)
+    return ends
 
 
 def _recent(query: StreamingQuery) -> list[Progress]:
@@ -181,4 +200,4 @@ def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote
             spark.sparkContext.addPyFile(path)
 
 
-__all__ = ["Run", "StepFailed", "Watched", "ship"]
+__all__ = ["Run", "StepFailed", "Watched", "ship", "stop_together"]

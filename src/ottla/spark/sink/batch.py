@@ -55,11 +55,11 @@ class OttlaWriter(DataSourceArrowWriter):
         from ottla.spark.sink.committing import forget_write
         from ottla.spark.sink.staging import clean
 
-        # Of tasks that failed there is no message; what they have staged, the topic's retention removes.
-        if self._plan.sink_id is None:
-            forget_write(self._plan, _of_some(messages), self._write_id)
-        else:
+        # Of tasks that failed there is no message, and what they have staged nobody knows: it goes with the write's topic, or by the retention of a sink's.
+        if self._plan.sink_id is not None:
             clean(self._plan, _of_some(messages))
+        elif self._plan.guarantee == EXACTLY_ONCE:
+            forget_write(self._plan, self._write_id)
 
 
 def _of_some(messages: list[WriterCommitMessage | None]) -> list[Prepared | None]:

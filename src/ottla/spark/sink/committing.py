@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ottla.client.errors import KafkaError, ProducerFenced, TransactionAbortable
+from ottla.client.errors import KafkaError, ProducerFenced, TopicNotFound, TransactionAbortable
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 from ottla.client.producer.blocking import Producer
 from ottla.client.producer.settings import Producing
 from ottla.client.properties import settings_from
 from ottla.spark import clients
-from ottla.spark.sink.marker import is_done
+from ottla.spark.sink.marker import is_done, last_place
 from ottla.spark.sink.plan import Plan
 from ottla.spark.sink.staging import Prepared, batches_of, clean, create_staging, staging_topic
+from ottla.spark.sink.task import TOPIC_S
 
 if TYPE_CHECKING:
     from ottla.client.producer.batches import SendFuture
@@ -35,8 +37,8 @@ PREFIX: Final = "ottla-sink-"
 #: A commit that fails for reasons that may pass is begun once more: the marker tells whether the first came through.
 ATTEMPTS_MAX: Final = 2
 
-#: By the name of a sink: where this process has put its marker.
-_marked: dict[str, TopicPartition] = {}
+#: Those that have committed before: meanwhile others may have used their names.
+_used: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 _log = logging.getLogger("ottla.spark")
 
@@ -65,7 +67,9 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
     name = PREFIX + sink_id
     with clients.producer(plan.kafka, transactional_id=name) as producer:
         # Spark's commits may go from one of its workers to another and back, where each has kept a producer of this name.
-        producer.renew()
+        if producer in _used:
+            producer.renew()
+        _used.add(producer)
         place = _marker_place(plan, messages)
         # Only now: what others had under way under this name has ended.
         markers = _read_markers(plan, name, place)
@@ -75,23 +79,46 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
             # Nothing to write; only of a sink with a name is the marker asked for later, whatever was written.
             return
         if place is None:
-            # Rows name their topics, and there are none yet. A marker needs a partition, and the sink has a topic of its own.
+            # Rows name their topics, and there are none.
+            place = last_place(markers, query_id)
+        if place is None:
+            # A marker needs a partition, and the sink has a topic of its own.
             create_staging(plan, query_id)
             place = TopicPartition(staging_topic(plan, query_id), 0)
+        if not any(message.rows for message in messages):
+            # No task has asked for the topic, which makes brokers make it.
+            producer.partitions_for(place.topic, TOPIC_S)
         marker = OffsetAndMetadata(batch_id + 1, query_id)
-        _marked[name] = place
-        _write(plan, producer, messages, lambda: producer.send_offsets({place: marker}, name))
+        places = dict.fromkeys((place, *_others_places(plan, markers, query_id)), marker)
+        _write(plan, producer, messages, lambda: producer.send_offsets(places, name))
 
 
 def _read_markers(
     plan: Plan, name: str, place: TopicPartition | None
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """All markers of the sink. The one of this process' own last commit may be on its way still, and Kafka waits for what it is asked for by name."""
+    """All markers of the sink.
+
+    The classic coordinator of Kafka (3.x) says that a transaction has ended while its offsets wait for a thread of the scheduler to count them, and whoever asks
+    for all offsets of a group is told of those that count. For what is asked for by name it waits. A micro-batch that is written again has its marker in the
+    same place, so that one is asked for by name.
+    """
     with clients.admin(plan.shared) as admin:
-        places = {each for each in (place, _marked.get(name)) if each is not None}
-        if places:
-            admin.list_group_offsets([name], stable=True, partitions=places)
+        if place is not None:
+            admin.list_group_offsets([name], stable=True, partitions=[place])
         return admin.list_group_offsets([name], stable=True)[name]
+
+
+def _others_places(
+    plan: Plan, markers: Mapping[TopicPartition, OffsetAndMetadata], query_id: str
+) -> list[TopicPartition]:
+    """Where queries that had the name before have left markers: they are written over, or such a query would find its own and go on."""
+    places = [place for place, marker in markers.items() if marker.metadata != query_id]
+    if not places:
+        return []
+    with clients.admin(plan.shared) as admin:
+        topics = admin.list_topics()
+    # An offset of a topic that is gone cannot be committed; the broker forgets it by itself.
+    return [place for place in places if place.topic in topics]
 
 
 def commit_write(plan: Plan, messages: Sequence[Prepared], write_id: str) -> None:
@@ -104,17 +131,19 @@ def commit_write(plan: Plan, messages: Sequence[Prepared], write_id: str) -> Non
         }
         with Producer(plan.kafka["bootstrap.servers"], **settings) as producer:
             _write(plan, producer, messages, lambda: None)
-    forget_write(plan, messages, write_id)
+    if any(message.staging is not None for message in messages):
+        forget_write(plan, write_id)
 
 
-def forget_write(plan: Plan, messages: Sequence[Prepared | None], write_id: str) -> None:
+def forget_write(plan: Plan, write_id: str) -> None:
     """Remove the topic in which one write has staged, if it has."""
-    if any(message is not None and message.staging is not None for message in messages):
-        try:
-            with clients.admin(plan.shared) as admin:
-                admin.delete_topics([staging_topic(plan, write_id)])
-        except KafkaError as error:
-            _log.warning("the topic of a write that is done could not be deleted: %s", error)
+    try:
+        with clients.admin(plan.shared) as admin:
+            admin.delete_topics([staging_topic(plan, write_id)])
+    except TopicNotFound:
+        pass
+    except KafkaError as error:
+        _log.warning("the topic of a write that is done could not be deleted: %s", error)
 
 
 def _write(plan: Plan, producer: Producer, messages: Sequence[Prepared], mark: Callable[[], None]) -> None:

@@ -2,7 +2,8 @@
 
 The marker is an offset of the group `ottla-sink-…`, committed in the transaction that writes the micro-batch, so that both count or neither: the
 offset is the number of the next micro-batch, its metadata the query's id, which stands in the checkpoint. It is kept with a partition
-that the query writes to, as a group's offsets must belong to one; wherever it is, the highest counts.
+that the query writes to, as a group's offsets must belong to one; wherever it is, the highest counts. Who takes a name over writes over the
+markers that are there, wherever they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 
 class CheckpointMismatch(KafkaError):
     """The checkpoint and the sink id do not belong together: to go on could write rows twice, or leave some out."""
+
+
+def last_place(markers: Mapping[TopicPartition, OffsetAndMetadata], query_id: str) -> TopicPartition | None:
+    """Where the query's last marker is."""
+    own = [(each.offset, place) for place, each in markers.items() if each.metadata == query_id]
+    return max(own)[1] if own else None
 
 
 def is_done(

@@ -125,9 +125,11 @@ class Plan:
 def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:
     """Raises `OptionError` for whatever can be known to go wrong."""
     what = "the ottla sink"
-    values, kafka = read_options(given, OPTIONS, what)
+    values, given_kafka = read_options(given, OPTIONS, what)
+    # The SDK's own names have underscores.
+    kafka = {name.replace("_", "."): value for name, value in given_kafka.items()}
     for name, value in kafka.items():
-        reason = _OURS.get(name.replace("_", "."))
+        reason = _OURS.get(name)
         if reason is not None:
             raise OptionError(f"option {KAFKA}{name} cannot be set: {reason}")
         if values["guarantee"] == EXACTLY_ONCE and (

@@ -83,6 +83,7 @@ class Stage:
         staged = [(topic, partition, sent.result().offset) for topic, partition, sent in self._futures]
         return Prepared(self._owner, rows, self._here, self._place if staged else None, staged)
 
+
 def staging_topic(plan: Plan, owner: str) -> str:
     return PREFIX + (plan.sink_id or owner)
 
@@ -103,11 +104,12 @@ def create_staging(plan: Plan, owner: str) -> None:
 
 def staging_producer(plan: Plan) -> contextlib.AbstractContextManager[Producer]:
     """What a task stages with, and asks for partitions."""
-    # The batches are compressed already if anybody wanted it; and one that is staged twice does no harm, as the message names one of them.
+    # The batches are compressed already if anybody wanted it. One that is staged twice would do no harm, as the message names one of them; but they are
+    # read in the order in which they stand, which only an idempotent producer keeps when it sends one again.
     return clients.producer(
         plan.kafka,
         acks="all",
-        enable_idempotence=False,
+        enable_idempotence=True,
         compression_type="none",
         max_request_size=plan.record_bytes + OVERHEAD_BYTES,
     )

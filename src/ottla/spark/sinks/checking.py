@@ -14,17 +14,17 @@ def check_table(
 ) -> None:
     """Raises `SchemaMismatch`, which names all that is wrong."""
     wrong: list[str] = []
-    there = {column.name.lower(): column for column in found}
+    there = {database.fold(column.name): column for column in found}
     for column in shape.columns:
-        has = there.pop(column.name.lower(), None)
+        has = there.pop(database.fold(column.name), None)
         if has is None:
             wrong.append(
                 f"it has no column {column.name} ({column}): add it as {database.type_of(column, in_key=False)}, or name the columns "
                 "to write with columns="
             )
-        elif not database.fits(column, has.declared):
+        elif not database.fits(column, has):
             wrong.append(
-                f"its column {has.name} is {has.declared}, which cannot hold Spark's {column}: cast it in the query, or "
+                f"its column {has.name} is {has}, which cannot hold Spark's {column}: cast it in the query, or "
                 f"make it {database.type_of(column, in_key=column.name in shape.key)}"
             )
     wrong += [
@@ -32,13 +32,10 @@ def check_table(
         for column in there.values()
         if not column.optional
     ]
-    if shape.key and not any({name.lower() for name in key} == _lower(shape.key) for key in unique):
+    wanted = {database.fold(name) for name in shape.key}
+    if wanted and not any({database.fold(name) for name in key} == wanted for key in unique):
         wrong.append(
             f"its key is not ({', '.join(shape.key)}): rows are replaced by a primary key or a unique index of exactly these columns"
         )
     if wrong:
         raise SchemaMismatch(f"table {table} does not fit the rows: {'; '.join(wrong)}")
-
-
-def _lower(names: Sequence[str]) -> set[str]:
-    return {name.lower() for name in names}

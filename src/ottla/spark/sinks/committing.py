@@ -48,6 +48,9 @@ def commit_what_fits(database: Database, connection: Any, batch: Batch, send: Se
     with _transaction(database, connection, batch) as is_needed:
         if not is_needed:
             return
+        if len(batch.refused) > refused_max:
+            # No task had too many, all of them together have.
+            raise _too_many(refused_max, batch.refused[-1]["reason"])
         if database.check_now is not None:
             database.run(connection, database.check_now)
         refused = [*batch.refused, *_merge_by_halves(database, connection, batch, refused_max)]
@@ -87,6 +90,7 @@ def _merge_by_halves(
     """Merge all rows but those that are refused; a half that is refused is halved again, down to one row."""
     rows = database.thin(connection, batch.staged)
     refused: list[dict[str, Any]] = []
+    broken = database.broken_late(connection)
     halves = [(0, len(rows))] if rows else []
     while halves:
         low, high = halves.pop()
@@ -94,8 +98,10 @@ def _merge_by_halves(
         database.run(connection, "SAVEPOINT ottla_half")
         try:
             database.merge(connection, batch.target, staged, deletes=batch.deletes)
+            if database.broken_late(connection) > broken:
+                raise _BrokenLate("a deferred foreign key leads nowhere")
         except Exception as error:
-            if not database.is_refusal(error):
+            if not (isinstance(error, _BrokenLate) or database.is_refusal(error)):
                 raise
             database.run(connection, "ROLLBACK TO SAVEPOINT ottla_half")
             if high - low > 1:
@@ -105,12 +111,20 @@ def _merge_by_halves(
                 continue
             refused.append(_described(database, connection, staged, rows[low], error))
             if len(refused) + len(batch.refused) > refused_max:
-                raise RowsRefused(
-                    f"more than {refused_max} rows of a batch are refused, the last one with: {database.reason(error)}. That is not a bad row but a table "
-                    "that does not fit: nothing was written"
-                ) from error
+                raise _too_many(refused_max, database.reason(error)) from error
         database.run(connection, "RELEASE SAVEPOINT ottla_half")
     return refused
+
+
+class _BrokenLate(Exception):
+    """A row, or the rows of a half, would fail the commit."""
+
+
+def _too_many(refused_max: int, reason: str) -> RowsRefused:
+    return RowsRefused(
+        f"more than {refused_max} rows of a batch are refused, the last one with: {reason}. That is not a bad row but a table "
+        "that does not fit: nothing was written"
+    )
 
 
 def _described(

@@ -29,6 +29,7 @@ PROGRESS: Final = "ottla_progress"
 ATTEMPT: Final = Column("ottla_attempt", "long")
 ROW: Final = Column("ottla_row", "long")
 DELETE: Final = Column("ottla_delete", "integer")
+ORDER: Final = "ottla_order"
 POSITION_COLUMNS: Final = (
     Column("ottla_topic", "string"),
     Column("ottla_partition", "integer"),
@@ -44,6 +45,15 @@ class Found:
     declared: str
     #: A row may leave it out.
     optional: bool
+    #: What is behind the point, or behind the second, is rounded to so many digits; None if it is not.
+    digits: int | None = None
+
+    def __str__(self) -> str:
+        return (
+            self.declared
+            if self.digits is None
+            else f"{self.declared} with {self.digits} digits of a fraction"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ def staging_columns(shape: Shape, *, with_position: bool) -> tuple[Column, ...]:
     order = (
         ()
         if shape.order is None
-        else (Column("ottla_order", shape.order.kind, shape.order.precision, shape.order.scale),)
+        else (Column(ORDER, shape.order.kind, shape.order.precision, shape.order.scale),)
     )
     position = POSITION_COLUMNS if with_position and shape.has_position else ()
     return (ATTEMPT, ROW, DELETE, *order, *position, *shape.columns)
@@ -108,8 +118,8 @@ class Database(abc.ABC):
         """What a column of a new table is declared as."""
 
     @abc.abstractmethod
-    def fits(self, column: Column, declared: str) -> bool:
-        """Every value of the column can be kept in a column declared so, but for its size."""
+    def fits(self, column: Column, found: Found) -> bool:
+        """Every value of the column can be kept in that one as it is, but for its size: what is too large is refused, row by row."""
 
     @abc.abstractmethod
     def columns_of(self, connection: Any, table: str) -> list[Found]:
@@ -138,6 +148,14 @@ class Database(abc.ABC):
     @abc.abstractmethod
     def is_passing(self, error: Exception) -> bool:
         """It may go well the next time: a deadlock, a lost connection."""
+
+    def fold(self, name: str) -> str:
+        """Columns whose names are alike after this are one column."""
+        return name.lower()
+
+    def broken_late(self, connection: Any) -> int:
+        """How many rows break a rule that the database looks at only when the transaction ends, and not even `check_now` makes it look before."""
+        return 0
 
     def reason(self, error: Exception) -> str:
         """What the database says of a row that it refuses."""
@@ -178,7 +196,11 @@ class Database(abc.ABC):
             for column in shape.columns
         )
         primary = f", PRIMARY KEY ({self.names(shape.key)})" if shape.key else ""
-        self.run(connection, f"CREATE TABLE IF NOT EXISTS {self.quote(table)} ({declared}{primary})")
+        self.create(connection, f"CREATE TABLE IF NOT EXISTS {self.quote(table)} ({declared}{primary})")
+
+    def create(self, connection: Any, statement: str) -> None:
+        """Make a table if it is not there."""
+        self.run(connection, statement)
 
     def create_staging_table(
         self, connection: Any, table: str, columns: Sequence[Column], key: Sequence[str]
@@ -200,7 +222,7 @@ class Database(abc.ABC):
 
     def create_progress(self, connection: Any, sink_id: str) -> None:
         """The table, and a row to lock: without one, two drivers' first batches would not wait for each other."""
-        self.run(
+        self.create(
             connection,
             f"CREATE TABLE IF NOT EXISTS {self.quote(PROGRESS)} (sink_id {self.id_type} NOT NULL PRIMARY KEY, "
             f"batch_id BIGINT NOT NULL, query_id {self.text_type}, source_offsets {self.text_type})",

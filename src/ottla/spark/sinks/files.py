@@ -30,6 +30,7 @@ from ottla.spark.sinks.folders import (
     local_path,
     remove_leftovers,
     remove_superseded,
+    spark_path,
 )
 from ottla.spark.sinks.progress import Progress, Verdict, check_repeated, check_sink_id, judge
 from ottla.spark.sinks.shape import METADATA, OWN, POSITION
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 DELETED: Final = "ottla_deleted"
 _NTH: Final = "ottla_nth"
+_ROW: Final = "ottla_row"
 
 
 @dataclass
@@ -68,8 +70,7 @@ class ParquetTable:
         verdict = judge(done, sink_id=self.sink_id, batch_id=batch_id, query_id=query_id, reset=self.reset)
         if verdict is Verdict.DONE:
             assert done is not None
-            if _has_position(frame):
-                check_repeated(done, positions.of_frame(frame), sink_id=self.sink_id, batch_id=batch_id)
+            self._check_repeated(frame, done, batch_id)
             return
         written = self._changes(frame) if self.key else frame
         self._check_schema(listing, written)
@@ -77,7 +78,7 @@ class ParquetTable:
         remove_leftovers(self.root)
         arriving = arriving_folder(self.root)
         try:
-            written.write.parquet(str(arriving))
+            written.write.mode("append").parquet(spark_path(arriving))
             progress = Progress(batch_id, query_id, self._offsets(frame, written, arriving, batch_id))
             let_count(
                 arriving,
@@ -87,7 +88,7 @@ class ParquetTable:
         finally:
             shutil.rmtree(arriving, ignore_errors=True)
         if self.key and (number + 1) % self.merge_every == 0:
-            self._write_state(frame.sparkSession, progress)
+            self._write_state(frame.sparkSession)
 
     def check(self, columns: Sequence[str]) -> None:
         """Whether rows of these columns can be written; raises `SchemaMismatch`."""
@@ -135,7 +136,7 @@ class ParquetTable:
     def _check_schema(self, listing: Listing, written: DataFrame) -> None:
         if listing.last is None or written.schema == self._ready_for:
             return
-        there = written.sparkSession.read.parquet(str(listing.last.path)).schema
+        there = written.sparkSession.read.parquet(spark_path(listing.last.path)).schema
         # A state has no deletions, and so not their column.
         had = {each.name: each.dataType.simpleString() for each in there.fields if each.name != DELETED}
         now = {
@@ -178,29 +179,49 @@ class ParquetTable:
         for name in self.key:
             missing = f.raise_error(f.lit(f"key column {name} is null: leave such rows out"))
             marked = marked.withColumn(name, f.coalesce(f.col(f"`{name}`"), missing))
-        changes = _only_of_each(marked, self.key) if order is None else _last_of_each(marked, self.key, order)
+        if order is None:
+            changes = _only_of_each(marked, self.key)
+        else:
+            # Of rows that are alike in their order the later one counts, and when the batch comes again the same one.
+            ties = ("offset", "partition", "topic") if _has_position(frame) else (_ROW,)
+            if _ROW in ties:
+                marked = marked.withColumn(_ROW, f.monotonically_increasing_id())
+            changes = _last_of_each(marked, self.key, (order, *ties)).drop(_ROW)
         return changes.drop(*filter(None, (self.delete_when,)))
+
+    def _check_repeated(self, frame: DataFrame, done: Progress, batch_id: int) -> None:
+        if self.offsets is not None:
+            offsets = self.offsets(frame, batch_id)
+        elif _has_position(frame):
+            # As they were stored: of the rows that are written.
+            offsets = positions.of_frame(self._changes(frame) if self.key else frame)
+        else:
+            return
+        check_repeated(done, offsets, sink_id=self.sink_id, batch_id=batch_id)
 
     def _offsets(self, frame: DataFrame, written: DataFrame, arriving: Path, batch_id: int) -> Any:
         if self.offsets is not None:
             return self.offsets(frame, batch_id)
         if _has_position(frame):
             # From what was written: the rows are not evaluated again.
-            return positions.of_frame(frame.sparkSession.read.schema(written.schema).parquet(str(arriving)))
+            there = frame.sparkSession.read.schema(written.schema).parquet(spark_path(arriving))
+            return positions.of_frame(there)
         if self.checkpoint is not None:
             return positions.of_checkpoint(frame.sparkSession, self.checkpoint, batch_id)
         return None
 
-    def _write_state(self, spark: SparkSession, progress: Progress) -> None:
+    def _write_state(self, spark: SparkSession) -> None:
         """The whole table anew, so that readers need not go through all changes. What it replaces stays for readers that have begun."""
         listing = self._listing()
         assert listing.last is not None
+        # Not this driver's own: another may have written batches since.
+        mark = listing.last.mark()
         arriving = arriving_folder(self.root)
         try:
-            _read(spark, listing).write.parquet(str(arriving))
+            _read(spark, listing).write.mode("append").parquet(spark_path(arriving))
             # Another may have been first with the same.
             with contextlib.suppress(BatchRefused):
-                let_count(arriving, folder_of(self.root, STATE, listing.last.number), self._mark(progress))
+                let_count(arriving, folder_of(self.root, STATE, listing.last.number), mark)
         finally:
             shutil.rmtree(arriving, ignore_errors=True)
         remove_superseded(self.root, time.time() - self.keep_s)
@@ -262,25 +283,28 @@ def _read(spark: SparkSession, listing: Listing) -> DataFrame:
     from pyspark.sql import functions as f
 
     if listing.kind == "plain":
-        return spark.read.parquet(*(str(each.path) for each in listing.plain))
+        return spark.read.parquet(*(spark_path(each.path) for each in listing.plain))
     assert listing.last is not None
     key = listing.last.mark()["key"]
     frames = [
-        spark.read.parquet(str(each.path)).withColumn(BATCH, f.lit(each.number)) for each in listing.read
+        spark.read.parquet(spark_path(each.path)).withColumn(BATCH, f.lit(each.number))
+        for each in listing.read
     ]
     whole = frames[0]
     for each in frames[1:]:
         whole = whole.unionByName(each, allowMissingColumns=True)
     if DELETED in whole.columns:
-        whole = _last_of_each(whole, key, BATCH).where(~f.coalesce(f.col(DELETED), f.lit(False)))
+        whole = _last_of_each(whole, key, (BATCH,)).where(~f.coalesce(f.col(DELETED), f.lit(False)))
     return whole.drop(BATCH, DELETED)
 
 
-def _last_of_each(frame: DataFrame, key: Sequence[str], order: str) -> DataFrame:
+def _last_of_each(frame: DataFrame, key: Sequence[str], order: Sequence[str]) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    last = Window.partitionBy(*(f.col(f"`{name}`") for name in key)).orderBy(f.col(f"`{order}`").desc())
+    last = Window.partitionBy(*(f.col(f"`{name}`") for name in key)).orderBy(
+        *(f.col(f"`{name}`").desc() for name in order)
+    )
     return frame.withColumn(_NTH, f.row_number().over(last)).where(f.col(_NTH) == 1).drop(_NTH)
 
 

@@ -4,16 +4,20 @@
     table/changes-0000000041/part-….parquet   the last row of each key of a batch, of a current table
     table/state-0000000040/part-….parquet     a whole current table; it stands for all changes up to its number
     table/…/_ottla.json                       sink id, batch id, query id, the source's offsets, the key's columns
-    table/_arriving-…/                        what does not count, and is removed
+    table/_arriving-…/                        what is being written, or was left: it does not count, and the next batch removes it
+    table/_arriving-…/_owner                  there as long as nobody has removed the folder
+    table/_removing-…/                        what is on its way out
 
 A folder is written under another name, synced, and then renamed: that one rename is the commit of rows, batch id and offsets together. A name
-can be taken only once, so of two drivers one comes too late. A reader lists the table once, and so sees whole batches. This needs a
+can be taken only once, so of two drivers one comes too late. One that is still writing may lose its folder to the other at any moment, and its tasks
+then make it anew, with what is left of the batch; so a folder without the file that it was made with is refused. A reader lists the table once, and so sees whole batches. This needs a
 file system whose rename is atomic: a disk or NFS, not an object store. Folders are numbered as they come, which is a batch's id
 unless another query took the table over.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -32,6 +36,8 @@ PLAIN: Final = f"{BATCH}="
 CHANGES: Final = "changes-"
 STATE: Final = "state-"
 ARRIVING: Final = "_arriving-"
+REMOVING: Final = "_removing-"
+_OWNER: Final = "_owner"
 _MARK: Final = "_ottla.json"
 _NAMES: Final = re.compile(rf"({PLAIN}|{CHANGES}|{STATE})(\d+)")
 
@@ -96,18 +102,33 @@ def folder_of(root: Path, kind: str, number: int) -> Path:
     return root / (f"{kind}{number}" if kind == PLAIN else f"{kind}{number:010}")
 
 
+def spark_path(path: Path) -> str:
+    """For Spark, to which a path alone would be one of its default file system."""
+    return f"file://{path}"
+
+
 def arriving_folder(root: Path) -> Path:
-    return root / f"{ARRIVING}{secrets.token_hex(8)}"
+    """A new one, to add files to."""
+    folder = root / f"{ARRIVING}{secrets.token_hex(8)}"
+    folder.mkdir(parents=True)
+    (folder / _OWNER).touch()
+    return folder
 
 
 def let_count(arriving: Path, folder: Path, mark: Mapping[str, Any]) -> None:
     """The commit; raises `BatchRefused` if another was first."""
-    (arriving / _MARK).write_text(json.dumps(mark))
-    for path in arriving.iterdir():
-        _sync(path)
-    _sync(arriving)
     try:
+        (arriving / _MARK).write_text(json.dumps(mark))
+        # Whoever removes the folder takes this along; what is there without it is not all that was written.
+        (arriving / _OWNER).unlink()
+        for path in arriving.iterdir():
+            _sync(path)
+        _sync(arriving)
         arriving.rename(folder)
+    except FileNotFoundError:
+        raise BatchRefused(
+            f"what was written for {folder} has been removed: another driver has gone on with this query, and this one must end"
+        ) from None
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
@@ -126,8 +147,20 @@ def _sync(path: Path) -> None:
 
 
 def remove_leftovers(root: Path) -> None:
+    """Whoever was writing into one of them cannot make it count any more."""
     for path in root.glob(f"{ARRIVING}*"):
+        _take_away(path)
+    for path in root.glob(f"{REMOVING}*"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _take_away(path: Path) -> None:
+    """Out of sight at once, then away: what is removed piece by piece under its name could be renamed, and count, before the last piece is gone."""
+    gone = path.with_name(f"{REMOVING}{secrets.token_hex(8)}")
+    # Another may have been first, or it counts now.
+    with contextlib.suppress(FileNotFoundError):
+        path.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def remove_superseded(root: Path, before_s: float) -> None:
@@ -140,7 +173,4 @@ def remove_superseded(root: Path, before_s: float) -> None:
         if each.number < old[-1].number or (
             each.number == old[-1].number and each.path.name.startswith(CHANGES)
         ):
-            # Out of sight at once, then away.
-            gone = arriving_folder(root)
-            each.path.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            _take_away(each.path)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ottla.spark.sinks.database import Database, Found, Staged
 from ottla.spark.sinks.drivers import driver
 from ottla.spark.sinks.errors import SinkError
-from ottla.spark.sinks.shape import Column
+from ottla.spark.sinks.shape import Column, fraction_digits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +40,14 @@ _FITTING: Final = {
     "binary": ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), "date": ("date",),
     "timestamp": ("datetime", "timestamp"), "timestamp_ntz": ("datetime",),
 }  # fmt: skip
+#: Types that round to a number of digits.
+_ROUNDING: Final = ("decimal", "float", "double", "datetime", "timestamp")
+_FLOAT_DIGITS: Final = 1 << 10
+#: Settings of PyMySQL that are no texts.
+_NUMBERS: Final = ("connect_timeout", "read_timeout", "write_timeout", "max_allowed_packet", "client_flag")
+_SWITCHES: Final = (
+    "local_infile", "binary_prefix", "compress", "named_pipe", "ssl_disabled", "ssl_verify_cert", "ssl_verify_identity",
+)  # fmt: skip
 _DEADLOCKS: Final = (1205, 1213)
 _LOST: Final = (2006, 2013, 2055, 1927)
 #: What a trigger raises; a value that is not one of its type; a constraint of MariaDB, and of MySQL. The driver takes them for others.
@@ -66,7 +74,7 @@ class MySQL(Database):
             "user": unquote(parts.username or "") or None,
             "password": unquote(parts.password or ""),
             "database": database,
-            **dict(parse_qsl(parts.query)),
+            **{name: _setting(name, value) for name, value in parse_qsl(parts.query)},
         }
         #: The collation that tells every two texts apart; servers call it by different names.
         self._exact = "utf8mb4_bin"
@@ -110,8 +118,12 @@ class MySQL(Database):
             return f"VARBINARY({STAGED_KEY_BYTES_MAX})"
         return self.type_of(column, in_key=in_key)
 
-    def fits(self, column: Column, declared: str) -> bool:
-        return declared in _FITTING[column.kind]
+    def fits(self, column: Column, found: Found) -> bool:
+        if found.declared not in _FITTING[column.kind]:
+            return False
+        # A FLOAT(9, 2) rounds to two digits, which is never enough.
+        wanted = _FLOAT_DIGITS if column.kind in ("float", "double") else fraction_digits(column)
+        return found.digits is None or found.digits >= wanted
 
     def _catalog(self, connection: Any, columns: str, view: str, table: str) -> list[tuple[Any, ...]]:
         schema, _, name = table.rpartition(".")
@@ -124,11 +136,19 @@ class MySQL(Database):
 
     def columns_of(self, connection: Any, table: str) -> list[Found]:
         found = self._catalog(
-            connection, "column_name, lower(data_type), is_nullable, column_default, extra", "columns", table
+            connection,
+            "column_name, lower(data_type), is_nullable, column_default, extra, coalesce(numeric_scale, datetime_precision)",
+            "columns",
+            table,
         )
         return [
-            Found(name, declared, nullable == "YES" or default is not None or extra != "")
-            for name, declared, nullable, default, extra in found
+            Found(
+                name,
+                declared,
+                nullable == "YES" or default is not None or extra != "",
+                digits if declared in _ROUNDING else None,
+            )
+            for name, declared, nullable, default, extra, digits in found
         ]
 
     def unique_keys(self, connection: Any, table: str) -> list[frozenset[str]]:
@@ -263,6 +283,19 @@ class MySQL(Database):
             f"WHERE s.ottla_delete = 0 AND t.{self.name(shape.key[0])} IS NULL"
         )
         return statements
+
+
+def _setting(name: str, value: str) -> str | int | bool:
+    """What follows the ? of a URL, as PyMySQL takes it."""
+    if name in _NUMBERS:
+        if not value.isdecimal():
+            raise SinkError(f"{name} in the database's URL must be a whole number, not {value!r}")
+        return int(value)
+    if name in _SWITCHES:
+        if value.lower() not in ("true", "false", "1", "0"):
+            raise SinkError(f"{name} in the database's URL must be true or false, not {value!r}")
+        return value.lower() in ("true", "1")
+    return value
 
 
 def _literals(column: Column, values: pa.Array, escape: Callable[[str], str]) -> list[str]:

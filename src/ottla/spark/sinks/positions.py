@@ -50,7 +50,9 @@ def of_frame(frame: DataFrame) -> Offsets:
     from pyspark.sql import functions as f
 
     last = frame.groupBy("topic", "partition").agg(f.max("offset").alias("last")).collect()
-    return join({row["topic"]: {str(row["partition"]): row["last"] + 1}} for row in last if row["topic"])
+    return join(
+        {row["topic"]: {str(row["partition"]): row["last"] + 1}} for row in last if None not in tuple(row)
+    )
 
 
 def of_checkpoint(spark: SparkSession, checkpoint: str, batch_id: int) -> Any:

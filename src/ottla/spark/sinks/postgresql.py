@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from ottla.spark.sinks.database import Database, Found
 from ottla.spark.sinks.drivers import driver
-from ottla.spark.sinks.shape import Column
+from ottla.spark.sinks.shape import Column, fraction_digits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,18 +49,35 @@ class PostgreSQL(Database):
     def type_of(self, column: Column, *, in_key: bool) -> str:
         return _TYPES[column.kind].format(precision=column.precision, scale=column.scale)
 
-    def fits(self, column: Column, declared: str) -> bool:
-        return declared in _FITTING[column.kind]
+    def fits(self, column: Column, found: Found) -> bool:
+        if found.declared not in _FITTING[column.kind]:
+            return False
+        return found.digits is None or found.digits >= fraction_digits(column)
+
+    def fold(self, name: str) -> str:
+        # Names are written in quotes.
+        return name
+
+    def create(self, connection: Any, statement: str) -> None:
+        psycopg = driver("psycopg", "psycopg[binary]")
+        try:
+            self.run(connection, statement)
+        except psycopg.errors.UniqueViolation:
+            # Another makes it too, and was not to be seen yet when this one looked whether it is there.
+            self.run(connection, statement)
 
     def columns_of(self, connection: Any, table: str) -> list[Found]:
         found = self.run(
             connection,
-            "SELECT a.attname, t.typname, NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '' "
+            "SELECT a.attname, t.typname, NOT a.attnotnull OR a.atthasdef OR a.attidentity <> '', a.atttypmod "
             "FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid "
             "WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
             (self.quote(table),),
         )
-        return [Found(*each) for each in found]
+        return [
+            Found(name, declared, optional, _digits(declared, modifier))
+            for name, declared, optional, modifier in found
+        ]
 
     def unique_keys(self, connection: Any, table: str) -> list[frozenset[str]]:
         found = self.run(
@@ -116,6 +133,16 @@ class PostgreSQL(Database):
     def is_passing(self, error: Exception) -> bool:
         psycopg = driver("psycopg", "psycopg[binary]")
         return isinstance(error, psycopg.OperationalError)
+
+
+def _digits(declared: str, modifier: int) -> int | None:
+    """What stands in brackets behind a type, as PostgreSQL keeps it: -1 is nothing."""
+    if modifier < 0:
+        return None
+    if declared == "numeric":
+        # Eleven bits with a sign, behind the precision, and all of it from 4 on.
+        return ((modifier - 4 & 0x7FF) ^ 1024) - 1024
+    return modifier if declared in ("timestamp", "timestamptz") else None
 
 
 def _as_text(column: Column, values: pa.Array) -> pa.Array:

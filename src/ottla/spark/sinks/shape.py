@@ -41,6 +41,13 @@ class Column:
         return f"decimal({self.precision},{self.scale})" if self.kind == "decimal" else self.kind
 
 
+def fraction_digits(column: Column) -> int:
+    """How many digits behind the point, or behind the second, its values have at most."""
+    if column.kind in ("timestamp", "timestamp_ntz"):
+        return 6
+    return column.scale
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     #: What is written, in the order of the rows.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import unquote
 
-from ottla.spark.sinks.database import Database, Found
+from ottla.spark.sinks.database import ORDER, Database, Found
 from ottla.spark.sinks.errors import SinkError
 from ottla.spark.sinks.shape import Column
 
@@ -86,13 +86,13 @@ class SQLite(Database):
     def type_of(self, column: Column, *, in_key: bool) -> str:
         return _TYPES[column.kind]
 
-    def fits(self, column: Column, declared: str) -> bool:
-        found = affinity(declared)
-        if found == "ANY":
+    def fits(self, column: Column, found: Found) -> bool:
+        kept_as = affinity(found.declared)
+        if kept_as == "ANY":
             return True
         if column.kind == "decimal":
-            return found == "TEXT" or (found == "NUMERIC" and column.precision <= _EXACT_DIGITS)
-        return found in _FITTING[column.kind]
+            return kept_as == "TEXT" or (kept_as == "NUMERIC" and column.precision <= _EXACT_DIGITS)
+        return kept_as in _FITTING[column.kind]
 
     def columns_of(self, connection: Any, table: str) -> list[Found]:
         found = self.run(connection, f"PRAGMA table_info({self.quote(table)})")
@@ -133,6 +133,12 @@ class SQLite(Database):
             return None
         return pc.is_nan(values), "SQLite has no NaN"
 
+    def broken_late(self, connection: Any) -> int:
+        deferred = "SELECT count(*) FROM sqlite_master WHERE upper(sql) LIKE '%DEFERRED%'"
+        if connection.execute(deferred).fetchone() == (0,):
+            return 0
+        return len(self.run(connection, "PRAGMA foreign_key_check"))
+
     def is_refusal(self, error: Exception) -> bool:
         return isinstance(error, sqlite3.IntegrityError | sqlite3.DataError)
 
@@ -143,6 +149,13 @@ class SQLite(Database):
 def _values(column: Column, values: pa.Array) -> list[Any]:
     import pyarrow as pa
 
+    if column.kind == "decimal" and column.name == ORDER:
+        # Texts of one length, which sort as the numbers do.
+        most = 10**column.precision
+        return [
+            None if value is None else str(2 * most + int(format(value, "f").replace(".", "")))
+            for value in values.to_pylist()
+        ]
     if column.kind == "decimal":
         return [None if value is None else format(value, "f") for value in values.to_pylist()]
     if column.kind in ("date", "timestamp", "timestamp_ntz"):

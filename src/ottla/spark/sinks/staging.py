@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.sinks import positions
-from ottla.spark.sinks.database import ATTEMPT, DELETE, ROW, Database, staging_columns, transaction
+from ottla.spark.sinks.database import ATTEMPT, DELETE, ORDER, ROW, Database, staging_columns, transaction
 from ottla.spark.sinks.errors import RowsRefused
 from ottla.spark.sinks.shape import POSITION, Column, Shape
 
@@ -150,7 +150,7 @@ def _staged(staging: Staging, batch: pa.RecordBatch, attempt: int, first_row: in
         DELETE.name: _deletions(shape, batch),
     }
     if shape.order is not None:
-        made["ottla_order"] = batch.column(shape.order.name)
+        made[ORDER] = batch.column(shape.order.name)
     for name in POSITION if shape.has_position else ():
         made[f"ottla_{name}"] = batch.column(name)
     for column in shape.columns:

@@ -198,8 +198,8 @@ def upsert(
     instead. Of several rows of one key in a batch the one with the greatest `order_by` counts: by default the offset, if the rows have topic,
     partition and offset. Those three are written only if `columns` names them.
 
-    `offsets` gives the source's offsets to store, if rows do not carry them; else `checkpoint`, the query's checkpointLocation, is where
-    they are read. Over Spark Connect `checkpoint` is needed. `reset=True` lets a query with a new checkpoint take over the
+    `offsets` gives the source's offsets to store; without it they are those that rows carry, if they have topic, partition and offset; else
+    `checkpoint`, the query's checkpointLocation, is where they are read. Over Spark Connect `checkpoint` is needed. `reset=True` lets a query with a new checkpoint take over the
     sink_id of an older one.
 
     With `dead_letters`, rows that the database refuses are sent there instead of failing the query, up to `refused_max` a batch.

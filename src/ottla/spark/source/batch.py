@@ -14,7 +14,7 @@ from ottla.client.offsets import EARLIEST, LATEST
 from ottla.spark.source.filters import Wanted, push_down
 from ottla.spark.source.offsets import AtEnd, offsets_of, times_of
 from ottla.spark.source.options import source_options
-from ottla.spark.source.planning import lost, ranges_of, split
+from ottla.spark.source.planning import Log, lost, not_before, ranges_of, split
 from ottla.spark.source.reading import Slice, read_slice, slices
 from ottla.spark.source.schema import check_schema
 
@@ -39,17 +39,18 @@ class OttlaReader(DataSourceReader):
         options, wanted, survey = self._options, self._wanted, Survey(self._options)
         partitions = survey.partitions()
         starting, ending = options.starting or AtEnd(EARLIEST), options.ending or AtEnd(LATEST)
+        places = ((starting, options.starting_option), (ending, options.ending_option))
+        # Logs grow at their ends and go at their beginnings: beginnings are asked for first and ends last, so that what was asked for in
+        # between lies within, and is not taken for lost.
+        begins = survey.offsets(dict.fromkeys(partitions, EARLIEST))
+        answers = [survey.offsets(times_of(place, partitions, option)) for place, option in places]
         latest = survey.latest(partitions)
-        logs = survey.logs(partitions, latest)
-        places = []
-        for place, option in ((starting, options.starting_option), (ending, options.ending_option)):
-            answers = survey.offsets(times_of(place, partitions, option))
-            places.append(offsets_of(place, partitions, answers, latest, option))
-        starts, ends = places
-        if isinstance(ending, AtEnd):
-            # One look at the ends counts: what was written since is not of this batch.
-            ends = latest
-        ranges, losses = ranges_of(starts, ends, logs)
+        logs = {tp: Log(begin, max(latest[tp], begin)) for tp, begin in begins.items()}
+        starts, ends = (
+            offsets_of(place, partitions, each, latest, option)
+            for (place, option), each in zip(places, answers, strict=True)
+        )
+        ranges, losses = ranges_of(starts, not_before(starts, ends, logs), logs)
         if losses and options.fail_on_data_loss:
             raise lost(losses)
         for loss in losses:

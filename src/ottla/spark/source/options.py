@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from ottla.client.consumer.settings import Consuming
 from ottla.client.metadata import TopicPartition
@@ -211,6 +211,7 @@ def _group_id(values: Mapping[str, Any], kafka: Mapping[str, str]) -> str | None
             ("groupId", values["groupId"]),
             ("group.id", values["group.id"]),
             ("kafka.group.id", kafka.get("group.id")),
+            ("kafka.group_id", kafka.get("group_id")),
         )
         if value
     }
@@ -265,6 +266,30 @@ def _check_batch(
                 raise OptionError(
                     f"option {option} has {word} for {wrong}, which leaves a batch nothing to read"
                 )
+    _check_order(starting, starting_option, ending, ending_option)
+
+
+def _check_order(
+    starting: Place | None, starting_option: str, ending: Place | None, ending_option: str
+) -> None:
+    """Two offsets, or two times, of one partition: the end must not come before the start."""
+    if isinstance(starting, AtTimes) and isinstance(ending, AtTimes):
+        first, last = starting.times, ending.times
+    elif isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
+        first, last = starting.offsets, ending.offsets
+    else:
+        return
+    for tp in first if isinstance(first, Mapping) else last if isinstance(last, Mapping) else (None,):
+        start, end = (
+            each if isinstance(each, int) else each.get(cast("TopicPartition", tp), -1)
+            for each in (first, last)
+        )
+        # Below zero are the ends of the log, and partitions that are not named, which is told elsewhere.
+        if 0 <= end < start:
+            raise OptionError(
+                f"option {ending_option} ({end}) lies before {starting_option} ({start})"
+                + (f" for {tp}" if tp is not None else "")
+            )
 
 
 def _check_limits(values: Mapping[str, Any]) -> None:

@@ -67,6 +67,21 @@ def lost(losses: Sequence[Loss]) -> DataLost:
     )
 
 
+def not_before(
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    logs: Mapping[TopicPartition, Log],
+) -> Offsets:
+    """Ends that lie before their starts, moved there: between a time and an offset, or before the earliest, there may be nothing to read.
+
+    Nothing is lost then, as long as the log has the start. Where people wrote both ends in the wrong order the options say so.
+    """
+    return {
+        tp: max(end, starts[tp]) if tp in logs and starts[tp] <= logs[tp].end else end
+        for tp, end in ends.items()
+    }
+
+
 def ranges_of(
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],

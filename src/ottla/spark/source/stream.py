@@ -34,6 +34,7 @@ from ottla.spark.source.schema import check_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ottla.client.metadata import TopicPartition
     from ottla.spark.source.survey import Survey
 
 _log = logging.getLogger("ottla.spark")
@@ -72,14 +73,18 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = survey.partitions()
         place = options.starting or AtEnd(LATEST)
         latest = survey.latest(partitions)
+        logs = survey.logs(partitions, latest)
         answers = survey.offsets(times_of(place, partitions, options.starting_option))
         starts = offsets_of(place, partitions, answers, latest, options.starting_option)
-        logs = survey.logs(partitions, latest)
         # What was written since the ends were asked for makes no difference: a start may be younger than they are.
         logs = {tp: Log(log.begin, max(log.end, answers.get(tp, 0))) for tp, log in logs.items()}
         self._lose(ranges_of(starts, {tp: max(starts[tp], log.end) for tp, log in logs.items()}, logs)[1])
         self._is_checked = True
-        return to_json({tp: min(max(start, logs[tp].begin), logs[tp].end) for tp, start in starts.items()})
+        found = {tp: min(max(start, logs[tp].begin), logs[tp].end) for tp, start in starts.items()}
+        if self._target is not None:
+            # Spark asks for the end of such a query first: what was written in between must not end it before it begins.
+            self._target |= {tp: max(self._target.get(tp, latest[tp]), start) for tp, start in found.items()}
+        return to_json(found)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         starts = from_json(start)
@@ -113,12 +118,14 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ends(self, starts: Offsets) -> Offsets:
         """Where the logs end now: with AvailableNow, where they ended when the query began."""
         ends = dict(self._target) if self._target is not None else self._survey_ends()
-        attempt = 0
-        while self._target is None and attempt < self._options.retries and _is_behind(ends, starts):
+        for _attempt in range(self._options.retries):
+            if not _is_behind(ends, starts):
+                break
             # A leader that has just been elected may not know yet how far its log counts.
-            attempt += 1
             time.sleep(self._options.retry_interval_ms / 1000)
             ends = self._survey_ends()
+            if self._target is not None:
+                self._target = dict(ends)
         gone = [
             Loss(tp, starts[tp], None, "the partition was deleted") for tp in sorted(set(starts) - set(ends))
         ]
@@ -154,13 +161,23 @@ class OttlaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         doubted = {tp for tp in ends if not self._is_checked or tp not in starts}
         logs = {tp: Log(0, max(end, starts[tp])) for tp, end in ends.items() if tp not in doubted}
         if doubted:
-            there = doubted.intersection(self._survey.partitions_left())
-            logs |= self._survey.logs(there, self._survey.latest(there))
+            logs |= self._doubted_logs(doubted, ends)
         self._is_checked = True
         ranges, losses = ranges_of(starts, ends, logs)
         self._lose([loss for loss in losses if loss.tp in doubted])
         options = self._options
         return slices(split(ranges, least=options.partitions_min, records_max=options.task_records_max))
+
+    def _doubted_logs(self, doubted: set[TopicPartition], ends: Offsets) -> dict[TopicPartition, Log]:
+        there = doubted.intersection(self._survey.partitions_left())
+        latest = self._survey.latest(there)
+        for _attempt in range(self._options.retries):
+            if not _is_behind(latest, ends):
+                break
+            # As in `_ends`.
+            time.sleep(self._options.retry_interval_ms / 1000)
+            latest = self._survey.latest(there)
+        return self._survey.logs(there, latest)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Slice):

@@ -12,15 +12,18 @@ import io
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from fastavro import schemaless_reader, schemaless_writer
+from fastavro._read_py import schemaless_reader as uncompiled_reader
 
+from ottla.spark.values.avro_defaults import decode_defaults
 from ottla.spark.values.avro_fit import fitting
 from ottla.spark.values.avro_tree import (
     Avro,
     align,
     branches,
+    holds_itself,
     is_choice,
     kind_of,
     logical_of,
@@ -35,6 +38,8 @@ from ottla.spark.values.registry import Schema
 
 _Change = Callable[[Any], Any]
 
+_WIDER: Final = {"int": "long", "float": "double"}
+
 
 class AvroReader:
     """Reads frames as one schema, whichever version they were written with."""
@@ -48,6 +53,7 @@ class AvroReader:
         # Only a reader that has to know which branch of a union was taken asks fastavro to tell.
         self._tells = columns and any(is_choice(node) for _path, node in walk(self.avro))
         self._change = changing(self.avro) if self._tells else None
+        decode_defaults(self.avro, tells=self._tells)
         self._readers: dict[int, Callable[[io.BytesIO], Any]] = {}
 
     def read(self, frame: bytes, writer: Schema) -> Any:
@@ -62,6 +68,8 @@ class AvroReader:
                 raise BadValue(
                     f"does not fit: {len(frame) - payload.tell()} bytes are left over behind the value"
                 )
+            if self._change is not None:
+                value = self._change(value)
         except EOFError:
             raise BadValue(f"truncated: it ends within a value of schema {writer.id}") from None
         except BadValue:
@@ -69,7 +77,7 @@ class AvroReader:
         except Exception as error:
             # Noise makes fastavro fail in many ways: a branch that is not there, text that is not UTF-8, a date of the year 40,000.
             raise BadValue(f"does not fit schema {writer.id}: {type(error).__name__}: {error}") from None
-        return self._change(value) if self._change is not None else value
+        return value
 
     def _reader(self, written: Schema) -> Callable[[io.BytesIO], Any]:
         same = (written.text, written.references) == (self.schema.text, self.schema.references)
@@ -85,9 +93,11 @@ class AvroReader:
         writing = writer.for_fastavro(carried)
         reading = None if same else self.avro.for_fastavro(carried)
         tells = self._tells
+        # fastavro's compiled reader ends the process where a value is nested some thousand times, its other one raises an error.
+        reads = uncompiled_reader if holds_itself(writer) else schemaless_reader
 
         def read(payload: io.BytesIO) -> Any:
-            return schemaless_reader(payload, writing, reading, return_named_type=tells)
+            return reads(payload, writing, reading, return_named_type=tells)
 
         if not carried:
             return read
@@ -99,17 +109,20 @@ class AvroWriter:
 
     def __init__(self, schema: Schema) -> None:
         avro = parse(schema)
+        decode_defaults(avro)
         self._carried = not avro.is_record
         self._schema = avro.for_fastavro(self._carried)
         self._fit = fitting(avro)
         self._header = header(schema.id)
 
     def write(self, value: Any) -> bytes:
-        fitted = self._fit(value, "")
         out = io.BytesIO()
         out.write(self._header)
         try:
+            fitted = self._fit(value, "")
             schemaless_writer(out, self._schema, {"value": fitted} if self._carried else fitted)
+        except BadValue:
+            raise
         except Exception as error:
             raise BadValue(f"does not fit: {type(error).__name__}: {error}") from None
         return out.getvalue()
@@ -156,6 +169,10 @@ def _bare(value: Any) -> Any:
 
 def _choosing(choices: list[tuple[Any, _Change]]) -> _Change:
     members = [f"member{place}" for place in range(len(choices))]
+    # fastavro does not tell which of two numbers it was: the wider one holds both.
+    nodes = [node for node, _ in choices]
+    narrow = [each for each, wider in _WIDER.items() if wider in nodes]
+    unnamed = [(place, node) for place, node in enumerate(nodes) if node not in narrow]
     named = {
         node["name"]: place
         for place, (node, _) in enumerate(choices)
@@ -169,7 +186,7 @@ def _choosing(choices: list[tuple[Any, _Change]]) -> _Change:
             place = named[value[0]]
         else:
             value = _bare(value)
-            place = next((place for place, (node, _) in enumerate(choices) if is_of(node, value)), -1)
+            place = next((place for place, node in unnamed if is_of(node, value)), -1)
             if place < 0:
                 raise BadValue(f"does not fit: {type(value).__name__} is in no branch of its union")
         chosen: dict[str, Any] = dict.fromkeys(members)

@@ -1,8 +1,8 @@
 """Checks Python values against an Avro schema, and hands them to fastavro in the form that it need not guess about.
 
-`fitting(avro)` is compiled once a schema into nested functions (value, path) → value. Records take dicts, by the names of fields: a field that is
-missing has its default, or null where that is allowed; a field that the schema does not have is refused, since it would be lost without a
-word. Of unions the branch is named, as fastavro's (type, value), so that it does not try them all.
+`fitting(avro)` is compiled once a schema, whose defaults are decoded (`avro_defaults`), into nested functions (value, path) → value. Records take dicts, by the
+names of fields: a field that is missing has its default, or null where that is allowed; a field that the schema does not have is refused, since it
+would be lost without a word. Of unions the branch is named, as fastavro's (type, value), so that it does not try them all.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from uuid import UUID
 
 from ottla.spark.values.avro_tree import Avro, branches, kind_of, logical_of
 from ottla.spark.values.faults import BadValue, at, pairs, wrong
+from ottla.spark.values.numbers import double_of, single_of
 
 Fit = Callable[[Any, str], Any]
 
 _RANGES: Final = {"int": (-(1 << 31), (1 << 31) - 1), "long": (-(1 << 63), (1 << 63) - 1)}
-_FLOAT_MAX: Final = 3.4028235677973366e38
+_LAST: Final = {"double": 1, "float": 2}
 
 
 def fitting(avro: Avro) -> Fit:
@@ -57,6 +58,8 @@ def _union(avro: Avro, node: list[Any], fits: list[Fit]) -> Fit:
     has_null = "null" in node
     choices = [(_called(avro, each), fits[node.index(each)]) for each in branches(node)]
     members = {f"member{place}": choice for place, choice in enumerate(choices)}
+    # Whole numbers fit floats, and every float a narrower one, but for the digits: those come last.
+    tried = sorted(choices, key=lambda choice: _LAST.get(choice[0], 0))
 
     def one(value: Any, path: str) -> Any:
         if value is None:
@@ -74,7 +77,7 @@ def _union(avro: Avro, node: list[Any], fits: list[Fit]) -> Fit:
                 raise wrong(path, f"a union with one of {', '.join(members)} set", value)
             (called, fit), inner = taken[0]
             return called, fit(inner, path)
-        for called, fit in choices:
+        for called, fit in tried:
             try:
                 return called, fit(value, path)
             except BadValue:
@@ -91,7 +94,7 @@ def _called(avro: Avro, branch: Any) -> str:
 
 def _record(node: Any, fits: list[Fit]) -> Fit:
     fields = [
-        (each["name"], fit, "default" in each, kind_of(each["type"]) == "union" and "null" in each["type"])
+        (each["name"], fit, each.get("default", _missing(each["type"])))
         for each, fit in zip(node["fields"], fits, strict=True)
     ]
     names = frozenset(name for name, *_ in fields)
@@ -100,21 +103,25 @@ def _record(node: Any, fits: list[Fit]) -> Fit:
         if not isinstance(value, Mapping):
             raise wrong(path, f"a record {node['name']}", value)
         out = {}
-        for name, fit, has_default, has_null in fields:
-            if name in value:
-                out[name] = fit(value[name], at(path, name))
-            elif not has_default:
-                if not has_null:
-                    raise BadValue(
-                        f"does not fit: {at(path, name)} is missing, and has no default in the schema"
-                    )
-                out[name] = None
+        for name, fit, default in fields:
+            given = value.get(name, default)
+            if given is _NO_DEFAULT:
+                raise BadValue(f"does not fit: {at(path, name)} is missing, and has no default in the schema")
+            out[name] = fit(given, at(path, name))
         if not value.keys() <= names:
             unknown = ", ".join(sorted(map(str, value.keys() - names)))
             raise BadValue(f"does not fit: {path or 'the schema'} has no field {unknown}")
         return out
 
     return one
+
+
+_NO_DEFAULT: Final = object()
+
+
+def _missing(type_: Any) -> Any:
+    """What a field without a default is when it is missing: null, if that is allowed."""
+    return None if kind_of(type_) == "union" and "null" in type_ else _NO_DEFAULT
 
 
 def _array(fit: Fit) -> Fit:
@@ -161,15 +168,15 @@ def _integer(node: Any) -> Fit:
 
 
 def _floating(node: Any) -> Fit:
-    single = kind_of(node) == "float"
+    to_float = single_of if kind_of(node) == "float" else double_of
 
     def one(value: Any, path: str) -> Any:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise wrong(path, f"a {kind_of(node)}", value)
-        number = float(value)
-        if single and abs(number) >= _FLOAT_MAX and number not in (float("inf"), float("-inf")):
-            raise wrong(path, "a float", value)
-        return number
+        try:
+            return to_float(value)
+        except OverflowError:
+            raise wrong(path, f"a {kind_of(node)}", value) from None
 
     return one
 
@@ -187,7 +194,7 @@ def _enum(node: Any) -> Fit:
     symbols = frozenset(node["symbols"])
 
     def one(value: Any, path: str) -> Any:
-        if value not in symbols:
+        if not isinstance(value, str) or value not in symbols:
             raise wrong(path, f"one of {', '.join(node['symbols'])}", value)
         return value
 

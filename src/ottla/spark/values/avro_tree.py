@@ -124,6 +124,33 @@ def walk(avro: Avro) -> Iterator[tuple[str, Any]]:
                 pass
 
 
+def holds_itself(avro: Avro) -> bool:
+    """Whether some record is within itself, so that values may be nested to any depth."""
+    done: set[str] = set()
+
+    def enter(node: Any, within: tuple[str, ...]) -> bool:
+        node = avro.resolve(node)
+        match kind_of(node):
+            case "union":
+                return any(enter(each, within) for each in node)
+            case "array":
+                return enter(node["items"], within)
+            case "map":
+                return enter(node["values"], within)
+            case "record":
+                name = node["name"]
+                if name in within:
+                    return True
+                if name in done:
+                    return False
+                done.add(name)
+                return any(enter(each["type"], (*within, name)) for each in node["fields"])
+            case _:
+                return False
+
+    return enter(avro.root, ())
+
+
 def is_choice(node: Any) -> bool:
     """Whether this is a union of several types beside null, not all of them numbers of one sort."""
     return kind_of(node) == "union" and widened(node) is None and len(branches(node)) > 1

@@ -19,10 +19,7 @@ from ottla.spark.values.avro import AvroReader, AvroWriter
 from ottla.spark.values.faults import BadValue, SchemaError, UnknownSchema
 from ottla.spark.values.framing import schema_id_of
 from ottla.spark.values.json_schema import JsonReader, JsonWriter
-from ottla.spark.values.registry import AVRO, JSON, KINDS, PROTOBUF, Location, Registry, Schema
-
-#: The id of a schema that did not come from the registry.
-NO_ID = -1
+from ottla.spark.values.registry import AVRO, JSON, KINDS, NO_ID, PROTOBUF, Location, Registry, Schema
 
 
 class Reader(Protocol):

@@ -168,11 +168,7 @@ def decoding(planned: Plan, permissive: bool, error_column: str | None) -> _Arra
     of = type_of(planned)
 
     def decode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        arrow = _arrow_type(of)
-        reader = _kept(_readers, planned, lambda: reader_of(planned, columns=True))
-        read = Frames(
-            planned, _kept(_registries, planned.location, lambda: Registry(planned.location)), reader
-        ).read
+        arrow, read = _arrow_type(of), frames_of(planned).read
         for batch in batches:
             values, errors = each_value(read, batch.to_pylist(), permissive)
             yield _result(values, errors, arrow, permissive, error_column)
@@ -186,12 +182,35 @@ def encoding(planned: Plan, permissive: bool, error_column: str | None) -> _Arra
     def encode(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         import pyarrow as pa
 
-        write = _kept(_writers, planned, lambda: writer_of(planned, columns=True)).write
+        write = kept_writer(planned).write
         for batch in batches:
-            values, errors = each_value(write, batch.to_pylist(), permissive)
+            values, errors = each_value(write, _rows(batch), permissive)
             yield _result(values, errors, pa.binary(), permissive, error_column)
 
     return encode
+
+
+def frames_of(planned: Plan) -> Frames:
+    """Reader and registry that this process keeps. Like `kept_writer` it is a function of the module, which workers find by its name: functions within
+    functions are sent to them with all that they touch, and each task would be sent empty dicts of its own."""
+    reader = _kept(_readers, planned, lambda: reader_of(planned, columns=True))
+    return Frames(planned, _kept(_registries, planned.location, lambda: Registry(planned.location)), reader)
+
+
+def kept_writer(planned: Plan) -> Writer:
+    writer: Writer = _kept(_writers, planned, lambda: writer_of(planned, columns=True))
+    return writer
+
+
+def _rows(batch: Any) -> list[Any]:
+    rows: list[Any]
+    try:
+        # Maps as dicts: an empty one would else look like an empty array.
+        rows = batch.to_pylist(maps_as_pydicts="lossy")
+    except TypeError:
+        # Keys of a kind that no schema has: as pairs, which the writer can look at row by row.
+        rows = batch.to_pylist()
+    return rows
 
 
 def each_value(
@@ -224,10 +243,10 @@ def _result(
             try:
                 pa.array([value], arrow)
             except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-                reason = f"does not fit its column: {error}"
+                bad = BadValue(f"does not fit its column: {error}")
                 if not permissive:
-                    raise BadValue(reason) from None
-                errors[place] = reason
+                    raise bad from None
+                errors[place] = str(bad)
                 values[place] = None
         array = pa.array(values, arrow)
     if error_column is None:

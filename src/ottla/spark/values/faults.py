@@ -12,7 +12,10 @@ from typing import Any
 
 
 class BadValue(ValueError):
-    """This value cannot be decoded or encoded; the text says why."""
+    """This value cannot be decoded or encoded; the text says why. What of the value it shows can always be written down, as UTF-8."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason.encode(errors="replace").decode())
 
 
 class SchemaError(ValueError):
@@ -34,7 +37,10 @@ def at(path: str, name: str) -> str:
 
 def wrong(path: str, wanted: str, value: object) -> BadValue:
     """What to raise where a value is not what its schema wants."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:
+        shown = "of too many digits"
     got = (
         "null"
         if value is None

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from ottla.spark.values.faults import BadValue, at, pairs, wrong
+from ottla.spark.values.json_leaves import Fit, boolean, number, parsed, text_of, unicode_text
+from ottla.spark.values.numbers import whole_of
 
 if TYPE_CHECKING:
     from ottla.spark.values.json_schema import Node
 
-Fit = Callable[[Any, str], Any]
+_number = number()
 
 
 def fitting(node: Node) -> Fit:
@@ -61,42 +62,22 @@ def _reading(node: Node) -> Fit:
         case "number":
             return _number
         case "boolean":
-            return _boolean
+            return boolean
         case _:
-            return lambda value, _path: json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+            return lambda value, path: unicode_text(text_of(value), path)
 
 
 def _text(value: Any, path: str) -> Any:
     if not isinstance(value, str):
         raise wrong(path, "a text", value)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise wrong(path, "a text of Unicode characters", value) from None
-    return value
+    return unicode_text(value, path)
 
 
 def _integer(value: Any, path: str) -> Any:
     # To JSON Schema 1.0 is an integer.
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    value = whole_of(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
         raise wrong(path, "an integer of 64 bits", value)
-    return value
-
-
-def _number(value: Any, path: str) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise wrong(path, "a number", value)
-    try:
-        return float(value)
-    except OverflowError:
-        raise wrong(path, "a number", value) from None
-
-
-def _boolean(value: Any, path: str) -> Any:
-    if not isinstance(value, bool):
-        raise wrong(path, "a boolean", value)
     return value
 
 
@@ -134,27 +115,21 @@ def writing(node: Node, *, columns: bool) -> Fit:
             case "string":
                 return _text_of
             case "integer":
-                return lambda value, path: _integer(int(value) if _whole(value) else value, path)
+                return _integer
             case "number":
-                return lambda value, path: (
-                    value
-                    if isinstance(value, int) and not isinstance(value, bool)
-                    else _number_of(value, path)
-                )
+                return _number_of
             case "boolean":
-                return _boolean
+                return boolean
             case _:
                 return _any_of if columns else lambda value, _path: value
 
     return of(node)
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, Decimal) and value == value.to_integral_value()
-
-
 def _number_of(value: Any, path: str) -> Any:
-    return _number(float(value) if isinstance(value, Decimal) else value, path)
+    """Whole numbers and decimals keep their digits, if a double is as large."""
+    read = _number(value, path)
+    return value if isinstance(value, (int, Decimal)) else read
 
 
 def _listed(value: Any, path: str) -> Any:
@@ -198,6 +173,6 @@ def _any_of(value: Any, path: str) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
-    except ValueError:
+        return parsed(value)
+    except (ValueError, ArithmeticError):
         raise wrong(path, "the text of a JSON value", value) from None

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from ottla.spark.values.faults import BadValue, SchemaError
 from ottla.spark.values.framing import HEADER_BYTES, header
-from ottla.spark.values.json_fit import Fit, fitting, writing
+from ottla.spark.values.json_fit import fitting, writing
+from ottla.spark.values.json_leaves import Fit, read_as, text_of
 from ottla.spark.values.registry import Schema
 
 OBJECT: Final = "object"
@@ -43,11 +44,13 @@ class JsonReader:
         self._fit: Fit | None = fitting(self.node) if columns else None
 
     def read(self, frame: bytes, _writer: Schema) -> Any:
+        payload = frame[HEADER_BYTES:]
+        if self._fit is not None:
+            return read_as(self._fit, payload)
         try:
-            value = json.loads(frame[HEADER_BYTES:])
+            return json.loads(payload)
         except (ValueError, RecursionError) as error:
             raise BadValue(f"not JSON: {error}") from None
-        return value if self._fit is None else self._fit(value, "")
 
 
 class JsonWriter:
@@ -59,13 +62,10 @@ class JsonWriter:
 
     def write(self, value: Any) -> bytes:
         try:
-            text = json.dumps(
-                self._fit(value, ""), separators=(",", ":"), ensure_ascii=False, allow_nan=False
-            )
-            return self._header + text.encode()
+            return self._header + text_of(self._fit(value, ""), strict=True).encode()
         except BadValue:
             raise
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise BadValue(f"does not fit: {error}") from None
 
 
@@ -183,6 +183,11 @@ class _Reading:
                     f"{path or 'the schema'}: {reference} is not among the schema's references in the registry"
                 )
             document = self._others[address]
+        if pointer and not pointer.startswith("/"):
+            found = _anchored(document, pointer)
+            if found is None:
+                raise SchemaError(f"{path or 'the schema'}: {reference} points at nothing")
+            return found, document
         found = document
         for part in pointer.split("/")[1:]:
             step = part.replace("~1", "/").replace("~0", "~")
@@ -200,3 +205,20 @@ class _Reading:
             return "array"
         values = schema.get("enum", [schema["const"]] if "const" in schema else [])
         return "string" if values and all(isinstance(each, str) for each in values) else []
+
+
+def _anchored(document: Any, name: str) -> Any:
+    """The part of a document that has this name; drafts before 2019 write it as an id."""
+    waiting = [document]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            if name in (part.get("$anchor"), part.get("$dynamicAnchor")) or f"#{name}" in (
+                part.get("$id"),
+                part.get("id"),
+            ):
+                return part
+            waiting += part.values()
+    return None

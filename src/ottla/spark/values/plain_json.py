@@ -8,7 +8,6 @@ functions (value, path) → value, as in `json_fit`.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -16,9 +15,9 @@ from typing import Any, Final
 
 from pyspark.sql import types as spark
 
-from ottla.spark.values.faults import BadValue, SchemaError, at, wrong
-
-Fit = Callable[[Any, str], Any]
+from ottla.spark.values.faults import SchemaError, at, wrong
+from ottla.spark.values.json_leaves import Fit, boolean, number, read_as, text_of, unicode_text
+from ottla.spark.values.numbers import single_of
 
 _WHOLE: Final[dict[type[spark.DataType], int]] = {
     spark.ByteType: 8,
@@ -32,15 +31,7 @@ def json_reader(of: spark.DataType) -> Callable[[bytes | str], Any]:
     """From the text of a JSON value to what a column of this type holds."""
     fit = _fitting(of, "")
 
-    def read(text: bytes | str) -> Any:
-        try:
-            # Decimals keep the digits that a float would lose.
-            value = json.loads(text, parse_float=Decimal)
-        except (ValueError, RecursionError) as error:
-            raise BadValue(f"not JSON: {error}") from None
-        return fit(value, "")
-
-    return read
+    return lambda text: read_as(fit, text)
 
 
 def _fitting(of: spark.DataType, path: str) -> Fit:
@@ -120,30 +111,9 @@ def _decimal(precision: int, scale: int) -> Fit:
     return one
 
 
-def _number(value: Any, path: str) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-        raise wrong(path, "a number", value)
-    try:
-        return float(value)
-    except OverflowError:
-        raise wrong(path, "a number", value) from None
-
-
-def _boolean(value: Any, path: str) -> Any:
-    if not isinstance(value, bool):
-        raise wrong(path, "a boolean", value)
-    return value
-
-
 def _text(value: Any, path: str) -> Any:
     """As in Spark's `from_json`, what is not a text is the text of its JSON."""
-    if not isinstance(value, str):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise wrong(path, "a text of Unicode characters", value) from None
-    return value
+    return unicode_text(value if isinstance(value, str) else text_of(value), path)
 
 
 def _binary(value: Any, path: str) -> Any:
@@ -176,9 +146,9 @@ def _time(zoned: bool) -> Fit:
 
 
 _PLAIN: Final[dict[type[spark.DataType], Fit]] = {
-    spark.BooleanType: _boolean,
-    spark.FloatType: _number,
-    spark.DoubleType: _number,
+    spark.BooleanType: boolean,
+    spark.FloatType: number(single_of),
+    spark.DoubleType: number(),
     spark.StringType: _text,
     spark.BinaryType: _binary,
     spark.DateType: _date,

@@ -8,6 +8,7 @@ ListValue and Any are the text of their JSON. `ProtobufWriter` goes the other wa
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -18,8 +19,9 @@ from google.protobuf.message import DecodeError
 
 from ottla.spark.values.faults import BadValue, SchemaError, at, pairs, wrong
 from ottla.spark.values.framing import header, message_indexes, message_indexes_of
+from ottla.spark.values.numbers import single_of
 from ottla.spark.values.protobuf_schema import Files, files_of, indexes_of, names_at
-from ottla.spark.values.registry import Schema
+from ottla.spark.values.registry import NO_ID, Schema
 
 _Get = Callable[[Any], Any]
 _Set = Callable[[Any, Any, str], None]
@@ -59,6 +61,8 @@ class ProtobufReader:
             raise BadValue(f"truncated, or no Protobuf of schema {writer.id}: {error}") from None
         try:
             return self._get(message)
+        except BadValue:
+            raise
         except (OverflowError, ValueError) as error:
             raise BadValue(f"does not fit: {error}") from None
 
@@ -67,6 +71,11 @@ class ProtobufReader:
         if main is None:
             try:
                 files = self._files if writer.id == self._schema_id else files_of(writer)
+            except ModuleNotFoundError:
+                # Who gave the schema compiled need not have the compiler: then its messages stand where they do there.
+                if self._schema_id != NO_ID:
+                    raise
+                files = self._files
             except SchemaError as error:
                 raise BadValue(f"schema {writer.id} cannot be used: {error}") from None
             main = self._mains[writer.id] = files.main()
@@ -91,9 +100,11 @@ class ProtobufWriter:
 
     def write(self, value: Any) -> bytes:
         message = self._class()
-        self._set(message, value, "")
         try:
+            self._set(message, value, "")
             return self._before + bytes(message.SerializeToString())
+        except BadValue:
+            raise
         except Exception as error:
             raise BadValue(f"does not fit: {error}") from None
 
@@ -208,12 +219,13 @@ def setting(descriptor: Any) -> _Set:
 def _setter(field: Any) -> _Set:
     name = field.name
     if is_map(field):
-        put_value = _putter(entry_of(field)[1])
+        key, inner = entry_of(field)
+        key_of, put_value = _key(key), _putter(inner)
 
         def put_map(message: Any, value: Any, path: str) -> None:
             target = getattr(message, name)
             for each_key, each in pairs(value, path):
-                put_value(target, each_key, each, f"{path}{{{each_key}}}")
+                put_value(target, key_of(each_key, path), each, f"{path}{{{each_key}}}")
 
         return put_map
     put = _putter(field)
@@ -228,6 +240,19 @@ def _setter(field: Any) -> _Set:
 
         return put_list
     return lambda message, value, path: put(message, name, value, path)
+
+
+def _key(field: Any) -> Callable[[Any, str], Any]:
+    convert, type_ = _converter(field), str if field.cpp_type == field.CPPTYPE_STRING else int
+
+    def of(value: Any, path: str) -> Any:
+        with contextlib.suppress(TypeError, ValueError, ArithmeticError):
+            key = convert(value)
+            if isinstance(key, type_):
+                return key
+        raise wrong(path, f"a map with keys of type {_KINDS[field.type]}", value)
+
+    return of
 
 
 #: By `FieldDescriptor.type`.
@@ -252,7 +277,7 @@ def _putter(field: Any) -> Callable[[Any, Any, Any, str], None]:
             store(target, key, value, path)
         except BadValue:
             raise
-        except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
+        except (TypeError, ValueError, ArithmeticError, KeyError, AttributeError):
             raise wrong(path, wanted, value) from None
 
     return put
@@ -298,6 +323,9 @@ def _converter(field: Any) -> _Get:
         )
     if field.cpp_type == field.CPPTYPE_STRING:
         return _as_is
+    if field.cpp_type == field.CPPTYPE_FLOAT:
+        # Protobuf itself would make infinity of what is too large.
+        return lambda value: single_of(value) if not isinstance(value, (bool, str, bytes)) else _refuse(value)
     return _not_bool
 
 

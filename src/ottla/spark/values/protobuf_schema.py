@@ -188,20 +188,27 @@ def _compile(texts: list[tuple[str, str]]) -> Files:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         out = Path(folder, "ottla_compiled.binpb")
-        done = subprocess.run(  # noqa: S603 (our own interpreter, names that were checked)
-            [
-                sys.executable,
-                "-c",
-                _PROTOC,
-                f"-I{folder}",
-                "--include_imports",
-                f"--descriptor_set_out={out}",
-                MAIN,
-            ],
-            capture_output=True,
-            timeout=_COMPILE_S_MAX,
-            check=False,
-        )
+        try:
+            done = subprocess.run(  # noqa: S603 (our own interpreter, names that were checked)
+                [
+                    sys.executable,
+                    "-c",
+                    _PROTOC,
+                    f"-I{folder}",
+                    "--include_imports",
+                    f"--descriptor_set_out={out}",
+                    MAIN,
+                ],
+                capture_output=True,
+                timeout=_COMPILE_S_MAX,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            # A machine that is busy is no row's fault either.
+            raise TimeoutError(
+                f"this Protobuf schema was not compiled within {_COMPILE_S_MAX} s: the machine may be busy; "
+                "give a compiled one as descriptor_set"
+            ) from None
         if done.returncode:
             said = (
                 done.stderr.decode(errors="replace")

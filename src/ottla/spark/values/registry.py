@@ -24,6 +24,8 @@ from ottla.spark.values.faults import RegistryError, SchemaError, UnknownSchema
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"
 PROTOBUF: Final = "PROTOBUF"
+#: The id of a schema that did not come from a registry.
+NO_ID: Final = -1
 KINDS: Final = (AVRO, PROTOBUF, JSON)
 
 _CONTENT: Final = "application/vnd.schemaregistry.v1+json"
@@ -106,7 +108,7 @@ class Registry:
         if found is None:
             answer = self._ask("GET", f"/schemas/ids/{schema_id}", f"schema id {schema_id}")
             found = self._schemas[schema_id] = self._schema(
-                answer, schema_id, f"/schemas/ids/{schema_id}", f"schema id {schema_id}"
+                answer, schema_id, f"/schemas/ids/{schema_id}?", f"schema id {schema_id}"
             )
         return found
 
@@ -118,6 +120,8 @@ class Registry:
         if not isinstance(schema_id, int):
             raise RegistryError(f"the registry's answer about {what} has no id")
         if schema_id not in self._schemas:
+            # Asked for by its id from here on: the latest version may be another by now. Ids of a context go with a subject of it.
+            path = f"/schemas/ids/{schema_id}?subject={quote(subject, safe='')}&"
             self._schemas[schema_id] = self._schema(answer, schema_id, path, what)
         return self._schemas[schema_id]
 
@@ -155,7 +159,7 @@ class Registry:
                 raise SchemaError(f"the references of {trail[0]} go round in a circle")
             inner = self._ask("GET", path, what)
             self._gather(inner, kind, into, (*trail, what))
-            into[name] = self._text(inner, kind, path, what)
+            into[name] = self._text(inner, kind, f"{path}?", what)
 
     def _text(self, answer: dict[str, Any], kind: str, path: str, what: str) -> str:
         """The schema's text. Of Protobuf registries can give the compiled form too: whoever gets that needs no compiler."""
@@ -163,7 +167,7 @@ class Registry:
         if kind == PROTOBUF:
             # Where it does not know that parameter, the source will do.
             with contextlib.suppress(RegistryError):
-                text = self._ask("GET", f"{path}?format=serialized", what).get("schema") or text
+                text = self._ask("GET", f"{path}format=serialized", what).get("schema") or text
         if not isinstance(text, str):
             raise RegistryError(f"the registry's answer about {what} has no schema")
         return text

@@ -1,0 +1,125 @@
+"""The pipelines of one `ottla pipeline run`: started one after the other, watched on one line, stopped together, and told of.
+
+Of one pipeline the queries go by their names, of several by pipeline/query.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.outcome import Stop, print_json, usage_error
+from ottla.cli.progress import ProgressLine
+from ottla.spark.pipeline.causes import cause_of
+from ottla.spark.pipeline.loading import Loaded
+from ottla.spark.pipeline.progress import brief, one_line
+from ottla.spark.pipeline.running import Run, StepFailed, Watched, ship, stop_together
+from ottla.spark.pipeline.together import session_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POLL_S = 0.1
+
+
+def started(
+    spark: SparkSession, loaded: Sequence[Loaded], py_files: Iterable[str], *, once: bool, remote: bool
+) -> list[Run]:
+    """A run for each; several have a session each. If one cannot be started, those before it are stopped."""
+    runs: list[Run] = []
+    try:
+        for each in loaded:
+            session = spark if len(loaded) == 1 else _session(spark, each)
+            ship(session, each, py_files, remote=remote)
+            run = Run(session, each.plan)
+            run.start(once=once)
+            runs.append(run)
+    except StepFailed as failed:
+        stop_together(runs, 0)
+        raise usage_error(f"{each.plan.file}: {failed.place}: {cause_of(str(failed.error))}") from None
+    except BaseException:
+        stop_together(runs, 0)
+        raise
+    return runs
+
+
+def _session(spark: SparkSession, loaded: Loaded) -> SparkSession:
+    try:
+        return session_for(spark, loaded.plan)
+    except Exception as error:
+        # A setting that Spark refuses, or a client of Spark Connect that knows no second session.
+        raise usage_error(f"{loaded.plan.file}: {cause_of(str(error))}") from None
+
+
+class Runs:
+    """Made of runs that are started."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+
+    def _name(self, run: Run, query: str) -> str:
+        return query if len(self._runs) == 1 else f"{run.plan.name}/{query}"
+
+    @property
+    def queries(self) -> dict[str, Watched]:
+        return {self._name(run, name): watched for run in self._runs for name, watched in run.queries.items()}
+
+    def watch(self, stop: Stop, line: ProgressLine) -> None:
+        """Until all queries have ended, one has failed, or somebody wants it to stop."""
+        words = one_line if len(self._runs) == 1 else brief
+        while self._look() and not stop.asked:
+            if line.due():
+                line.show(words({name: watched.progress for name, watched in self.queries.items()}))
+            time.sleep(POLL_S)
+        line.clear()
+        if stop.asked:
+            line.note("stopping: the batch that is running may end; Ctrl-C again does not wait")
+        for run, ends in zip(self._runs, stop_together(self._runs), strict=True):
+            for query, how in ends.items():
+                torn = " in the middle of a batch, which the next start repeats" if how == "given up" else ""
+                line.note(f"{self._name(run, query)}: {how}{torn}")
+
+    def _look(self) -> bool:
+        """Whether to go on: something runs, and nothing has failed."""
+        good = [run.look() for run in self._runs]
+        return all(good) and any(run.running for run in self._runs)
+
+    def tell(self, *, as_json: bool) -> None:
+        """The summary."""
+        if as_json:
+            told = [
+                {"pipeline": run.plan.name, "queries": {name: _ended(each) for name, each in run.queries.items()}}
+                for run in self._runs
+            ]  # fmt: skip
+            print_json(told[0] if len(told) == 1 else {"pipelines": told})
+            return
+        for name, watched in self.queries.items():
+            ended = _ended(watched)
+            print(
+                f"{name}: {ended['state']} after {ended['rows']:,} rows"
+                + (f", batch {ended['batch']}" if ended["batch"] >= 0 else "")
+            )
+
+    def failures(self) -> str:
+        """Which query of which pipeline failed, and why; empty if none did."""
+        failed = {run: run.failed for run in self._runs if run.failed}
+        if len(self._runs) == 1:
+            said = "\n".join(
+                f"{name} failed: {cause}" for each in failed.values() for name, cause in each.items()
+            )
+            return f"{self._runs[0].plan.name}: {said}" if said else ""
+        return "\n".join(
+            f"{self._name(run, name)} failed: {cause}"
+            for run, each in failed.items()
+            for name, cause in each.items()
+        )
+
+
+def _ended(watched: Watched) -> dict[str, Any]:
+    return {
+        "state": watched.state,
+        "rows": watched.rows,
+        "batch": watched.progress.batch if watched.progress else -1,
+        "cause": watched.cause,
+    }

@@ -1,0 +1,28 @@
+"""Commands of `ottla pipeline`, run in the process of the tests."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from ottla.cli.main import main
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a command in this process: it needs no Spark, or is given the tests' own."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        # `run` takes them for itself, and ends with its process otherwise.
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        with pytest.raises(SystemExit) as ended:
+            main(["pipeline", *map(str, arguments)])
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run
