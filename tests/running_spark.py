@@ -7,9 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ottla.spark.session import spark_session
+from tests.spark_classes import java_options
 
-# A Java that does not optimize for a life that it will not have takes half of the CPU.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 
 
 @pytest.fixture(scope="session")

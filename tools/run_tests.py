@@ -44,6 +44,8 @@ class Group:
     workers: int = 1
     # Whether tests are given out one by one: where some take long, or share what is dear (`xdist_group`).
     singly: bool = False
+    # Whether its tests start Spark.
+    spark: bool = False
     default: bool = True
 
     def folders_here(self) -> list[str]:
@@ -101,7 +103,7 @@ GROUPS = (
     # Third-party clients, unmodified, and the SDK, against running brokers.
     Group(name="clients", folders=("clients",), workers=4),
     # One test a claim of the mission.
-    Group(name="seeds", folders=("seeds",), workers=4, singly=True),
+    Group(name="seeds", folders=("seeds",), workers=4, singly=True, spark=True),
     # Processes killed at random points.
     Group(name="crash", folders=("crash",), workers=4, singly=True),
     # Mutated requests and damaged files; a twentieth of what `make fuzz` does.
@@ -111,9 +113,9 @@ GROUPS = (
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",), workers=2),
     # Topics in a real Spark: each process of the tests has one of its own.
-    Group(name="spark", folders=("spark",), workers=2, singly=True),
-    Group(name="interop", folders=("interop",), default=False),
-    Group(name="chaos", folders=("chaos",), default=False),
+    Group(name="spark", folders=("spark",), workers=2, singly=True, spark=True),
+    Group(name="interop", folders=("interop",), spark=True, default=False),
+    Group(name="chaos", folders=("chaos",), spark=True, default=False),
 )
 
 
@@ -158,6 +160,26 @@ def counts(report: Path) -> Outcome:
             verdicts.setdefault(test, "passed")
     tally = Counter(verdicts.values())
     return Outcome(passed=tally["passed"], failed=tally["failed"], skipped=tally["skipped"])
+
+
+class SparkClasses:
+    """The archive of `tests/spark_classes.py`, made beside the first groups if there is none."""
+
+    def __init__(self) -> None:
+        self._maker: subprocess.Popen[bytes] | None = None
+        if not Path(sys.prefix, "spark-classes.jsa").exists():
+            self._maker = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark_classes"],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def wait(self) -> None:
+        """Whatever became of it: tests can do without."""
+        if self._maker is not None:
+            self._maker.wait()
 
 
 def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
@@ -242,13 +264,17 @@ def main(arguments: Sequence[str]) -> int:
 
     outcomes: dict[str, Outcome] = {}
     interrupted = False
-    for group in chosen_groups(names):
+    groups = chosen_groups(names)
+    classes = SparkClasses() if any(group.spark for group in groups) else None
+    for group in groups:
         if not group.folders_here() and not group.checks:
             if names:
                 print(f"{group.name}: nothing here yet")
             continue
         print(f"\n== {group.name} ==", flush=True)
         try:
+            if group.spark and classes is not None:
+                classes.wait()
             outcomes[group.name] = run_group(group, seed, pytest_args)
         except KeyboardInterrupt:
             interrupted = True

@@ -6,16 +6,15 @@
 import sys
 from pathlib import Path
 
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from ottla.spark.session import spark_session
 
 
-def main(address: str, source: str, target: str, checkpoint: str, *given: str) -> None:
+def copy(spark: SparkSession, address: str, source: str, target: str, checkpoint: str, *given: str) -> None:
     options = dict(each.split("=", 1) for each in given)
     mark = options.pop("fail", None)
-    # Four attempts a task, as on a cluster.
-    spark = spark_session("driver", master="local[2,4]", config={"spark.sql.shuffle.partitions": "2"})
 
     def fail_once(value: bytes) -> bytes:
         if mark is not None and not Path(mark).exists() and value.endswith(b"77"):
@@ -34,4 +33,8 @@ def main(address: str, source: str, target: str, checkpoint: str, *given: str) -
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # Four attempts a task, as on a cluster.
+    copy(
+        spark_session("driver", master="local[2,4]", config={"spark.sql.shuffle.partitions": "2"}),
+        *sys.argv[1:],
+    )

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.broker_proxy import Proxy
+from tests.spark.sink.driver import copy
 from tests.spark.sink.killing import (
     END_TXN,
     INIT_PRODUCER_ID,
@@ -29,7 +31,7 @@ POINTS = (
 
 @pytest.mark.timeout(600)
 def test_a_driver_killed_in_its_commit_leaves_nothing_out_and_nothing_twice(
-    start_broker: Callable[..., Any], tmp_path: Path
+    start_broker: Callable[..., Any], spark: SparkSession, tmp_path: Path
 ) -> None:
     with Proxy() as proxy:
         start_broker(proxy.target_port, f"advertised.listeners={proxy.advertised}")
@@ -45,5 +47,5 @@ def test_a_driver_killed_in_its_commit_leaves_nothing_out_and_nothing_twice(
             finally:
                 driver.kill()
         proxy.heal()
-        Driver(*arguments).finish()
+        copy(spark, *arguments)
         assert output(proxy.address) == expected
