@@ -147,6 +147,10 @@ def test_a_variable_that_is_not_set_is_named_and_a_doubled_sign_is_none(tmp_path
         ("value: json}", "value: avro}", "sinks.totals: value: avro needs a registry"),
         ("table: {url", "value: json, table: {url", "sinks.db.value: is for topics only"),
         ("table: {url", "key: id, table: {url", "sinks.db.key: does not belong here: write it inside table"),
+        ("  customers: {", "  Orders: {format: rate}\n  customers: {", ":10: sources.Orders: there is a source orders too: sources and steps share their names, whose case makes no difference"),
+        ("  named: SELECT", "  ORDERS: SELECT 1\n  named: SELECT", ":12: steps.ORDERS: there is a source orders too"),
+        ("  named: SELECT", "  orders: SELECT 1\n  named: SELECT", ":12: steps.orders: there is a source orders too: sources and steps share their names"),
+        ("named: SELECT * FROM enriched", "named: {sql: SELECT 1, inputs: [enrichd]}\n  n2: SELECT * FROM enriched", "steps.named: reads enrichd, which is no source and no step: did you mean enriched?"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_line_and_the_nearest_name(
@@ -156,6 +160,18 @@ def test_mistakes_are_told_with_their_line_and_the_nearest_name(
     assert any(said in each for each in problems(written(tmp_path, YAML.replace(old, new)))), problems(
         written(tmp_path, YAML.replace(old, new))
     )
+
+
+def test_a_query_may_say_itself_what_it_reads(tmp_path: Path) -> None:
+    text = YAML.replace(
+        "named: SELECT * FROM enriched WHERE name IS NOT NULL",
+        "named: {sql: \"SELECT * FROM IDENTIFIER('enriched'), a_table_of_sparks\", inputs: [enriched]}",
+    )
+    assert load(written(tmp_path, text)).plan.steps["named"].inputs == ("enriched",)
+    pipeline = in_python()
+    pipeline.sql("again", "SELECT * FROM IDENTIFIER('named')", inputs=["named"], watermark="at 1 s")
+    step = pipeline.plan("x.py").steps["again"]
+    assert step.inputs == ("named",) and step.watermark == Watermark("at", "1 seconds")
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

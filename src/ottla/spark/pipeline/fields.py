@@ -198,7 +198,7 @@ STEP: Final = (
     Field(
         "inputs",
         texts,
-        "what the function is given, in its order; in a Python file its parameters' names say it",
+        "what the function is given, in its order; in a Python file its parameters' names say it. Of a query, what it reads, where that is not to be told from its text",
     ),
     Field("watermark", watermark, "as for a source"),
 )
@@ -219,7 +219,7 @@ SINK: Final = (
     Field("subject", text, "the schema's name there; without it, the topic's name with -value"),
     Field("dead_letters", text, "a topic for rows that cannot be written to the table"),
     Field("guarantee", one_of("exactly-once", "at-least-once"), "for a topic: exactly-once (the default) or at-least-once"),
-    Field("mode", one_of(*MODES), "Spark's output mode: append (the default), update (the default of a table) or complete"),
+    Field("mode", one_of(*MODES), "Spark's output mode: append (the default), update (the default of a table, and of parquet with a key) or complete"),
     Field("trigger", trigger, "as above, for this one alone"),
     Field("kafka", mapping, "settings of the client, for this one alone"),
 )  # fmt: skip

@@ -84,6 +84,7 @@ class _Reading:
         sinks = {
             each: self._sink(each, given, whole) for each, given in self._named(whole, "sinks", _FILE_NAME)
         }
+        self._check_names(sources, steps)
         for kind, found in (("sources", sources), ("sinks", sinks)):
             if not found and kind not in self._written.content:
                 self._problem((), f"{kind} are missing: a pipeline has at least one")
@@ -182,8 +183,6 @@ class _Reading:
 
     def _step(self, name: str, given: Any, sources: Mapping[str, Source]) -> Step:
         place = ("steps", name)
-        if name in sources:
-            self._problem(place, f"there is a source {name} too: sources and steps share their names")
         if isinstance(given, str):
             given = {"sql": given}
         elif callable(given):
@@ -197,12 +196,10 @@ class _Reading:
             both = "sql and python: it must have" if "sql" in own else "neither sql nor python: it must have"
             self._problem(place, f"has {both} one of them")
         if "sql" in own:
-            if "inputs" in own:
-                self._problem((*place, "inputs"), "is for functions; a query names what it reads")
             return Step(
                 name,
                 sql=own["sql"],
-                inputs=self._sql_inputs(own["sql"], sources),
+                inputs=own["inputs"] if "inputs" in own else self._sql_inputs(own["sql"], sources),
                 watermark=own.get("watermark"),
             )
         function = own.get("python")
@@ -293,6 +290,16 @@ class _Reading:
         return Table(own.get("url", ""), own.get("name", ""), own.get("key", ()))
 
     # --- how they hang together ---------------------------------------------------------------------------
+
+    def _check_names(self, sources: Mapping[str, Source], steps: Mapping[str, Step]) -> None:
+        """Sources and steps are tables of one Spark, to which Orders and orders are the same."""
+        taken: dict[str, tuple[str, str]] = {}
+        for kind, name in [*(("source", each) for each in sources), *(("step", each) for each in steps)]:
+            other_kind, other = taken.setdefault(name.lower(), (kind, name))
+            if (other_kind, other) == (kind, name):
+                continue
+            rule = "share their names" if other == name else "share their names, whose case makes no difference"
+            self._problem((f"{kind}s", name), f"there is a {other_kind} {other} too: sources and steps {rule}")
 
     def _graph(
         self, sources: Mapping[str, Source], steps: Mapping[str, Step], sinks: Mapping[str, Sink]
