@@ -1,6 +1,7 @@
 """Pipelines on a real Spark: how they run, fail, stop and go on."""
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from ottla.spark.pipeline.causes import cause_of
 from ottla.spark.pipeline.checking import analyse, check_topics
 from ottla.spark.pipeline.running import Run
 from ottla.spark.pipeline.status import read_status
+from ottla.spark.session import DEFAULTS
 
 PATIENCE_S = 100
 
@@ -71,6 +73,30 @@ def test_a_pipeline_tells_how_it_is_getting_on_and_stops_behind_a_batch(
         assert query["rows"] > 0 and query["last"]["batch_ms"] > 0
         # The batch that ran came to its end; the next one may have begun meanwhile.
         assert query["checkpoint"]["begun"] - query["checkpoint"]["done"] <= 1
+
+
+def test_a_stop_gives_up_a_function_that_does_not_end(session: SparkSession, tmp_path: Path) -> None:
+    # Its default is to wait for ever.
+    assert session.conf.get("spark.sql.streaming.stopTimeout") == DEFAULTS["spark.sql.streaming.stopTimeout"]
+    session.conf.set("spark.sql.streaming.stopTimeout", "200ms")
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait(frame: DataFrame, batch_id: int) -> None:
+        begun.set()
+        may_end.wait(PATIENCE_S)
+
+    pipeline = ticks(tmp_path)
+    pipeline.sink("out", from_="ticks", python=wait)
+    plan = pipeline.plan(str(tmp_path / "ticks.py"))
+    running = Run(session, plan)
+    running.start()
+    try:
+        assert begun.wait(PATIENCE_S)
+        assert running.stop(0.1) == {"out": "given up"}
+        assert (read_status(plan) or {})["state"] == "stopped"
+    finally:
+        may_end.set()
+    assert running.queries["out"].query.awaitTermination(PATIENCE_S)
 
 
 def test_a_query_that_fails_says_why_and_the_status_keeps_it(session: SparkSession, tmp_path: Path) -> None:

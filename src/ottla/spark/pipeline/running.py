@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _STATUS_EVERY_S: Final = 1.0
 _POLL_S: Final = 0.05
-#: How long Spark may take to end a query that is given up.
-_GIVE_UP_S: Final = 20
 
 
 @dataclass(slots=True)
@@ -102,22 +100,26 @@ class Run:
                 if not (idle or late or _batch(watched.query) != begun[name]):
                     continue
                 ends[name] = "given up" if late and not idle else "stopped"
-                self._end(watched)
+                if not self._end(watched):
+                    ends[name] = "given up"
                 del waiting[name]
             if waiting:
                 time.sleep(_POLL_S)
         self.finish()
         return ends
 
-    def _end(self, watched: Watched) -> None:
+    def _end(self, watched: Watched) -> bool:
+        """Gives whether it has really ended: what it is at may hear of no interrupt, and ends with the process then."""
         if watched.query.isActive:
             with contextlib.suppress(Exception):
-                # It may have failed by itself meanwhile, which is told below.
+                # It may have failed by itself meanwhile, which is told below; or Spark has waited long enough (stopTimeout).
                 watched.query.stop()
+        has_ended = not watched.query.isActive
         self._hear(watched)
         error = watched.query.exception()
         watched.state = "stopped" if error is None else "failed"
         watched.cause = None if error is None else cause_of(str(error))
+        return has_ended
 
     def finish(self) -> None:
         """Write the last status."""
