@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,7 +84,7 @@ def run(
         typer.Option(
             "--py-files",
             metavar="FILE",
-            help="A .py, .zip or .egg for the workers; may be given several times.",
+            help="A .py, .zip or .egg for the workers; several with commas, or by giving it several times.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -104,13 +105,14 @@ def run(
 
     if master is not None and remote is not None:
         raise usage_error("--master and --remote exclude each other")
+    py_files = _py_files(py_files or ())
     stop = Stop()
     loaded = _load(file, settings)
     plan = loaded.plan
     line = ProgressLine()
     say(f"{plan.name}: starting Spark ({remote or master or 'here'})")
     with spark_for(plan, master, remote) as spark:
-        ship(spark, loaded, py_files or (), remote=remote is not None)
+        ship(spark, loaded, py_files, remote=remote is not None)
         running = Run(spark, plan)
         try:
             running.start(once=once)
@@ -130,6 +132,15 @@ def run(
     if running.failed:
         said = "\n".join(f"{name} failed: {cause}" for name, cause in running.failed.items())
         raise CommandError(f"{plan.name}: {said}\nMore is in {log_path(plan)}", FAILED)
+
+
+def _py_files(given: Iterable[str]) -> list[str]:
+    """As spark-submit takes them, several with commas too. What is not there is told before Spark starts."""
+    found = [each.strip() for text in given for each in text.split(",") if each.strip()]
+    for each in found:
+        if "://" not in each and not Path(each).is_file():
+            raise FileNotFoundError(2, "no such file", each)
+    return found
 
 
 def _watch(running: Run, stop: Stop, line: ProgressLine) -> None:

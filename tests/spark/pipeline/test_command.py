@@ -85,6 +85,9 @@ def test_what_is_not_there_is_4_and_wrong_usage_2(call: Call, file: Path, tmp_pa
     assert code == 2 and "exclude each other" in err
     code, _, err = call("validate", file)
     assert code == 2 and "BROKERS is not set" in err
+    # Before Spark starts.
+    code, _, err = call("run", file, *SET, "--py-files", f"{file}, {tmp_path}/gone.py")
+    assert code == 4 and f"{tmp_path}/gone.py: no such file" in err and "starting Spark" not in err
 
 
 def test_the_tree_needs_no_spark(call: Call, file: Path) -> None:

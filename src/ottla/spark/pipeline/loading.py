@@ -1,8 +1,8 @@
 """From a file to a plan: YAML is read, Python is run and its pipeline taken; functions that YAML names are found beside it.
 
 The functions and classes of a Python file, and of the modules that it imports from its own folder, travel to Spark's workers by value: a worker
-that once had an older version of a file cannot use that. Those modules are shipped as files, too (`Loaded.modules`), for imports that
-happen inside functions.
+that once had an older version of a file cannot use that. Those modules are shipped as files, too (`Loaded.modules`), and so are those that it
+imports only inside functions; the folder stays on Python's path for them, behind all else, so that it hides nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ottla.spark.pipeline.beside import imported_from, loaded_from, top_of
 from ottla.spark.pipeline.builder import Pipeline, settings_from
 from ottla.spark.pipeline.model import Function, PipelineError, Plan, Problem
 from ottla.spark.pipeline.reading import read_plan
@@ -33,8 +34,14 @@ class Loaded:
 
     @property
     def modules(self) -> list[Path]:
-        """The files of what lies beside."""
-        return [Path(str(module.__file__)) for module in self.beside]
+        """What the workers are given: the modules beside as files, the packages as folders, imported by now or only inside functions."""
+        found: dict[Path, None] = {}
+        for own in self.own:
+            file = Path(str(own.__file__)).resolve()
+            found |= dict.fromkeys(top_of(file.parent, each) for each in loaded_from(file.parent))
+            found |= dict.fromkeys(imported_from(file.parent, [file]))
+            found.pop(file, None)
+        return list(found)
 
 
 def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
@@ -47,11 +54,21 @@ def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
     if path.suffix in (".yaml", ".yml"):
         from ottla.spark.pipeline.yaml_file import read_yaml
 
-        written = read_yaml(str(path), path.read_text(encoding="utf-8"), known)
+        written = read_yaml(str(path), _text(path), known)
         return _with_functions(read_plan(written, path.stem), path.parent, known)
     raise PipelineError(
         [Problem(str(path), None, "", "a pipeline is a file that ends in .yaml, .yml or .py")]
     )
+
+
+def _text(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        said = f"is no UTF-8: the byte 0x{content[error.start]:02x} stands there; save the file as UTF-8"
+        raise PipelineError([Problem(str(path), line, "", said)]) from None
 
 
 def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
@@ -123,24 +140,23 @@ def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[Mo
             spec.loader.exec_module(module)
     except PipelineError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PipelineError([_failure(path, error)]) from error
     finally:
         sys.path.remove(folder)
-    beside = [
-        other
-        for other in list(sys.modules.values())
-        if other is not module
-        and (file := getattr(other, "__file__", None))
-        and Path(file).resolve().parent == Path(folder)
-    ]
+        if folder not in sys.path:
+            sys.path.append(folder)
+    beside = [other for other in loaded_from(Path(folder)) if other is not module]
     return module, tuple(beside)
 
 
-def _failure(path: Path, error: Exception) -> Problem:
+def _failure(path: Path, error: BaseException) -> Problem:
     if isinstance(error, SyntaxError):
         return Problem(error.filename or str(path), error.lineno, "", f"no Python: {error.msg}")
-    inside = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    own = path.resolve()
+    inside = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == own
+    ]
     said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     if "SESSION_OR_CONTEXT_NOT_EXISTS" in said:
         # As udf(…) does at the top of a file.

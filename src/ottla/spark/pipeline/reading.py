@@ -298,8 +298,12 @@ class _Reading:
             other_kind, other = taken.setdefault(name.lower(), (kind, name))
             if (other_kind, other) == (kind, name):
                 continue
-            rule = "share their names" if other == name else "share their names, whose case makes no difference"
-            self._problem((f"{kind}s", name), f"there is a {other_kind} {other} too: sources and steps {rule}")
+            rule = (
+                "share their names" if other == name else "share their names, whose case makes no difference"
+            )
+            self._problem(
+                (f"{kind}s", name), f"there is a {other_kind} {other} too: sources and steps {rule}"
+            )
 
     def _graph(
         self, sources: Mapping[str, Source], steps: Mapping[str, Step], sinks: Mapping[str, Sink]

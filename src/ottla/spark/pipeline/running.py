@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ottla.spark.pipeline.beside import as_file
 from ottla.spark.pipeline.building import StepFailed, build_tables, start_queries
 from ottla.spark.pipeline.causes import cause_of
 from ottla.spark.pipeline.loading import Loaded
@@ -174,7 +175,7 @@ def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote
 
     for module in (*loaded.own, *loaded.beside):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    for path in [*map(str, loaded.modules), *py_files]:
+    for path in [*(str(as_file(place)) for place in loaded.modules), *py_files]:
         if remote:
             spark.addArtifacts(path, pyfile=True)
         else:

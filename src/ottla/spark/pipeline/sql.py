@@ -210,7 +210,8 @@ class _Part:
 
     def _is_distinct_from(self) -> bool:
         return self._token(-1).is_word("DISTINCT") and (
-            self._token(-2).is_word("IS") or (self._token(-2).is_word("NOT") and self._token(-3).is_word("IS"))
+            self._token(-2).is_word("IS")
+            or (self._token(-2).is_word("NOT") and self._token(-3).is_word("IS"))
         )
 
 
