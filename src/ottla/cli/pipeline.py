@@ -32,7 +32,8 @@ from ottla.cli.with_spark import log_path, spark_for
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.loading import Loaded
-    from ottla.spark.pipeline.running import Run
+    from ottla.spark.pipeline.model import Plan, Problem
+    from ottla.spark.pipeline.running import Run, StepFailed
 
 app = typer.Typer(
     help="""Run data pipelines on Spark: one file with sources, steps and sinks.
@@ -100,7 +101,6 @@ def run(
       ottla pipeline run orders.yaml --once --set BROKERS=127.0.0.1:9092
       ottla pipeline run orders.py --master spark://127.0.0.1:7077
     """
-    from ottla.spark.pipeline.causes import cause_of
     from ottla.spark.pipeline.running import Run, StepFailed, ship
 
     if master is not None and remote is not None:
@@ -117,7 +117,7 @@ def run(
         try:
             running.start(once=once)
         except StepFailed as failed:
-            raise usage_error(f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}") from None
+            raise _not_started(plan, failed) from None
         say(f"{plan.name}: {', '.join(running.queries)} running; Ctrl-C stops")
         _watch(running, stop, line)
     summary = {name: _ended(running, name) for name in running.queries}
@@ -141,6 +141,14 @@ def _py_files(given: Iterable[str]) -> list[str]:
         if "://" not in each and not Path(each).is_file():
             raise FileNotFoundError(2, "no such file", each)
     return found
+
+
+def _not_started(plan: Plan, failed: StepFailed) -> CommandError:
+    """What is wrong in the file is wrong next time too; what was not there may be."""
+    from ottla.spark.pipeline.causes import cause_of, is_the_files
+
+    said = f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}"
+    return CommandError(said, USAGE if is_the_files(failed.error) else FAILED)
 
 
 def _watch(running: Run, stop: Stop, line: ProgressLine) -> None:
@@ -184,7 +192,7 @@ def validate(
     settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what is wrong with a pipeline's file, all of it at once. Exits with 2 if there is something.
+    """Find what is wrong with a pipeline's file, all of it at once. Exits with 2 if there is something, with 1 if brokers or others could not be asked.
 
     Without --deep neither Spark nor a broker is needed.
 
@@ -193,7 +201,7 @@ def validate(
       ottla pipeline validate orders.yaml
       ottla pipeline validate orders.yaml --deep
     """
-    from ottla.spark.pipeline.model import PipelineError, Problem
+    from ottla.spark.pipeline.model import PipelineError
 
     problems: list[Problem] = []
     plan = None
@@ -218,7 +226,12 @@ def validate(
         for each in problems:
             say(str(each))
     if problems:
-        raise typer.Exit(USAGE)
+        raise typer.Exit(_code(problems))
+
+
+def _code(problems: Iterable[Problem]) -> int:
+    """Of a check that found something: whether all of it may have been an outage."""
+    return FAILED if all(each.is_outage for each in problems) else USAGE
 
 
 def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> list[Any]:
@@ -262,7 +275,7 @@ def explain(
         with spark_for(loaded.plan, master, remote) as spark:
             frames, problems = analyse(spark, loaded.plan)
             if problems:
-                raise usage_error("\n".join(map(str, problems)))
+                raise CommandError("\n".join(map(str, problems)), _code(problems))
             columns = {name: _columns(frame) for name, frame in frames.items()}
             if plan:
                 plans = {sink.name: _plan_text(frames[sink.input]) for sink in loaded.plan.sinks.values()}
@@ -327,6 +340,8 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
         else ""
     )
     print(f"{plan.name}: {known['state']}{about}")
+    if known.get("cause"):
+        print(known["cause"])
     rows, lags = [], []
     for name, query in known["queries"].items():
         last, kept = query.get("last", {}), query.get("checkpoint", {})

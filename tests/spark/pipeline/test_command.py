@@ -124,6 +124,16 @@ def test_spark_and_the_brokers_are_asked_where_that_is_wanted(
         code, _, err = call(command[0], file, *given, *command[1:])
         assert code == 2 and "steps.shouted: A column" in err and "`nam` cannot be resolved" in err, command
         assert len(err.splitlines()) < 5, err
+    code, out, _ = call("status", file, *given)
+    assert code == 0 and "copy: failed" in out and "\nsteps.shouted: A column" in out
+    # Something that is down is no fault of the file's.
+    file.write_text(
+        FILE.replace("shouted: SELECT", "shouted: {python: own.py:ask, inputs: rows}\n  x: SELECT")
+    )
+    file.with_name("own.py").write_text("def ask(rows):\n    raise ConnectionError('the registry is down')\n")
+    for command in (("validate", "--deep"), ("explain", "--schemas"), ("run",)):
+        code, _, err = call(command[0], file, *given, *command[1:])
+        assert code == 1 and "steps.shouted: the registry is down" in err, (command, err)
 
 
 def send(address: str, topic: str, numbers: range) -> None:

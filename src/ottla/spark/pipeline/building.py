@@ -6,9 +6,12 @@ its checkpoint under its name.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.client.producer.settings import Producing
+from ottla.spark.clients import settings_for
 from ottla.spark.pipeline.decoding import decoded, encoded, readable, unreadable
 from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Table
 
@@ -149,7 +152,8 @@ def start_queries(
             if source.dead_letters is not None and source.read == "stream" and name in frames:
                 with _told(f"sources.{name}.dead_letters"):
                     sink = _dead_letter_sink(name, source)
-                    frame = unreadable(decoded(topic_frame(spark, source), source))
+                    # The group hears of the sinks, not of this query, which has a pace of its own.
+                    frame = unreadable(decoded(topic_frame(spark, _without_group(source)), source))
                     queries[sink.name] = _start(plan, sink.name, sink, frame, once)
     except BaseException:
         for query in queries.values():
@@ -164,8 +168,16 @@ def _dead_letter_sink(name: str, source: Source) -> Sink:
         input=name,
         topic=source.dead_letters,
         brokers=source.brokers,
-        kafka=source.kafka,
+        kafka=settings_for(source.kafka, Producing),
     )
+
+
+def _without_group(source: Source) -> Source:
+    def rest(settings: Mapping[str, str]) -> dict[str, str]:
+        named = ("groupid", "group.id", "group_id", "kafka.group.id")
+        return {name: value for name, value in settings.items() if name.lower() not in named}
+
+    return dataclasses.replace(source, group=None, kafka=rest(source.kafka), options=rest(source.options))
 
 
 def _start(plan: Plan, name: str, sink: Sink, frame: DataFrame, once: bool) -> StreamingQuery:

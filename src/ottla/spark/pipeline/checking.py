@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ottla.client.errors import KafkaError, TopicNotFound
+from ottla.client.consumer.settings import Consuming
+from ottla.client.errors import KafkaError, SettingError, TopicNotFound
+from ottla.client.producer.settings import Producing
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client
+from ottla.client.settings import Client, bootstrap_addresses
+from ottla.spark.clients import settings_for
 from ottla.spark.pipeline.building import StepFailed, build_tables
-from ottla.spark.pipeline.causes import cause_of
-from ottla.spark.pipeline.model import Plan, Problem
+from ottla.spark.pipeline.causes import cause_of, is_the_files
+from ottla.spark.pipeline.model import Plan, Problem, Sink, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+#: Brokers and what a client needs to speak to them: the places in the file that ask for topics there.
+_Wanted = dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]]
+
+
 def check_topics(plan: Plan) -> list[Problem]:
-    """Topics of sources and sinks that are not there. Those of a pattern may come later."""
-    wanted: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]] = {}
-    for name, source in plan.sources.items():
-        if source.is_topic and source.topic is not None:
-            topics = [each.strip() for each in source.topic.split(",") if each.strip()]
-            _note(wanted, source.brokers, source.kafka.items(), f"sources.{name}.topic", topics)
-            if source.dead_letters is not None:
-                _note(
-                    wanted,
-                    source.brokers,
-                    source.kafka.items(),
-                    f"sources.{name}.dead_letters",
-                    [source.dead_letters],
-                )
-    for name, sink in plan.sinks.items():
-        if sink.topic is not None:
-            _note(wanted, sink.brokers, sink.kafka.items(), f"sinks.{name}.topic", [sink.topic])
-    problems = []
+    """Topics of sources and sinks that are not there, and settings that are none of their clients. Those of a pattern may come later."""
+    problems: list[Problem] = []
+    wanted: _Wanted = {}
+
+    def note(thing: Source | Sink, kind: type[Client], topics: Mapping[str, str | None]) -> None:
+        place = f"{'sources' if isinstance(thing, Source) else 'sinks'}.{thing.name}"
+        try:
+            bootstrap_addresses(thing.brokers or "")
+            settings_from(thing.kafka, kind)
+        except SettingError as error:
+            problems.append(Problem(plan.file, None, f"{place}.kafka", str(error)))
+            return
+        client = tuple(sorted(settings_for(thing.kafka, Client).items()))
+        at = wanted.setdefault((thing.brokers or "", client), [])
+        for field, names in topics.items():
+            at += [(f"{place}.{field}", each.strip()) for each in (names or "").split(",") if each.strip()]
+
+    for source in plan.sources.values():
+        if source.is_topic:
+            note(source, Consuming, {"topic": source.topic, "dead_letters": source.dead_letters})
+    for sink in plan.sinks.values():
+        if sink.topic is not None or sink.dead_letters is not None:
+            note(sink, Producing, {"topic": sink.topic, "dead_letters": sink.dead_letters})
     for (brokers, settings), places in wanted.items():
-        problems += _missing(plan, brokers, dict(settings), places)
+        if places:
+            problems += _missing(plan, brokers, dict(settings), places)
     return problems
-
-
-def _note(
-    wanted: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]],
-    brokers: str | None,
-    settings: Iterable[tuple[str, str]],
-    place: str,
-    topics: list[str],
-) -> None:
-    at = wanted.setdefault((brokers or "", tuple(sorted(settings))), [])
-    at += [(place, topic) for topic in topics]
 
 
 def _missing(
@@ -66,7 +68,7 @@ def _missing(
                     said = f"there is no topic {topic} at {brokers}: ottla topic create {topic} --bootstrap {brokers}"
                     problems.append(Problem(plan.file, None, place, said))
     except KafkaError as error:
-        problems.append(Problem(plan.file, None, places[0][0], str(error)))
+        problems.append(Problem(plan.file, None, places[0][0], str(error), is_outage=True))
     return problems
 
 
@@ -75,4 +77,5 @@ def analyse(spark: SparkSession, plan: Plan) -> tuple[dict[str, DataFrame], list
     try:
         return build_tables(spark, plan), []
     except StepFailed as failed:
-        return {}, [Problem(plan.file, None, failed.place, cause_of(str(failed.error)))]
+        outage = not is_the_files(failed.error)
+        return {}, [Problem(plan.file, None, failed.place, cause_of(str(failed.error)), is_outage=outage)]

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from ottla.client.consumer.settings import Consuming
+from ottla.client.producer.settings import Producing
+from ottla.spark.clients import settings_for
 from ottla.spark.pipeline import fields
 from ottla.spark.pipeline.fields import Field
 from ottla.spark.pipeline.model import (
@@ -128,7 +131,7 @@ class _Reading:
             start=own.get("start", "earliest"),
             group=own.get("group"),
             records_max=own.get("records", limits.get("records")),
-            kafka={**whole.get("kafka", {}), **own.get("kafka", {})},
+            kafka={**settings_for(whole.get("kafka", {}), Consuming), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
         written = [name for name in ("topic", "pattern", "format") if name in own]
@@ -273,7 +276,7 @@ class _Reading:
             guarantee=own.get("guarantee", "exactly-once"),
             mode=own.get("mode", "update" if table or (own.get("parquet") and own.get("key")) else "append"),
             trigger=own.get("trigger"),
-            kafka={**whole.get("kafka", {}), **own.get("kafka", {})},
+            kafka={**settings_for(whole.get("kafka", {}), Producing), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
 

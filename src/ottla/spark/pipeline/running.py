@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.spark.pipeline.beside import as_file
 from ottla.spark.pipeline.building import StepFailed, build_tables, start_queries
@@ -20,7 +20,7 @@ from ottla.spark.pipeline.causes import cause_of
 from ottla.spark.pipeline.loading import Loaded
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import Progress, read_progress
-from ottla.spark.pipeline.status import RUNNING, now, this_run, write_status
+from ottla.spark.pipeline.status import RUNNING, STARTING, now, this_run, write_status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,9 +54,17 @@ class Run:
         self.queries: dict[str, Watched] = {}
 
     def start(self, *, once: bool = False) -> None:
-        """Raises `StepFailed`."""
-        frames = build_tables(self._spark, self._plan)
-        started = start_queries(self._spark, self._plan, frames, once=once)
+        """Raises `StepFailed`; the status tells of it."""
+        self._tell(STARTING)
+        try:
+            frames = build_tables(self._spark, self._plan)
+            started = start_queries(self._spark, self._plan, frames, once=once)
+        except StepFailed as failed:
+            self._tell("failed", f"{failed.place}: {cause_of(str(failed.error))}")
+            raise
+        except BaseException as error:
+            self._tell("stopped" if isinstance(error, KeyboardInterrupt) else "failed", cause_of(repr(error)))
+            raise
         self.queries = {name: Watched(query) for name, query in started.items()}
         self._tell(RUNNING)
 
@@ -143,12 +151,16 @@ class Run:
                 watched.counted = each.batch
         watched.progress = heard
 
-    def _tell(self, state: str) -> None:
+    def _tell(self, state: str, cause: str | None = None) -> None:
         self._written_s = time.monotonic()
         path = self._plan.status_path
         if path is None:
             return
-        queries = {
+        queries: dict[str, dict[str, Any]] = {
+            name: {"state": STARTING if state == STARTING else "not started", "rows": 0}
+            for name in self._plan.sinks
+        }
+        queries |= {
             name: {
                 "state": watched.state,
                 "rows": watched.rows,
@@ -157,7 +169,9 @@ class Run:
             }
             for name, watched in self.queries.items()
         }
-        write_status(Path(path), {**self._about, "state": state, "updated": now(), "queries": queries})
+        why = {"cause": cause} if cause else {}
+        about = {**self._about, "state": state, **why, "updated": now(), "queries": queries}
+        write_status(Path(path), about)
 
 
 def _recent(query: StreamingQuery) -> list[Progress]:
