@@ -105,7 +105,7 @@ def run(
 
     if master is not None and remote is not None:
         raise usage_error("--master and --remote exclude each other")
-    py_files = _py_files(py_files or ())
+    py_files = _py_files(py_files or (), remote)
     stop = Stop()
     loaded = _load(file, settings)
     plan = loaded.plan
@@ -134,12 +134,16 @@ def run(
         raise CommandError(f"{plan.name}: {said}\nMore is in {log_path(plan)}", FAILED)
 
 
-def _py_files(given: Iterable[str]) -> list[str]:
+def _py_files(given: Iterable[str], remote: str | None) -> list[str]:
     """As spark-submit takes them, several with commas too. What is not there is told before Spark starts."""
     found = [each.strip() for text in given for each in text.split(",") if each.strip()]
     for each in found:
         if "://" not in each and not Path(each).is_file():
             raise FileNotFoundError(2, "no such file", each)
+    if found and remote is not None:
+        say(
+            "--py-files: Spark Connect may not give them to the workers of a stream; what the file imports at its top from its own folder travels"
+        )
     return found
 
 
