@@ -96,8 +96,8 @@ def run(
 ) -> None:
     """Run a pipeline, or several, until Ctrl-C, or, with --once, until all that is there has been taken.
 
-    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed, with 2 when a file is
-    wrong. When a query fails all are stopped.
+    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed or something that a
+    file names is down, with 2 when a file is wrong. When a query fails all are stopped.
 
     \b
     Example:
