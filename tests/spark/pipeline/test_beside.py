@@ -49,8 +49,11 @@ pipeline.sink("out", from_="changed", format="noop")
 @pytest.fixture
 def imports_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that imports from its folder, some of it only inside functions."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in ("lazy_helpers", "lazy_lib", "lazy_lib.inner", "lazy_more"):
+    # Spark's own folder is on the path, and may have been given these files by a test before.
+    monkeypatch.setattr(
+        sys, "path", [each for each in sys.path if not Path(each, "lazy_helpers.py").exists()]
+    )
+    for name in ("lazy_helpers", "lazy_lib", "lazy_lib.inner", "lazy_lib.deep", "lazy_more"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     (tmp_path / "lazy_lib").mkdir()
     # Python's own come first, also where one lies beside.
