@@ -1,4 +1,4 @@
-"""A pipeline's file over Spark Connect, unchanged: a Python step, a function that runs in workers, exactly-once topics, one of them in update mode, and a table of a database."""
+"""A pipeline's file over Spark Connect, unchanged: a Python step, a function that runs in workers with what it imports, exactly-once topics, one of them in update mode, and a table of a database."""
 
 import contextlib
 import json
@@ -16,6 +16,7 @@ from tests.running_broker import RunningBroker
 
 FILE = """\
 from beside import doubled
+from package.inner import same
 from pyspark.sql.functions import udf
 
 from ottla.spark.pipeline import Pipeline, setting
@@ -25,7 +26,7 @@ pipeline.source("rows", topic="rows", value="json", schema="id BIGINT")
 
 
 def twice(number):
-    return doubled(number)
+    return doubled(same(number))
 
 
 @pipeline.step
@@ -52,6 +53,8 @@ def test_a_pipeline_runs_over_spark_connect(tmp_path: Path) -> None:
                 producer.send("rows", json.dumps({"id": number}).encode())
         (tmp_path / "remote.py").write_text(FILE)
         (tmp_path / "beside.py").write_text("def doubled(number):\n    return 2 * number\n")
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package" / "inner.py").write_text("def same(number):\n    return number\n")
         database = tmp_path / "rows.db"
         given = ["--set", f"BROKERS={broker.address}", "--set", f"DATABASE=sqlite:///{database}"]
         command = [sys.executable, "-m", "ottla.cli", "pipeline", "run", str(tmp_path / "remote.py"), *given]

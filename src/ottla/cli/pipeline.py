@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,7 +32,7 @@ from ottla.cli.with_spark import log_path, spark_for
 
 if TYPE_CHECKING:
     from ottla.spark.pipeline.loading import Loaded
-    from ottla.spark.pipeline.model import Plan
+    from ottla.spark.pipeline.model import Plan, Problem
 
 app = typer.Typer(
     help="""Run data pipelines on Spark: one file with sources, steps and sinks.
@@ -89,15 +89,15 @@ def run(
         typer.Option(
             "--py-files",
             metavar="FILE",
-            help="A .py, .zip or .egg for the workers; may be given several times.",
+            help="A .py, .zip or .egg for the workers; several with commas, or by giving it several times.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline, or several, until Ctrl-C, or, with --once, until all that is there has been taken.
 
-    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed, with 2 when a file is
-    wrong. When a query fails all are stopped.
+    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed or something that a
+    file names is down, with 2 when a file is wrong. When a query fails all are stopped.
 
     \b
     Example:
@@ -110,6 +110,7 @@ def run(
 
     if master is not None and remote is not None:
         raise usage_error("--master and --remote exclude each other")
+    py_files = _py_files(py_files or (), remote)
     stop = Stop()
     loaded = _load_together(files, settings)
     plans = [each.plan for each in loaded]
@@ -117,12 +118,25 @@ def run(
     called = ", ".join(plan.name for plan in plans)
     say(f"{called}: starting Spark ({remote or master or 'here'})")
     with spark_for(whole, master, remote) as spark:
-        runs = Runs(started(spark, loaded, py_files or (), once=once, remote=remote is not None))
+        runs = Runs(started(spark, loaded, py_files, once=once, remote=remote is not None))
         say(f"{called}: {', '.join(runs.queries)} running; Ctrl-C stops")
         runs.watch(stop, ProgressLine())
     runs.tell(as_json=as_json)
     if failures := runs.failures():
         raise CommandError(f"{failures}\nMore is in {log_path(plans[0])}", FAILED)
+
+
+def _py_files(given: Iterable[str], remote: str | None) -> list[str]:
+    """As spark-submit takes them, several with commas too. What is not there is told before Spark starts."""
+    found = [each.strip() for text in given for each in text.split(",") if each.strip()]
+    for each in found:
+        if "://" not in each and not Path(each).is_file():
+            raise FileNotFoundError(2, "no such file", each)
+    if found and remote is not None:
+        say(
+            "--py-files: Spark Connect may not give them to the workers of a stream; what the file imports at its top from its own folder travels"
+        )
+    return found
 
 
 def _whole(plans: Sequence[Plan]) -> Plan:
@@ -150,7 +164,7 @@ def validate(
     settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what is wrong with a pipeline's file, all of it at once. Exits with 2 if there is something.
+    """Find what is wrong with a pipeline's file, all of it at once. Exits with 2 if there is something, with 1 if brokers or others could not be asked.
 
     Without --deep neither Spark nor a broker is needed.
 
@@ -159,7 +173,7 @@ def validate(
       ottla pipeline validate orders.yaml
       ottla pipeline validate orders.yaml --deep
     """
-    from ottla.spark.pipeline.model import PipelineError, Problem
+    from ottla.spark.pipeline.model import PipelineError
 
     problems: list[Problem] = []
     plan = None
@@ -184,7 +198,12 @@ def validate(
         for each in problems:
             say(str(each))
     if problems:
-        raise typer.Exit(USAGE)
+        raise typer.Exit(_code(problems))
+
+
+def _code(problems: Iterable[Problem]) -> int:
+    """Of a check that found something: whether all of it may have been an outage."""
+    return FAILED if all(each.is_outage for each in problems) else USAGE
 
 
 def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> list[Any]:
@@ -228,7 +247,7 @@ def explain(
         with spark_for(loaded.plan, master, remote) as spark:
             frames, problems = analyse(spark, loaded.plan)
             if problems:
-                raise usage_error("\n".join(map(str, problems)))
+                raise CommandError("\n".join(map(str, problems)), _code(problems))
             columns = {name: _columns(frame) for name, frame in frames.items()}
             if plan:
                 plans = {sink.name: _plan_text(frames[sink.input]) for sink in loaded.plan.sinks.values()}
@@ -293,6 +312,8 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
         else ""
     )
     print(f"{plan.name}: {known['state']}{about}")
+    if known.get("cause"):
+        print(known["cause"])
     rows, lags = [], []
     for name, query in known["queries"].items():
         last, kept = query.get("last", {}), query.get("checkpoint", {})

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.outcome import Stop, print_json, usage_error
+from ottla.cli.outcome import FAILED, USAGE, CommandError, Stop, print_json, usage_error
 from ottla.cli.progress import ProgressLine
-from ottla.spark.pipeline.causes import cause_of
+from ottla.spark.pipeline.causes import cause_of, is_the_files
 from ottla.spark.pipeline.loading import Loaded
+from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import brief, one_line
 from ottla.spark.pipeline.running import Run, StepFailed, Watched, ship, stop_together
 from ottla.spark.pipeline.together import session_for
@@ -37,11 +38,17 @@ def started(
             runs.append(run)
     except StepFailed as failed:
         stop_together(runs, 0)
-        raise usage_error(f"{each.plan.file}: {failed.place}: {cause_of(str(failed.error))}") from None
+        raise _not_started(each.plan, failed) from None
     except BaseException:
         stop_together(runs, 0)
         raise
     return runs
+
+
+def _not_started(plan: Plan, failed: StepFailed) -> CommandError:
+    """What is wrong in the file is wrong next time too; what was not there may be."""
+    said = f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}"
+    return CommandError(said, USAGE if is_the_files(failed.error) else FAILED)
 
 
 def _session(spark: SparkSession, loaded: Loaded) -> SparkSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -26,8 +27,21 @@ class ProgressLine:
         if not self.due():
             return
         self._drawn = time.monotonic()
+        text = self._cut(text)
         print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
         self._width = len(text)
+
+    def _cut(self, text: str) -> str:
+        """What fits on one line: a second one would stay when the first is rewritten."""
+        try:
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns
+        except (OSError, ValueError):
+            columns = 0
+        if columns < 2:
+            return text
+        # A terminal may have become narrower; and the last column is left free, since some of them wrap when it is written.
+        self._width = min(self._width, columns - 1)
+        return text if len(text) < columns else f"{text[: columns - 2]}…"
 
     def clear(self) -> None:
         if self._width:

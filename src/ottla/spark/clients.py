@@ -6,6 +6,7 @@ A client is lent to one user at a time. Who has trouble with it gives it back th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -28,6 +29,16 @@ _idle: dict[tuple[object, ...], list[Any]] = {}
 _lock = threading.Lock()
 
 Lent = TypeVar("Lent")
+
+
+def settings_for(kafka: Mapping[str, str], kind: type[Client]) -> dict[str, str]:
+    """What that kind of client is given of settings that are meant for several kinds: all but what only another kind has.
+
+    What no kind has stays, and is refused by whoever reads it.
+    """
+    known = {name.name for name in dataclasses.fields(kind)}
+    others = {name.name for each in (Consuming, Producing) for name in dataclasses.fields(each)} - known
+    return {name: value for name, value in kafka.items() if name.replace(".", "_") not in others}
 
 
 def check_settings(kafka: Mapping[str, str], kind: type[Client]) -> None:

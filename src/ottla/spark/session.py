@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 DEFAULTS = {
     # Without it a source in Python reads what a filter would leave out.
     "spark.sql.python.filterPushdown.enabled": "true",
+    # How long a query that is stopped is waited for: a Python function in the middle of a batch hears of no interrupt, and Spark would wait for ever.
+    "spark.sql.streaming.stopTimeout": "10s",
 }
 #: What it has besides when Spark runs in this process' own machine.
 LOCAL = {

@@ -1,5 +1,6 @@
 """Commands of `ottla pipeline`, run in the process of the tests."""
 
+import logging
 import signal
 from collections.abc import Callable
 
@@ -13,6 +14,8 @@ Call = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """Run a command in this process: it needs no Spark, or is given the tests' own."""
+    # As a command does that starts Spark. PySpark's words would go to the standard error of the test that first heard them, which is closed by now.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.spark.pipeline import Pipeline
+from ottla.spark.pipeline import Pipeline, building
 from ottla.spark.pipeline.building import (
     StepFailed,
     _parquet_sink,
@@ -18,6 +18,7 @@ from ottla.spark.pipeline.building import (
 )
 from ottla.spark.pipeline.checking import analyse
 from ottla.spark.pipeline.decoding import decoded, readable
+from ottla.spark.pipeline.model import Sink, Source
 from tests.spark.values.registry_server import RegistryServer, serving
 
 RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
@@ -76,9 +77,10 @@ def test_a_schema_is_held_against_value_and_columns_and_registered_by_nobody_who
         pipeline.sink("gone", **given, subject="nowhere", registry_auth=AUTH)
         pipeline.sink("auth", **given, subject="order-value")
         pipeline.sink("columns", **{**given, "from_": "texts"}, subject="order-value", registry_auth=AUTH)
-        found = {
-            each.place: each.message for each in analyse(session, pipeline.plan(str(tmp_path / "t.py")))[1]
-        }
+        problems = analyse(session, pipeline.plan(str(tmp_path / "t.py")))[1]
+        found = {each.place: each.message for each in problems}
+        # A registry that does not have the subject has answered.
+        assert [each.place for each in problems if each.is_outage] == ["sinks.auth"]
         assert "subject 'json-value' is of type JSON, and AVRO is wanted" in found.pop("sinks.kind")
         assert "Subject 'nowhere' not found" in found.pop("sinks.gone")
         assert "status 401" in found.pop("sinks.auth")
@@ -126,3 +128,53 @@ def test_a_row_of_nulls_is_a_row_and_a_tombstone_only_if_asked(session: SparkSes
     assert [each.name for each in made["gone"].check(rows.schema).telling] == ["name", "age"]
     files: Any = _parquet_sink(plan, plan.sinks["files"], plan.sinks["files"].parquet or "", rows)
     assert not files.tombstones
+
+
+def test_dead_letters_have_a_producers_settings_and_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = Pipeline("p", brokers="b:1", checkpoint="/c")
+    settings = {"fetch.max.bytes": 1000, "security.protocol": "SSL", "group.id": "told"}
+    pipeline.source(
+        "rows", topic="t", value="string", dead_letters="dead", group="told", kafka=settings, options={"groupId": "told"}
+    )  # fmt: skip
+    pipeline.sink("out", from_="rows", format="noop")
+    plan = pipeline.plan("p.py")
+    read: list[Source] = []
+    started: dict[str, Sink] = {}
+
+    def start(_plan: object, sink: Sink, *_: object) -> str:
+        started[sink.name] = sink
+        return sink.name
+
+    def reading(_spark: object, source: Source) -> str:
+        read.append(source)
+        return "frame"
+
+    monkeypatch.setattr(building, "prepare", lambda *_: None)
+    monkeypatch.setattr(building, "_start", start)
+    monkeypatch.setattr(building, "topic_frame", reading)
+    monkeypatch.setattr(building, "decoded", lambda frame, _: frame)
+    monkeypatch.setattr(building, "unreadable", lambda frame: frame)
+    nothing: Any = None
+    queries = building.start_queries(nothing, plan, {"rows": nothing}, once=False)
+    assert list(queries) == ["out", "rows.dead-letters"]
+    assert dict(started["rows.dead-letters"].kafka) == {"security.protocol": "SSL"}
+    assert building.source_options(read[0]) == {
+        "kafka.bootstrap.servers": "b:1",
+        "kafka.fetch.max.bytes": "1000",
+        "kafka.security.protocol": "SSL",
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+    }
+
+
+def test_settings_for_all_go_to_those_who_have_them() -> None:
+    both = {"fetch.max.bytes": 1, "compression.type": "zstd", "security.protocol": "SSL", "no.setting": "x"}
+    pipeline = Pipeline("p", brokers="b:1", checkpoint="/c", kafka=both)
+    pipeline.source("rows", topic="t", kafka={"linger.ms": 3})
+    pipeline.sink("out", from_="rows", topic="o", kafka={"acks": "1"})
+    plan = pipeline.plan("p.py")
+    # What no client has is still there to be refused, and so is what is written for the wrong one itself.
+    assert set(plan.sources["rows"].kafka) == {
+        "fetch.max.bytes", "security.protocol", "no.setting", "linger.ms"
+    }  # fmt: skip
+    assert set(plan.sinks["out"].kafka) == {"compression.type", "security.protocol", "no.setting", "acks"}

@@ -1,6 +1,9 @@
 import pytest
 
-from ottla.spark.pipeline.causes import cause_of
+from ottla.client.errors import BrokerUnreachable
+from ottla.spark.pipeline.causes import cause_of, is_the_files
+from ottla.spark.sinks import SinkError
+from ottla.spark.values.faults import RegistryError
 
 QUERY = "\n=== Streaming Query ===\nIdentifier: r.o [id = ed53110e]\nCurrent Committed Offsets: {}\n\nLogical Plan:\n+- x\n"
 IN_A_WORKER = """\
@@ -67,3 +70,27 @@ def test_the_cause_without_the_traces(text: str, cause: str) -> None:
 
 def test_a_long_cause_is_cut() -> None:
     assert cause_of("\n".join("abcdefghij")).splitlines() == [*"abcdef", "…"]
+
+
+def named(name: str, *bases: type[Exception]) -> type[Exception]:
+    return type(name, bases or (Exception,), {})
+
+
+@pytest.mark.parametrize(
+    ("error", "is_files"),
+    [
+        (ValueError("x"), True),
+        (TypeError("x"), True),
+        (KeyError("x"), True),
+        (SinkError("a database is given as …"), True),
+        (named("AnalysisException")("no column x"), True),
+        (named("ParseException", named("AnalysisException"))("no SQL"), True),
+        (named("AnalysisException")("ottla.client.errors.BrokerUnreachable: no broker"), False),
+        (named("Py4JJavaError")("x"), False),
+        (RegistryError("no registry"), False),
+        (BrokerUnreachable("no broker"), False),
+        (ConnectionRefusedError(111, "refused"), False),
+    ],
+)
+def test_whose_fault_it_is(error: Exception, is_files: bool) -> None:
+    assert is_the_files(error) is is_files

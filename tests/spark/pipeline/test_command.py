@@ -64,6 +64,9 @@ def test_what_is_not_there_is_4_and_wrong_usage_2(call: Call, file: Path, tmp_pa
     assert code == 2 and "exclude each other" in err
     code, _, err = call("validate", file)
     assert code == 2 and "BROKERS is not set" in err
+    # Before Spark starts.
+    code, _, err = call("run", file, *SET, "--py-files", f"{file}, {tmp_path}/gone.py")
+    assert code == 4 and f"{tmp_path}/gone.py: no such file" in err and "starting Spark" not in err
 
 
 def test_the_tree_needs_no_spark(call: Call, file: Path) -> None:
@@ -100,6 +103,16 @@ def test_spark_and_the_brokers_are_asked_where_that_is_wanted(
         code, _, err = call(command[0], file, *given, *command[1:])
         assert code == 2 and "steps.shouted: A column" in err and "`nam` cannot be resolved" in err, command
         assert len(err.splitlines()) < 5, err
+    code, out, _ = call("status", file, *given)
+    assert code == 0 and "copy: failed" in out and "\nsteps.shouted: A column" in out
+    # Something that is down is no fault of the file's.
+    file.write_text(
+        FILE.replace("shouted: SELECT", "shouted: {python: own.py:ask, inputs: rows}\n  x: SELECT")
+    )
+    file.with_name("own.py").write_text("def ask(rows):\n    raise ConnectionError('the registry is down')\n")
+    for command in (("validate", "--deep"), ("explain", "--schemas"), ("run",)):
+        code, _, err = call(command[0], file, *given, *command[1:])
+        assert code == 1 and "steps.shouted: the registry is down" in err, (command, err)
 
 
 def send(address: str, topic: str, numbers: range) -> None:

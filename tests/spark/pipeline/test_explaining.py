@@ -50,3 +50,26 @@ def test_as_json() -> None:
 def test_passwords_are_not_shown() -> None:
     assert hidden("mysql://u:p@h/d") == "mysql://u:…@h/d"
     assert hidden("sqlite:///a@b.db") == "sqlite:///a@b.db"
+    assert hidden("postgresql://h/db?user=u&password=pw") == "postgresql://h/db?user=u&password=…"
+    assert hidden("postgresql://u:a?b@h/db") == "postgresql://u:…@h/db"
+    assert (
+        hidden("mysql://u:p@h/d?sslPassword=x&a=b;Pwd=z#end") == "mysql://u:…@h/d?sslPassword=…&a=b;Pwd=…#end"
+    )
+    assert hidden("s3a://id:secret@bucket/x") == "s3a://id:…@bucket/x"
+    assert hidden("./checkpoints/a") == "./checkpoints/a"
+
+
+def test_nothing_that_is_shown_has_a_secret() -> None:
+    settings = {"sasl.password": "hush", "sasl.jaas.config": 'x required password="hush";'}
+    pipeline = Pipeline(
+        "p", brokers="b:1", checkpoint="s3a://u:hush@b/c", kafka=settings, spark={"x": "hush"}
+    )
+    pipeline.source("rows", topic="t", kafka={"ssl.key.password": "hush"})
+    pipeline.source("files", format="json", path="http://u:hush@h/d", options={"token": "hush"})
+    pipeline.sink("a", from_="rows", topic="o", kafka={"sasl.password": "hush"})
+    pipeline.sink("b", from_="files", table={"url": "mysql://h/d?password=hush", "name": "t", "key": "id"})
+    pipeline.sink("c", from_="files", parquet="s3a://u:hush@b/c")
+    pipeline.sink("d", from_="files", format="csv", path="s3a://u:hush@b/c", options={"password": "hush"})
+    own = pipeline.plan("p.py")
+    assert "hush" not in f"{tree(own)} {as_json(own)}"
+    assert "hush" not in f"{own.sources['rows']} {own.sinks['a']} {own.sinks['b']}"

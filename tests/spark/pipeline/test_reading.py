@@ -177,6 +177,15 @@ def test_a_variable_that_is_not_set_is_named_and_a_doubled_sign_is_none(tmp_path
         ("topic: totals, key: id, value: json", "format: console, reset: true", "sinks.totals.reset: is for topics, tables and parquet"),
         ("127.0.0.1:9092}", "127.0.0.1:9092}${a.b}", ":2: brokers: ${ must be followed by NAME}"),
         ("./checkpoints/orders", "./${X:?not set}", ":3: checkpoint: ${ must be followed by NAME}"),
+        ("  customers: {", "  Orders: {format: rate}\n  customers: {", ":10: sources.Orders: there is a source orders too: sources and steps share their names, whose case makes no difference"),
+        ("name: orders", "name: !secret orders", ":1: name: has the tag !secret, which means nothing here"),
+        ("sources:\n", "sources: !include\n", ":8: sources: has the tag !include, which means nothing here"),
+        ("name: orders", "name: !!int orders", ":1: name: cannot be read: invalid literal for int()"),
+        ("name: orders", "name: &again [*again]", ":1: name: holds itself, by way of an alias"),
+        ("name: orders", "? [a, b]\n: orders", ":1: has a name that is no text"),
+        ("  named: SELECT", "  ORDERS: SELECT 1\n  named: SELECT", ":12: steps.ORDERS: there is a source orders too"),
+        ("  named: SELECT", "  orders: SELECT 1\n  named: SELECT", ":12: steps.orders: there is a source orders too: sources and steps share their names"),
+        ("named: SELECT * FROM enriched", "named: {sql: SELECT 1, inputs: [enrichd]}\n  n2: SELECT * FROM enriched", "steps.named: reads enrichd, which is no source and no step: did you mean enriched?"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_line_and_the_nearest_name(
@@ -251,6 +260,35 @@ def test_a_password_goes_to_its_own_registry_alone_and_is_not_shown(tmp_path: Pa
     assert "secret" not in shown and "v:w" not in shown
 
 
+def test_a_query_may_say_itself_what_it_reads(tmp_path: Path) -> None:
+    text = YAML.replace(
+        "named: SELECT * FROM enriched WHERE name IS NOT NULL",
+        "named: {sql: \"SELECT * FROM IDENTIFIER('enriched'), a_table_of_sparks\", inputs: [enriched]}",
+    )
+    assert load(written(tmp_path, text)).plan.steps["named"].inputs == ("enriched",)
+    pipeline = in_python()
+    pipeline.sql("again", "SELECT * FROM IDENTIFIER('named')", inputs=["named"], watermark="at 1 s")
+    step = pipeline.plan("x.py").steps["again"]
+    assert step.inputs == ("named",) and step.watermark == Watermark("at", "1 seconds")
+
+
+def test_what_looks_like_a_date_is_a_text(tmp_path: Path) -> None:
+    for group in ("2024-13-45", "2024-01-31", "2024-01-31 10:00:00"):
+        path = written(tmp_path, YAML.replace("topic: orders", f"group: {group}, topic: orders"))
+        assert load(path).plan.sources["orders"].group == group
+
+
+def test_a_file_in_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "orders.yaml"
+    path.write_bytes(YAML.replace("name: orders", "name: orders # é").encode("latin-1"))
+    assert problems(path) == [
+        ":1: is no UTF-8: the byte 0xe9 stands there; save the file as UTF-8",
+    ]
+    path = tmp_path / "flow.py"
+    path.write_bytes(PYTHON.replace("words", "wörds").encode("latin-1"))
+    assert "no Python: (unicode error) 'utf-8' codec" in problems(path)[0]
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = (
         YAML.replace("trigger:", "triger:")
@@ -292,6 +330,8 @@ def test_a_python_file_is_run_and_the_modules_beside_it_are_known(tmp_path: Path
         ("@pipeline.step\n", "pipeline.source('lines', topic='x')\n@pipeline.step\n", ":7: sources.lines: is there twice"),
         ('value="string")\n\n@', 'vallue="string")\n\n@', ":5: sources.lines.vallue: a source has no field vallue: did you mean value?"),
         ("pipeline = ", "1 / 0\npipeline = ", ":4: ZeroDivisionError: division by zero"),
+        ("pipeline = ", "raise SystemExit\npipeline = ", ":4: SystemExit: "),
+        ("pipeline = ", "import sys; sys.exit('not today')\npipeline = ", ":4: SystemExit: not today"),
         ("@pipeline.step", "raise RuntimeError('[SESSION_OR_CONTEXT_NOT_EXISTS] x')\n@pipeline.step", ":7: this needs a Spark session"),
         ("@pipeline.step", "@pipeline.step(", "no Python"),
         ("pipeline = Pipeline", "other = pipeline = Pipeline('x')\npipeline = Pipeline", "has several pipelines"),
@@ -304,6 +344,14 @@ def test_mistakes_in_python_are_told_with_their_line(tmp_path: Path, old: str, n
     assert old in text
     path = written(tmp_path, text.replace(old, new, 1), "flow.py")
     assert any(said in each for each in problems(path)), problems(path)
+
+
+def test_a_file_that_is_named_from_its_folder_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, "1 / 0\n", "flow.py")
+    monkeypatch.chdir(tmp_path)
+    assert problems(Path("flow.py")) == [":1: ZeroDivisionError: division by zero"]
 
 
 def test_functions_that_yaml_names_are_found_beside_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -118,6 +119,31 @@ def test_modules_beside_the_files_are_each_files_own(tmp_path: Path) -> None:
         load_together(files)
 
 
+def test_modules_that_only_functions_import_must_not_share_a_name_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = list(sys.path)
+    monkeypatch.setattr(sys, "path", list(path))
+    files = []
+    for name in ("first", "second", "third"):
+        folder = tmp_path / name
+        folder.mkdir()
+        used = "its_own" if name == "third" else "late_help"
+        (folder / f"{used}.py").write_text(f"def told():\n    return {name!r}\n")
+        (folder / f"{name}.py").write_text(
+            f"def step(rows):\n    from {used} import told\n    return told()\n"
+        )
+        files.append(write(folder, name, step=f"{{python: {name}.py:step, inputs: [ticks]}}"))
+    loaded = load_together([files[0], files[2]])
+    assert [[place.name for place in each.modules] for each in loaded] == [["late_help.py"], ["its_own.py"]]
+    steps = [each.plan.steps["rows"].function for each in loaded]
+    assert [step.call("rows") for step in steps if step and step.call] == ["first", "third"]
+    sys.modules.pop("late_help")
+    monkeypatch.setattr(sys, "path", path.copy())
+    with pytest.raises(PipelineError, match=r"late_help\.py and .*late_help\.py have one name"):
+        load_together(files)
+
+
 def test_many_queries_fit_on_a_line() -> None:
     last = Progress(batch=3, at="", rows=5, rows_per_s_in=1234.0, rows_per_s=0, batch_ms=9, lag={"t-0": 7})
     assert brief({"one/out": last, "two/out": None}) == "one/out: 1,234/s  lag 7  |  two/out: starting"
@@ -170,6 +196,13 @@ def test_when_one_fails_all_are_stopped_and_it_is_said_which(call: Call, tmp_pat
     code, _, err = call("run", good, bad)
     assert code == 2 and f"{bad}: steps.rows: A column" in err
     assert json.loads((tmp_path / "kept" / "good" / "status.json").read_text())["state"] == "stopped"
+    told = json.loads((tmp_path / "kept" / "bad" / "status.json").read_text())
+    assert told["state"] == "failed" and told["cause"].startswith("steps.rows: A column")
+    # Something that is down is no fault of the file's, here too.
+    (tmp_path / "asking.py").write_text("def ask(ticks):\n    raise ConnectionError('it is down')\n")
+    write(tmp_path, "bad", step="{python: asking.py:ask, inputs: ticks}")
+    code, _, err = call("run", good, bad)
+    assert code == 1 and f"{bad}: steps.rows: it is down" in err
 
 
 def test_static_is_all_that_is_not_of_sql() -> None:

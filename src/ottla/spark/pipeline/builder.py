@@ -72,9 +72,12 @@ class Pipeline:
         """A table that comes from outside: a topic, or another format of Spark's."""
         self._add("sources", name, fields)
 
-    def sql(self, name: str, text: str, *, watermark: str | None = None) -> None:
-        """A step as a query."""
-        self._add("steps", name, {"sql": text, **({"watermark": watermark} if watermark else {})})
+    def sql(
+        self, name: str, text: str, *, inputs: list[str] | None = None, watermark: str | None = None
+    ) -> None:
+        """A step as a query; `inputs` is what it reads, where that is not to be told from its text."""
+        given = {"sql": text, "inputs": inputs, "watermark": watermark}
+        self._add("steps", name, {field: value for field, value in given.items() if value is not None})
 
     @overload
     def step(self, function: Decorated) -> Decorated: ...

@@ -6,10 +6,13 @@ its checkpoint under its name.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.client.producer.settings import Producing
+from ottla.spark.clients import settings_for
 from ottla.spark.pipeline.decoding import decoded, encoded, readable, unreadable
 from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Table
 from ottla.spark.sink.plan import read_plan
@@ -151,12 +154,15 @@ class Part:
 
 
 def parts(spark: SparkSession, plan: Plan, frames: Mapping[str, DataFrame]) -> list[Part]:
-    """Every sink, and one for each source's records that cannot be decoded."""
+    """Every sink, and one for each source's records that cannot be decoded. Raises `StepFailed`."""
     found = [Part(f"sinks.{name}", sink, frames[sink.input]) for name, sink in plan.sinks.items()]
     for name, source in plan.sources.items():
         if source.dead_letters is not None and name in frames:
-            frame = unreadable(decoded(topic_frame(spark, source), source))
-            found.append(Part(f"sources.{name}.dead_letters", _dead_letter_sink(name, source), frame))
+            place = f"sources.{name}.dead_letters"
+            with _told(place):
+                # The group hears of the sinks, not of this query, which has a pace of its own.
+                frame = unreadable(decoded(topic_frame(spark, _without_group(source)), source))
+            found.append(Part(place, _dead_letter_sink(name, source), frame))
     return found
 
 
@@ -203,8 +209,16 @@ def _dead_letter_sink(name: str, source: Source) -> Sink:
         input=name,
         topic=source.dead_letters,
         brokers=source.brokers,
-        kafka=source.kafka,
+        kafka=settings_for(source.kafka, Producing),
     )
+
+
+def _without_group(source: Source) -> Source:
+    def rest(settings: Mapping[str, str]) -> dict[str, str]:
+        named = ("groupid", "group.id", "group_id", "kafka.group.id")
+        return {name: value for name, value in settings.items() if name.lower() not in named}
+
+    return dataclasses.replace(source, group=None, kafka=rest(source.kafka), options=rest(source.options))
 
 
 def _start(plan: Plan, sink: Sink, writer: DataStreamWriter, once: bool) -> StreamingQuery:

@@ -1,4 +1,4 @@
-"""Why a query failed, in a few lines: what is behind Spark's and Java's traces. Pure."""
+"""Why a query failed, in a few lines: what is behind Spark's and Java's traces; and whether the file is to blame for a start that failed. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,26 @@ _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*): ?(?P<message>.*)$")
 #: Errors that were made to be read: their type says nothing more.
 _PLAIN: Final = ("ottla.", "ValueError", "builtins.ValueError")
 _NOT_THE_USERS: Final = ("/pyspark/", "/py4j/", "/site-packages/", "/lib/python", "<frozen", "/ottla/spark/")
+
+
+#: What Python raises for what is wrong with the code itself.
+_FAULTS: Final = (
+    ValueError, TypeError, LookupError, AttributeError, NameError, ImportError, AssertionError, ArithmeticError, SyntaxError,
+)  # fmt: skip
+#: Spark's words for a text or an option that it does not understand, of which PySpark has classes for each way to reach Spark; our tables' own;
+#: and a schema that a registry, which has answered, does not have.
+_FAULT_NAMES: Final = frozenset(
+    ("AnalysisException", "IllegalArgumentException", "SinkError", "UnknownSchema")
+)
+#: What a source in Python could not do; Spark calls it a fault of the query's.
+_CLIENTS: Final = "ottla.client.errors."
+
+
+def is_the_files(error: BaseException) -> bool:
+    """Whether it is wrong in the file, and will be next time; else something was not there: a broker, a schema registry, a cluster."""
+    if any(kind.__name__ in _FAULT_NAMES for kind in type(error).__mro__):
+        return _CLIENTS not in str(error)
+    return isinstance(error, _FAULTS)
 
 
 def cause_of(text: str) -> str:

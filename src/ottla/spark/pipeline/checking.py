@@ -2,77 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ottla.client.errors import KafkaError, TopicNotFound
+from ottla.client.consumer.settings import Consuming
+from ottla.client.errors import KafkaError, SettingError, TopicNotFound
+from ottla.client.producer.settings import Producing
 from ottla.client.properties import settings_from
-from ottla.client.settings import Client
+from ottla.client.settings import Client, bootstrap_addresses
+from ottla.spark.clients import settings_for
 from ottla.spark.pipeline.building import StepFailed, build_tables, parts, prepare
-from ottla.spark.pipeline.causes import cause_of
-from ottla.spark.pipeline.model import Plan, Problem
+from ottla.spark.pipeline.causes import cause_of, is_the_files
+from ottla.spark.pipeline.model import Plan, Problem, Sink, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+#: Brokers and what a client needs to speak to them: the places in the file that ask for topics there.
+_Wanted = dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]]
+
+
 def check_topics(plan: Plan) -> list[Problem]:
-    """Topics of sources and sinks that are not there, or brokers that do not say. Those of a pattern may come later."""
-    problems = []
-    for (brokers, settings), places in _topics(plan).items():
+    """Topics of sources and sinks that are not there, and settings that are none of their clients. Those of a pattern may come later."""
+    problems: list[Problem] = []
+    wanted: _Wanted = {}
+
+    def note(thing: Source | Sink, kind: type[Client], topics: Mapping[str, str | None]) -> None:
+        place = f"{'sources' if isinstance(thing, Source) else 'sinks'}.{thing.name}"
         try:
+            bootstrap_addresses(thing.brokers or "")
+            settings_from(thing.kafka, kind)
+        except SettingError as error:
+            problems.append(Problem(plan.file, None, f"{place}.kafka", str(error)))
+            return
+        client = tuple(sorted(settings_for(thing.kafka, Client).items()))
+        at = wanted.setdefault((thing.brokers or "", client), [])
+        for field, names in topics.items():
+            at += [(f"{place}.{field}", each.strip()) for each in (names or "").split(",") if each.strip()]
+
+    for source in plan.sources.values():
+        if source.is_topic:
+            note(source, Consuming, {"topic": source.topic, "dead_letters": source.dead_letters})
+    for sink in plan.sinks.values():
+        if sink.topic is not None or sink.dead_letters is not None:
+            note(sink, Producing, {"topic": sink.topic, "dead_letters": sink.dead_letters})
+    for (brokers, settings), places in wanted.items():
+        if places:
             problems += _missing(plan, brokers, dict(settings), places)
-        except KafkaError as error:
-            problems.append(Problem(plan.file, None, places[0][0], str(error)))
     return problems
 
 
 def require_topics(plan: Plan) -> None:
-    """Raises `StepFailed` with all that are missing, and `KafkaError` where brokers do not answer."""
-    problems: list[Problem] = []
-    for (brokers, settings), places in _topics(plan).items():
-        problems += _missing(plan, brokers, dict(settings), places)
+    """Raises `StepFailed` with all that `check_topics` finds."""
+    problems = check_topics(plan)
     if problems:
         first, *others = problems
-        said = [first.message, *(f"{each.place}: {each.message}" for each in others)]
-        raise StepFailed(first.place, ValueError("\n".join(said)))
-
-
-_Wanted = dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[str, str]]]
-
-
-def _topics(plan: Plan) -> _Wanted:
-    """Places and topics, by brokers and settings."""
-    wanted: _Wanted = {}
-    for name, source in plan.sources.items():
-        if source.is_topic and source.topic is not None:
-            topics = [each.strip() for each in source.topic.split(",") if each.strip()]
-            _note(wanted, source.brokers, source.kafka.items(), f"sources.{name}.topic", topics)
-            if source.dead_letters is not None:
-                _note(
-                    wanted,
-                    source.brokers,
-                    source.kafka.items(),
-                    f"sources.{name}.dead_letters",
-                    [source.dead_letters],
-                )
-    for name, sink in plan.sinks.items():
-        if sink.topic is not None:
-            _note(wanted, sink.brokers, sink.kafka.items(), f"sinks.{name}.topic", [sink.topic])
-        if sink.dead_letters is not None:
-            _note(wanted, sink.brokers, sink.kafka.items(), f"sinks.{name}.dead_letters", [sink.dead_letters])
-    return wanted
-
-
-def _note(
-    wanted: _Wanted,
-    brokers: str | None,
-    settings: Iterable[tuple[str, str]],
-    place: str,
-    topics: list[str],
-) -> None:
-    at = wanted.setdefault((brokers or "", tuple(sorted(settings))), [])
-    at += [(place, topic) for topic in topics]
+        said = "\n".join([first.message, *(f"{each.place}: {each.message}" for each in others)])
+        is_outage = all(each.is_outage for each in problems)
+        raise StepFailed(first.place, ConnectionError(said) if is_outage else ValueError(said))
 
 
 def _missing(
@@ -81,13 +69,16 @@ def _missing(
     from ottla.client.admin.blocking import Admin
 
     problems = []
-    with Admin(brokers, **settings_from(settings, Client)) as admin:
-        for place, topic in places:
-            try:
-                admin.describe_topics([topic])
-            except TopicNotFound:
-                said = f"there is no topic {topic} at {brokers}: ottla topic create {topic} --bootstrap {brokers}"
-                problems.append(Problem(plan.file, None, place, said))
+    try:
+        with Admin(brokers, **settings_from(settings, Client)) as admin:
+            for place, topic in places:
+                try:
+                    admin.describe_topics([topic])
+                except TopicNotFound:
+                    said = f"there is no topic {topic} at {brokers}: ottla topic create {topic} --bootstrap {brokers}"
+                    problems.append(Problem(plan.file, None, place, said))
+    except KafkaError as error:
+        problems.append(Problem(plan.file, None, places[0][0], str(error), is_outage=True))
     return problems
 
 
@@ -108,4 +99,5 @@ def analyse(spark: SparkSession, plan: Plan) -> tuple[dict[str, DataFrame], list
 
 
 def _problem(plan: Plan, failed: StepFailed) -> Problem:
-    return Problem(plan.file, None, failed.place, cause_of(str(failed.error)))
+    said, is_outage = cause_of(str(failed.error)), not is_the_files(failed.error)
+    return Problem(plan.file, None, failed.place, said, is_outage=is_outage)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from ottla.spark.pipeline.model import AVAILABLE_NOW, Plan, Sink, Source, Step
+
+#: A parameter of a URL whose value is for no eyes.
+_SECRET: Final = re.compile(
+    r"([?&;][\w.-]*(?:passw|pwd|passphrase|secret|token|credential|private|signature|\bsig\b|key)[\w.-]*=)[^&;#]*",
+    re.IGNORECASE,
+)
 
 
 def tree(plan: Plan, schemas: Mapping[str, str] | None = None) -> list[str]:
@@ -13,7 +20,7 @@ def tree(plan: Plan, schemas: Mapping[str, str] | None = None) -> list[str]:
     trigger = {None: "as soon as there is data", AVAILABLE_NOW: "all that is there, then the end"}
     lines = [
         f"pipeline {plan.name} ({plan.file})",
-        f"  checkpoint {plan.checkpoint_path}",
+        f"  checkpoint {hidden(plan.checkpoint_path)}",
         f"  trigger {trigger.get(plan.trigger, f'every {plan.trigger}')}",
     ]
     drawn: set[str] = set()
@@ -46,7 +53,7 @@ def _below(
 
 def describe_source(source: Source) -> str:
     if not source.is_topic:
-        words = f"{source.format}{' ' + source.path if source.path else ''}"
+        words = f"{source.format}{' ' + hidden(source.path) if source.path else ''}"
         return words if source.read == "stream" else f"{words}, read as {source.read}"
     kind = {"stream": "topic", "batch": "all of topic", "table": "table of topic"}[source.read]
     which = f" {source.topic}" if source.topic else f"s like {source.pattern}"
@@ -69,18 +76,26 @@ def describe_sink(sink: Sink) -> str:
     if sink.table is not None:
         return f"table {sink.table.name} of {hidden(sink.table.url)}, key {', '.join(sink.table.key)}"
     if sink.parquet is not None:
-        return f"parquet {sink.parquet}{', key ' + ', '.join(sink.key) if sink.key else ''}"
+        return f"parquet {hidden(sink.parquet)}{', key ' + ', '.join(sink.key) if sink.key else ''}"
     if sink.function is not None:
         return f"Python {sink.function.where}"
-    return f"{sink.format}{' ' + sink.path if sink.path else ''}"
+    return f"{sink.format}{' ' + hidden(sink.path) if sink.path else ''}"
 
 
 def hidden(url: str) -> str:
-    """A URL without its password."""
+    """A URL without its passwords: neither that before the @, nor those that are parameters."""
     scheme, slashes, rest = url.partition("://")
-    user, at, host = rest.rpartition("@")
-    name, colon, _ = user.partition(":")
-    return f"{scheme}{slashes}{name}:…@{host}" if at and colon else url
+    # Up to the first /, else up to the ?: a password may have one of these in it, though it should not.
+    ends = (rest.find("/"), rest.find("?"), len(rest))
+    for end in ends:
+        user, at, host = rest[: max(end, 0)].rpartition("@")
+        name, colon, _ = user.partition(":")
+        if at and colon:
+            rest = f"{name}:…@{host}{rest[end:]}"
+            break
+        if end > 0 and rest[end : end + 1] == "?":
+            break
+    return _SECRET.sub("\\1…", f"{scheme}{slashes}{rest}")
 
 
 def as_json(plan: Plan, schemas: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -92,7 +107,7 @@ def as_json(plan: Plan, schemas: Mapping[str, str] | None = None) -> dict[str, A
     return {
         "pipeline": plan.name,
         "file": plan.file,
-        "checkpoint": plan.checkpoint_path,
+        "checkpoint": hidden(plan.checkpoint_path),
         "trigger": plan.trigger,
         "tables": {
             name: table | ({"schema": columns[name]} if name in columns else {})

@@ -1,8 +1,8 @@
 """From a file to a plan: YAML is read, Python is run and its pipeline taken; functions that YAML names are found beside it.
 
 The functions and classes of a Python file, and of the modules that it imports from its own folder, travel to Spark's workers by value: a worker
-that once had an older version of a file cannot use that. Those modules are shipped as files, too (`Loaded.modules`), for imports that
-happen inside functions.
+that once had an older version of a file cannot use that. Those modules are shipped as files, too (`Loaded.modules`), and so are those that it
+imports only inside functions; the folder stays on Python's path for them, behind all else, so that it hides nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
+from ottla.spark.pipeline.beside import imported_from, loaded_from, top_of
 from ottla.spark.pipeline.builder import Pipeline, settings_from
 from ottla.spark.pipeline.model import Function, PipelineError, Plan, Problem
 from ottla.spark.pipeline.reading import read_plan
-
-#: What the names of modules begin with that are files of pipelines.
-_OWN: Final = "ottla_pipeline_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +31,8 @@ class Loaded:
     plan: Plan
     own: tuple[ModuleType, ...] = ()
     beside: tuple[ModuleType, ...] = ()
-
-    @property
-    def modules(self) -> list[Path]:
-        """The files of what lies beside."""
-        return [Path(str(module.__file__)) for module in self.beside]
+    #: What the workers are given: the modules beside as files, the packages as folders, imported by now or only inside functions.
+    modules: tuple[Path, ...] = ()
 
 
 def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
@@ -50,7 +45,7 @@ def load(path: Path, variables: Mapping[str, str] | None = None) -> Loaded:
     if path.suffix in (".yaml", ".yml"):
         from ottla.spark.pipeline.yaml_file import read_yaml
 
-        written = read_yaml(str(path), path.read_text(encoding="utf-8"), known)
+        written = read_yaml(str(path), _text(path), known)
         return _with_functions(read_plan(written, path.stem), path.parent, known)
     raise PipelineError(
         [Problem(str(path), None, "", "a pipeline is a file that ends in .yaml, .yml or .py")]
@@ -61,23 +56,41 @@ def load_together(paths: Sequence[Path], variables: Mapping[str, str] | None = N
     """Several files, each with the modules of its own folder. Raises as `load`; and where two of those have one name, since workers know one."""
     found: list[Loaded] = []
     apart: dict[str, ModuleType] = {}
+    places: dict[str, Path] = {}
+    folders = list(sys.path)
+    before = list(sys.path)
     problems = []
     try:
         for path in paths:
             loaded = load(path, variables)
             found.append(loaded)
-            for module in loaded.beside:
-                other = apart.setdefault(module.__name__, module)
-                if other.__file__ != module.__file__:
-                    said = f"{module.__file__} and {other.__file__} have one name: run the pipelines apart, or rename one"
+            for place in loaded.modules:
+                other = places.setdefault(place.stem, place)
+                if other != place:
+                    said = f"{place} and {other} have one name: run the pipelines apart, or rename one"
                     problems.append(Problem(str(path), None, "", said))
-                # The next file's import of that name looks into its own folder.
+            # The next file's import of a name looks into its own folder.
+            for module in loaded.beside:
+                apart.setdefault(module.__name__, module)
                 sys.modules.pop(module.__name__, None)
+            folders += [each for each in sys.path if each not in folders]
+            sys.path[:] = before
     finally:
         sys.modules.update(apart)
+        sys.path[:] = folders
     if problems:
         raise PipelineError(problems)
     return found
+
+
+def _text(path: Path) -> str:
+    content = path.read_bytes()
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        said = f"is no UTF-8: the byte 0x{content[error.start]:02x} stands there; save the file as UTF-8"
+        raise PipelineError([Problem(str(path), line, "", said)]) from None
 
 
 def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
@@ -91,7 +104,7 @@ def _load_python(path: Path, variables: Mapping[str, str]) -> Loaded:
         )
         raise PipelineError([Problem(str(path), None, "", said)])
     (pipeline,) = found.values()
-    return Loaded(pipeline.plan(str(path)), (module,), beside)
+    return Loaded(pipeline.plan(str(path)), (module,), beside, _modules([module]))
 
 
 def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> Loaded:
@@ -126,7 +139,18 @@ def _with_functions(plan: Plan, folder: Path, variables: Mapping[str, str]) -> L
         dataclasses.replace(plan, steps=steps, sinks=sinks),
         tuple(module for module, _ in ran.values()),
         tuple({id(each): each for _, beside in ran.values() for each in beside}.values()),
+        _modules(module for module, _ in ran.values()),
     )
+
+
+def _modules(own: Iterable[ModuleType]) -> tuple[Path, ...]:
+    found: dict[Path, None] = {}
+    for module in own:
+        file = Path(str(module.__file__)).resolve()
+        found |= dict.fromkeys(top_of(file.parent, each) for each in loaded_from(file.parent))
+        found |= dict.fromkeys(imported_from(file.parent, [file]))
+        found.pop(file, None)
+    return tuple(found)
 
 
 def _as_callable(found: Any) -> Callable[..., Any]:
@@ -137,7 +161,7 @@ def _as_callable(found: Any) -> Callable[..., Any]:
 def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[ModuleType, ...]]:
     """Run a file as a module; which modules of its folder did it import?"""
     # A name that nothing else has: `json.py` must not hide Python's own.
-    name = f"{_OWN}{path.stem}"
+    name = f"ottla_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -149,24 +173,22 @@ def _run(path: Path, variables: Mapping[str, str]) -> tuple[ModuleType, tuple[Mo
             spec.loader.exec_module(module)
     except PipelineError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PipelineError([_failure(path, error)]) from error
     finally:
         sys.path.remove(folder)
-    beside = [
-        other
-        for other in list(sys.modules.values())
-        if not other.__name__.startswith(_OWN)
-        and (file := getattr(other, "__file__", None))
-        and Path(file).resolve().parent == Path(folder)
-    ]
-    return module, tuple(beside)
+        if folder not in sys.path:
+            sys.path.append(folder)
+    return module, tuple(loaded_from(Path(folder)))
 
 
-def _failure(path: Path, error: Exception) -> Problem:
+def _failure(path: Path, error: BaseException) -> Problem:
     if isinstance(error, SyntaxError):
         return Problem(error.filename or str(path), error.lineno, "", f"no Python: {error.msg}")
-    inside = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    own = path.resolve()
+    inside = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == own
+    ]
     said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     if "SESSION_OR_CONTEXT_NOT_EXISTS" in said:
         # As udf(…) does at the top of a file.

@@ -44,6 +44,8 @@ class Problem:
     line: int | None
     place: str
     message: str
+    #: Whether it is no fault of the file's: something was not there that may come back.
+    is_outage: bool = False
 
     def __str__(self) -> str:
         line = f":{self.line}" if self.line else ""
@@ -97,8 +99,9 @@ class Source:
     start: str = "earliest"
     group: str | None = None
     records_max: int | None = None
-    kafka: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    # Passwords may be among them.
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def is_topic(self) -> bool:
@@ -120,7 +123,7 @@ class Step:
 class Table:
     """A table of a database."""
 
-    url: str
+    url: str = field(repr=False)
     name: str
     key: tuple[str, ...]
 
@@ -153,8 +156,9 @@ class Sink:
     guarantee: str = "exactly-once"
     mode: str = "append"
     trigger: str | None = None
-    kafka: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
+    # Passwords may be among them.
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ class Plan:
     trigger: str | None = None
     stop_within_s: float = 30.0
     status: str | None = None
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def checkpoint_path(self) -> str:

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from ottla.client.consumer.settings import Consuming
+from ottla.client.producer.settings import Producing
+from ottla.spark.clients import settings_for
 from ottla.spark.pipeline import fields
 from ottla.spark.pipeline.fields import Field
 from ottla.spark.pipeline.model import (
@@ -90,6 +93,7 @@ class _Reading:
         sinks = {
             each: self._sink(each, given, whole) for each, given in self._named(whole, "sinks", _FILE_NAME)
         }
+        self._check_names(sources, steps)
         for kind, found in (("sources", sources), ("sinks", sinks)):
             if not found and kind not in self._written.content:
                 self._problem((), f"{kind} are missing: a pipeline has at least one")
@@ -132,7 +136,7 @@ class _Reading:
             start=own.get("start", "earliest"),
             group=own.get("group"),
             records_max=own.get("records", limits.get("records")),
-            kafka={**whole.get("kafka", {}), **own.get("kafka", {})},
+            kafka={**settings_for(whole.get("kafka", {}), Consuming), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
         written = [name for name in ("topic", "pattern", "format") if name in own]
@@ -145,8 +149,6 @@ class _Reading:
 
     def _step(self, name: str, given: Any, sources: Mapping[str, Source]) -> Step:
         place = ("steps", name)
-        if name in sources:
-            self._problem(place, f"there is a source {name} too: sources and steps share their names")
         if isinstance(given, str):
             given = {"sql": given}
         elif callable(given):
@@ -160,12 +162,10 @@ class _Reading:
             both = "sql and python: it must have" if "sql" in own else "neither sql nor python: it must have"
             self._problem(place, f"has {both} one of them")
         if "sql" in own:
-            if "inputs" in own:
-                self._problem((*place, "inputs"), "is for functions; a query names what it reads")
             return Step(
                 name,
                 sql=own["sql"],
-                inputs=self._sql_inputs(own["sql"], sources),
+                inputs=own["inputs"] if "inputs" in own else self._sql_inputs(own["sql"], sources),
                 watermark=own.get("watermark"),
             )
         function = own.get("python")
@@ -226,7 +226,7 @@ class _Reading:
             guarantee=own.get("guarantee", "exactly-once"),
             mode=own.get("mode", "update" if table or (own.get("parquet") and own.get("key")) else "append"),
             trigger=own.get("trigger"),
-            kafka={**whole.get("kafka", {}), **own.get("kafka", {})},
+            kafka={**settings_for(whole.get("kafka", {}), Producing), **own.get("kafka", {})},
             options=own.get("options", {}),
         )
         self._tell(place, wrong_with_sink(own, sink))
@@ -260,6 +260,20 @@ class _Reading:
         return None if place is None else beside(self._written.file, place)
 
     # --- how they hang together ---------------------------------------------------------------------------
+
+    def _check_names(self, sources: Mapping[str, Source], steps: Mapping[str, Step]) -> None:
+        """Sources and steps are tables of one Spark, to which Orders and orders are the same."""
+        taken: dict[str, tuple[str, str]] = {}
+        for kind, name in [*(("source", each) for each in sources), *(("step", each) for each in steps)]:
+            other_kind, other = taken.setdefault(name.lower(), (kind, name))
+            if (other_kind, other) == (kind, name):
+                continue
+            rule = (
+                "share their names" if other == name else "share their names, whose case makes no difference"
+            )
+            self._problem(
+                (f"{kind}s", name), f"there is a {other_kind} {other} too: sources and steps {rule}"
+            )
 
     def _graph(
         self, sources: Mapping[str, Source], steps: Mapping[str, Step], sinks: Mapping[str, Sink]

@@ -12,15 +12,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from ottla.spark.pipeline.beside import as_file
 from ottla.spark.pipeline.building import StepFailed, build_tables, start_queries
 from ottla.spark.pipeline.causes import cause_of
 from ottla.spark.pipeline.checking import require_topics
 from ottla.spark.pipeline.loading import Loaded
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import Progress, read_progress
-from ottla.spark.pipeline.status import RUNNING, now, this_run, write_status
+from ottla.spark.pipeline.status import RUNNING, STARTING, now, this_run, write_status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 _STATUS_EVERY_S: Final = 1.0
 _POLL_S: Final = 0.05
-#: How long Spark may take to end a query that is given up.
-_GIVE_UP_S: Final = 20
 
 
 @dataclass(slots=True)
@@ -56,10 +55,18 @@ class Run:
         self.queries: dict[str, Watched] = {}
 
     def start(self, *, once: bool = False) -> None:
-        """Raises `StepFailed`, and `KafkaError` where brokers do not answer."""
-        require_topics(self.plan)
-        frames = build_tables(self._spark, self.plan)
-        started = start_queries(self._spark, self.plan, frames, once=once)
+        """Raises `StepFailed`; the status tells of it."""
+        self._tell(STARTING)
+        try:
+            require_topics(self.plan)
+            frames = build_tables(self._spark, self.plan)
+            started = start_queries(self._spark, self.plan, frames, once=once)
+        except StepFailed as failed:
+            self._tell("failed", f"{failed.place}: {cause_of(str(failed.error))}")
+            raise
+        except BaseException as error:
+            self._tell("stopped" if isinstance(error, KeyboardInterrupt) else "failed", cause_of(repr(error)))
+            raise
         self.queries = {name: Watched(query) for name, query in started.items()}
         self._tell(RUNNING)
 
@@ -108,22 +115,26 @@ class Run:
                 if not (idle or late or _batch(watched.query) != begun[name]):
                     continue
                 ends[name] = "given up" if late and not idle else "stopped"
-                self._end(watched)
+                if not self._end(watched):
+                    ends[name] = "given up"
                 del waiting[name]
             if waiting:
                 yield ends
         self.finish()
         yield ends
 
-    def _end(self, watched: Watched) -> None:
+    def _end(self, watched: Watched) -> bool:
+        """Gives whether it has really ended: what it is at may hear of no interrupt, and ends with the process then."""
         if watched.query.isActive:
             with contextlib.suppress(Exception):
-                # It may have failed by itself meanwhile, which is told below.
+                # It may have failed by itself meanwhile, which is told below; or Spark has waited long enough (stopTimeout).
                 watched.query.stop()
+        has_ended = not watched.query.isActive
         self._hear(watched)
         error = watched.query.exception()
         watched.state = "stopped" if error is None else "failed"
         watched.cause = None if error is None else cause_of(str(error))
+        return has_ended
 
     def finish(self) -> None:
         """Write the last status."""
@@ -146,12 +157,16 @@ class Run:
                 watched.counted = each.batch
         watched.progress = heard
 
-    def _tell(self, state: str) -> None:
+    def _tell(self, state: str, cause: str | None = None) -> None:
         self._written_s = time.monotonic()
         path = self.plan.status_path
         if path is None:
             return
-        queries = {
+        queries: dict[str, dict[str, Any]] = {
+            name: {"state": STARTING if state == STARTING else "not started", "rows": 0}
+            for name in self.plan.sinks
+        }
+        queries |= {
             name: {
                 "state": watched.state,
                 "rows": watched.rows,
@@ -160,7 +175,9 @@ class Run:
             }
             for name, watched in self.queries.items()
         }
-        write_status(Path(path), {**self._about, "state": state, "updated": now(), "queries": queries})
+        why = {"cause": cause} if cause else {}
+        about = {**self._about, "state": state, **why, "updated": now(), "queries": queries}
+        write_status(Path(path), about)
 
 
 def stop_together(runs: Sequence[Run], within_s: float | None = None) -> list[dict[str, str]]:
@@ -193,7 +210,7 @@ def ship(spark: SparkSession, loaded: Loaded, py_files: Iterable[str], *, remote
 
     for module in (*loaded.own, *loaded.beside):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    for path in [*map(str, loaded.modules), *py_files]:
+    for path in [*(str(as_file(place)) for place in loaded.modules), *py_files]:
         if remote:
             spark.addArtifacts(path, pyfile=True)
         else:

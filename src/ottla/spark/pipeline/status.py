@@ -17,6 +17,7 @@ from typing import Any
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import offsets
 
+STARTING = "starting"
 RUNNING = "running"
 
 
@@ -56,7 +57,8 @@ def read_status(plan: Plan) -> dict[str, Any] | None:
     if not said and not queries:
         return None
     state = said.get("state", "unknown")
-    if state == RUNNING and said.get("host") == socket.gethostname() and not _lives(int(said.get("pid", 0))):
+    here = said.get("host") == socket.gethostname()
+    if state in (STARTING, RUNNING) and here and not _lives(int(said.get("pid", 0))):
         state = "died"
     return {"pipeline": plan.name, **said, "state": state, "queries": queries}
 

@@ -14,6 +14,8 @@ import yaml
 from ottla.spark.pipeline.model import PipelineError, Problem
 from ottla.spark.pipeline.reading import Place, Written
 
+#: No field is a date, and what looks like one need not be one.
+_DATE: Final = "tag:yaml.org,2002:timestamp"
 #: Any ${ that is not this is a mistake, and is found with no name.
 _VARIABLE: Final = re.compile(r"\$(\$)?\{(?:([A-Za-z_]\w*)(?:(:-)([^}]*))?\})?")
 
@@ -46,22 +48,38 @@ class _Content:
         self._file = file
         self._variables = variables
         self._scalars = yaml.SafeLoader("")
+        self._open: list[yaml.Node] = []
         self.lines: dict[Place, int] = {}
         self.problems: list[Problem] = []
 
     def value(self, node: yaml.Node, place: Place) -> Any:
         self.lines.setdefault(place, node.start_mark.line + 1)
+        if any(node is each for each in self._open):
+            self._problem(node, place, "holds itself, by way of an alias")
+            return None
+        self._open.append(node)
+        try:
+            return self._value(node, place)
+        except (yaml.YAMLError, ValueError) as error:
+            self._problem(node, place, f"cannot be read: {getattr(error, 'problem', None) or error}")
+            return None
+        finally:
+            self._open.pop()
+
+    def _value(self, node: yaml.Node, place: Place) -> Any:
+        if not node.tag.startswith("tag:yaml.org,2002:"):
+            self._problem(node, place, f"has the tag {node.tag}, which means nothing here")
+            return None
         if isinstance(node, yaml.MappingNode):
             found: dict[str, Any] = {}
             for key_node, value_node in node.value:
+                if not isinstance(key_node, yaml.ScalarNode):
+                    self._problem(key_node, place, "has a name that is no text")
+                    continue
                 name = str(key_node.value)
                 line = key_node.start_mark.line + 1
                 if name in found:
-                    self.problems.append(
-                        Problem(
-                            self._file, line, ".".join((*place, name)), "is there twice: one name, one thing"
-                        )
-                    )
+                    self._problem(key_node, (*place, name), "is there twice: one name, one thing")
                 self.lines[*place, name] = line
                 found[name] = self.value(value_node, (*place, name))
             return found
@@ -69,7 +87,10 @@ class _Content:
             return [self.value(each, place) for each in node.value]
         if "${" in node.value:
             return self._replaced(node.value, node.start_mark.line + 1, place)
-        return self._scalars.construct_object(node)
+        return node.value if node.tag == _DATE else self._scalars.construct_object(node)
+
+    def _problem(self, node: yaml.Node, place: Place, message: str) -> None:
+        self.problems.append(Problem(self._file, node.start_mark.line + 1, ".".join(place), message))
 
     def _replaced(self, text: str, line: int, place: Place) -> str:
         def replace(match: re.Match[str]) -> str:

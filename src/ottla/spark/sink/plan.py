@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ottla.client.producer.settings import COMPRESSIONS, Producing
 from ottla.client.properties import settings_from
 from ottla.client.settings import Client
-from ottla.spark.clients import check_settings
+from ottla.spark.clients import check_settings, settings_for
 from ottla.spark.options import KAFKA, Option, OptionError, boolean, one_of, read_options, text, whole_number
 
 if TYPE_CHECKING:
@@ -116,10 +116,7 @@ class Plan:
     @property
     def shared(self) -> dict[str, str]:
         """The settings that every client understands."""
-        own = {field.name for field in dataclasses.fields(Producing)} - {
-            field.name for field in dataclasses.fields(Client)
-        }
-        return {name: value for name, value in self.kafka.items() if name.replace(".", "_") not in own}
+        return settings_for(self.kafka, Client)
 
 
 def read_plan(given: Mapping[str, str], schema: StructType) -> Plan:

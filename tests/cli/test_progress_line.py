@@ -1,0 +1,38 @@
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+
+import pytest
+
+from ottla.cli import progress
+from ottla.cli.progress import ProgressLine
+
+
+def test_a_line_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
+    reading, writing = pty.openpty()
+    try:
+        fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        with os.fdopen(writing, "w", encoding="utf-8") as terminal:
+            monkeypatch.setattr(sys, "stderr", terminal)
+            line = ProgressLine()
+            line.show("x" * 100)
+            line.show("y" * 39)
+            line.show("short")
+            line.clear()
+            drawn = os.read(reading, 10_000).decode().split("\r")
+    finally:
+        os.close(reading)
+    assert drawn[1:] == ["x" * 38 + "…", "y" * 39, "short".ljust(39), " " * 5, ""]
+
+
+def test_a_terminal_that_does_not_tell_its_width_is_written_to_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "REDRAW_S", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ProgressLine().show("x" * 300)
+    assert capsys.readouterr().err == "\r" + "x" * 300
