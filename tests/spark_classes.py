@@ -15,7 +15,8 @@ SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def java_options() -> str:
-    return f"{SHORT_LIFE} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else SHORT_LIFE
+    # A Java that cannot use it would say so where programs print what they are asked for.
+    return f"{SHORT_LIFE} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else SHORT_LIFE
 
 
 def main() -> None:
