@@ -172,6 +172,8 @@ def test_a_query_that_takes_the_name_over_shuts_the_first_one_out_though_it_writ
         commit_micro_batch(first, [prepared(first, ["a"], query="first")], 0)
         commit_micro_batch(gone, [prepared(gone, ["x"], query="first")], 1)
         admin.delete_topics([str(gone.topic)])
+        # Kafka answers before all of it knows.
+        eventually(lambda: str(gone.topic) not in admin.list_topics(), "the topic is gone")
         commit_micro_batch(second, [prepared(second, ["b"], query="second")], 0)
     with pytest.raises(CheckpointMismatch, match="belongs to the query second now"):
         commit_micro_batch(first, [prepared(first, ["c"], query="first")], 2)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.client.errors import KafkaError, ProducerFenced, TopicNotFound, TransactionAbortable
@@ -72,7 +72,7 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
         _used.add(producer)
         place = _marker_place(plan, messages)
         # Only now: what others had under way under this name has ended.
-        markers = _read_markers(plan, name, place)
+        markers = _read_markers(plan, name, place, query_id)
         if is_done(markers, query_id, batch_id, sink_id, named=plan.sink_id is not None, adopts=plan.adopts):
             return
         if not (plan.sink_id or any(message.rows for message in messages)):
@@ -89,14 +89,16 @@ def _commit_micro_batch(plan: Plan, messages: Sequence[Prepared], batch_id: int,
             # No task has asked for the topic, which makes brokers make it.
             producer.partitions_for(place.topic, TOPIC_S)
         marker = OffsetAndMetadata(batch_id + 1, query_id)
-        places = dict.fromkeys((place, *_others_places(plan, markers, query_id)), marker)
+        # Queries that had the name before have left theirs: they are written over, or such a query would find its own and go on.
+        others = [each for each, theirs in markers.items() if theirs.metadata != query_id]
+        places = dict.fromkeys((place, *others), marker)
         _write(plan, producer, messages, lambda: producer.send_offsets(places, name))
 
 
 def _read_markers(
-    plan: Plan, name: str, place: TopicPartition | None
+    plan: Plan, name: str, place: TopicPartition | None, query_id: str
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """All markers of the sink.
+    """All markers of the sink that count.
 
     The classic coordinator of Kafka (3.x) says that a transaction has ended while its offsets wait for a thread of the scheduler to count them, and whoever asks
     for all offsets of a group is told of those that count. For what is asked for by name it waits. A micro-batch that is written again has its marker in the
@@ -105,20 +107,12 @@ def _read_markers(
     with clients.admin(plan.shared) as admin:
         if place is not None:
             admin.list_group_offsets([name], stable=True, partitions=[place])
-        return admin.list_group_offsets([name], stable=True)[name]
-
-
-def _others_places(
-    plan: Plan, markers: Mapping[TopicPartition, OffsetAndMetadata], query_id: str
-) -> list[TopicPartition]:
-    """Where queries that had the name before have left markers: they are written over, or such a query would find its own and go on."""
-    places = [place for place, marker in markers.items() if marker.metadata != query_id]
-    if not places:
-        return []
-    with clients.admin(plan.shared) as admin:
+        markers = admin.list_group_offsets([name], stable=True)[name]
+        if all(marker.metadata == query_id for marker in markers.values()):
+            return markers
+        # Another query has or had the name, and could not write over the marker with a topic that is gone, of which the broker forgets the offsets a little later.
         topics = admin.list_topics()
-    # An offset of a topic that is gone cannot be committed; the broker forgets it by itself.
-    return [place for place in places if place.topic in topics]
+        return {place: marker for place, marker in markers.items() if place.topic in topics}
 
 
 def commit_write(plan: Plan, messages: Sequence[Prepared], write_id: str) -> None:
