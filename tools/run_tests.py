@@ -105,8 +105,8 @@ GROUPS = (
     # One test a claim of the mission.
     Group(name="seeds", folders=("seeds",), workers=4, singly=True, spark=True),
     # Processes killed at random points.
-    Group(name="crash", folders=("crash",), workers=4, singly=True),
-    # Mutated requests and damaged files; a twentieth of what `make fuzz` does.
+    Group(name="crash", folders=("crash",), workers=4),
+    # Mutated requests and damaged files; a thirtieth of what `make fuzz` does.
     Group(name="fuzz", folders=("fuzz",), workers=2),
     # Disks, files and clocks that fail a running broker.
     Group(name="faults", folders=("faults",), workers=3),

@@ -1,4 +1,4 @@
-"""A twentieth of the million: mutated requests into the core and over sockets. Failures print the seed and how to repeat them."""
+"""A thirtieth of the million: mutated requests into the core and over sockets. Failures print the seed and how to repeat them."""
 
 import struct
 from pathlib import Path
@@ -16,7 +16,7 @@ from ottla.testing.fuzz.making import frame_of, served_versions
 from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
 from ottla.transactions.formats import State
 
-#: Together fifty thousand: the core's twice.
+#: Together more than thirty thousand: the core's twice.
 IN_CORE = 14_000
 OVER_SOCKETS = 4_000
 

@@ -25,8 +25,10 @@ from tests.sdk.reading import contents
 
 __all__ = ["spark"]
 
-#: One process, and so one Spark, for all of them.
-pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(200)]
+#: They begin first, in two processes with a Spark each.
+pytestmark = pytest.mark.timeout(200)
+together = pytest.mark.xdist_group("spark")
+others = pytest.mark.xdist_group("spark, too")
 
 WORDS = [word for number in range(60) for word in ("kafka", "spark", "ottla")[: 1 + number % 3]]
 
@@ -62,6 +64,7 @@ def run(query: Any, checkpoint: Path) -> None:
     query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
 
 
+@together
 def test_G1_topics_are_sources_and_sinks_of_batches_and_streams(
     spark: SparkSession, address: str, tmp_path: Path
 ) -> None:
@@ -84,6 +87,7 @@ def test_G1_topics_are_sources_and_sinks_of_batches_and_streams(
     assert all(home[record.key] == number for number, records in found.items() for record in records)
 
 
+@others
 def test_G2_results_and_offsets_are_stored_together_or_not_at_all(
     broker: BrokerProcess, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -141,6 +145,7 @@ def test_G2_results_and_offsets_are_stored_together_or_not_at_all(
     database.close()
 
 
+@together
 def test_G3_one_topic_serves_batches_and_streams(spark: SparkSession, address: str, tmp_path: Path) -> None:
     """Hadoop's way: all of it, again. Storm's way: what is new, while it comes."""
     streamed: list[Any] = []
@@ -177,6 +182,7 @@ print(spark.sparkContext.master)
 """
 
 
+@together
 def test_G4_spark_runs_locally_by_default(address: str) -> None:
     """That the same program and the same pipeline file run on a cluster unchanged shows tests/interop/test_spark_cluster.py."""
     done = subprocess.run(
@@ -189,6 +195,7 @@ def test_G4_spark_runs_locally_by_default(address: str) -> None:
     assert counts == Counter(WORDS)
 
 
+@others
 def test_F3_counting_is_exactly_once_though_micro_batches_run_again(
     spark: SparkSession, address: str, tmp_path: Path
 ) -> None:
