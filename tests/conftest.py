@@ -69,9 +69,13 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that say how long they may take begin first: at the end nobody should have to wait for one."""
-    items.sort(key=_limit_s, reverse=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that say how long they may take begin first: at the end nobody should have to wait for one.
+
+    Not where processes get them in runs, of which one would get all the long ones.
+    """
+    if getattr(config.option, "loadgroup", False):
+        items.sort(key=_limit_s, reverse=True)
 
 
 def _limit_s(item: pytest.Item) -> float:
