@@ -20,11 +20,11 @@ from ottla.spark.sinks import read_table
 from ottla.spark.values import Location, ValueReader, ValueWriter
 from tests.running_broker import RunningBroker
 from tests.running_spark import spark
+from tests.spark.pipeline.examples import take_all
 from tests.spark.values.registry_server import RegistryServer, serving
 
 __all__ = ["spark"]
 
-PATIENCE_S = 100
 AUTH = "me:secret"
 ORDER: dict[str, Any] = {
     "type": "record",
@@ -86,12 +86,7 @@ class Files:
     def run(self, name: str, text: str) -> dict[str, str]:
         """Gives the causes of what failed."""
         running = Run(self.spark.newSession(), self.plan(name, text))
-        running.start(once=True)
-        deadline_s = time.monotonic() + PATIENCE_S
-        while running.running and time.monotonic() < deadline_s:
-            running.look()
-            time.sleep(0.05)
-        running.stop(0)
+        take_all(running)
         return running.failed
 
     def problems(self, name: str, text: str) -> dict[str, str]:

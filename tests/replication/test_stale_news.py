@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ottla.model.errors import ErrorCode
-from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica
 from ottla.testing.sim.quiet import Quiet
 
@@ -62,8 +61,8 @@ def test_a_leader_that_was_replaced_by_what_it_asked_for_acknowledges_nothing_al
     assert not acknowledged or b"two" in found
 
 
-def wanting(quiet: Quiet) -> tuple[Replica, Leading]:
-    """A leader that has asked for an ISR with broker 2 in it, which is dead."""
+def answered(quiet: Quiet, code: ErrorCode) -> Replica:
+    """What a leader has that asked for an ISR with broker 2 in it, which is dead, heard this, and has one record more."""
     quiet.create("t", (1, 2))
     quiet.write("t", b"one")
     quiet.kill(2)
@@ -71,8 +70,11 @@ def wanting(quiet: Quiet) -> tuple[Replica, Leading]:
     replica = quiet.replica(1, "t")
     quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
     assert replica.leading is not None
-    replica.leading.ask_for((1, 2))
-    return replica, replica.leading
+    leading, replicating = replica.leading, quiet.members[1].broker.replicating
+    leading.ask_for((1, 2))
+    replicating._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
+    quiet.produce(1, "t", b"two")
+    return replica
 
 
 @pytest.mark.parametrize(
@@ -85,10 +87,7 @@ def wanting(quiet: Quiet) -> tuple[Replica, Leading]:
 def test_a_change_that_may_have_been_granted_is_waited_for(code: ErrorCode) -> None:
     """A request whose answer was lost is asked again, and then refused because it was granted the first time."""
     quiet = Quiet(2)
-    replica, leading = wanting(quiet)
-    replicating = quiet.members[1].broker.replicating
-    replicating._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
-    quiet.produce(1, "t", b"two")
+    replica = answered(quiet, code)
     quiet.run(100)
     assert replica.high_watermark == 1, "2 may be in the ISR, and does not have it"
 
@@ -97,10 +96,7 @@ def test_a_change_that_may_have_been_granted_is_waited_for(code: ErrorCode) -> N
 def test_what_nothing_comes_of_is_asked_for_again(code: ErrorCode) -> None:
     """A controller answers by what it has proposed: if it is replaced meanwhile, that is in no image ever."""
     quiet = Quiet(2)
-    replica, leading = wanting(quiet)
-    replicating = quiet.members[1].broker.replicating
-    replicating._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
-    quiet.produce(1, "t", b"two")
+    replica = answered(quiet, code)
     quiet.until(lambda: replica.high_watermark == 2)
 
 

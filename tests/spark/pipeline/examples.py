@@ -3,9 +3,13 @@
 import importlib.util
 import itertools
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from ottla.spark.pipeline.running import Run
+
+PATIENCE_S = 100
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "pipelines"
 
 
@@ -18,6 +22,16 @@ def generator() -> Any:
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
+
+
+def take_all(running: Run) -> None:
+    """Run a pipeline on all that is there, to its end."""
+    running.start(once=True)
+    deadline_s = time.monotonic() + PATIENCE_S
+    while running.running and time.monotonic() < deadline_s:
+        running.look()
+        time.sleep(0.05)
+    running.stop(0)
 
 
 def records(kind: str, count: int) -> list[Any]:

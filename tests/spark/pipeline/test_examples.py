@@ -17,10 +17,9 @@ from pyspark.sql import SparkSession
 import ottla
 from ottla.spark.pipeline.loading import load
 from ottla.spark.pipeline.running import Run, ship
+from ottla.spark.pipeline.together import session_for
 from tests.running_broker import RunningBroker
-from tests.spark.pipeline.examples import FOLDER, generator, records
-
-PATIENCE_S = 100
+from tests.spark.pipeline.examples import FOLDER, PATIENCE_S, generator, records, take_all
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +37,10 @@ def run(spark: SparkSession, brokers: str, tmp_path: Path) -> Callable[..., dict
     def go(file: str, **settings: str) -> dict[str, int]:
         loaded = load(FOLDER / file, {"BROKERS": brokers, "CHECKPOINTS": str(tmp_path), **settings})
         # Views and settings of its own, on the context that all tests share.
-        session = spark.newSession()
-        for name, value in loaded.plan.spark.items():
-            session.conf.set(name, value)
+        session = session_for(spark, loaded.plan)
         ship(session, loaded, (), remote=False)
         running = Run(session, loaded.plan)
-        running.start(once=True)
-        deadline_s = time.monotonic() + PATIENCE_S
-        while running.running and time.monotonic() < deadline_s:
-            running.look()
-            time.sleep(0.05)
-        running.stop(0)
+        take_all(running)
         assert not running.failed, running.failed
         assert {each.state for each in running.queries.values()} == {"done"}
         return {name: each.rows for name, each in running.queries.items()}

@@ -289,6 +289,7 @@ def _check_order(
             raise OptionError(
                 f"option {ending_option} ({end}) lies before {starting_option} ({start})"
                 + (f" for {tp}" if tp is not None else "")
+                + ": give a later end, or leave it out to read all that is there"
             )
 
 
