@@ -41,10 +41,12 @@ sim: $(STAMP) ## Run the simulator: a node, then a cluster (SEEDS='1-200' for bo
 fuzz: $(STAMP) ## A million mutated requests, ten thousand damaged directories (N=... requests, SEED=... to repeat)
 	@$(PY) -m ottla.testing.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED))
 
-docs: $(STAMP) ## Write the pages anew that come from tables: configuration, compatibility, groups, states of transactions
+docs: $(STAMP) ## Render the pages that come from tables: configuration, limits, compatibility, groups, transaction states
 	@mkdir -p docs
 	@$(PY) -m ottla.config.markdown > docs/.configuration.md.new || { rm -f docs/.configuration.md.new; exit 1; }
 	@mv docs/.configuration.md.new docs/configuration.md
+	@$(PY) -m ottla.config.limits_page > docs/.limits.md.new || { rm -f docs/.limits.md.new; exit 1; }
+	@mv docs/.limits.md.new docs/limits.md
 	@$(PY) -m ottla.broker.api.markdown > docs/.compatibility.md.new || { rm -f docs/.compatibility.md.new; exit 1; }
 	@mv docs/.compatibility.md.new docs/compatibility.md
 	@$(PY) -m ottla.groups.diagram > docs/.groups.md.new || { rm -f docs/.groups.md.new; exit 1; }

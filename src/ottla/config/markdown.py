@@ -74,14 +74,17 @@ def _topic_table(rows: Iterable[Definition]) -> str:
     ]
     for row in rows:
         brokers = ", ".join(f"`{name}`" for name in row.broker_names if name in BROKER)
-        lines.append(_line(f"`{row.name}`", row.type, _default(row), _accepted(row), brokers, row.doc))
+        lines.append(
+            table_line(f"`{row.name}`", row.type, default_cell(row), _accepted(row), brokers, row.doc)
+        )
     return "".join(lines)
 
 
 def _broker_table(rows: Iterable[Definition]) -> str:
     lines = ["| name | type | default | accepted | changes | meaning |\n|---|---|---|---|---|---|\n"]
     lines.extend(
-        _line(f"`{row.name}`", row.type, _default(row), _accepted(row), row.dynamic, row.doc) for row in rows
+        table_line(f"`{row.name}`", row.type, default_cell(row), _accepted(row), row.dynamic, row.doc)
+        for row in rows
     )
     return "".join(lines)
 
@@ -91,11 +94,11 @@ def _accepted(row: Definition) -> str:
     return row.accepts.split(" that fits in ")[0]
 
 
-def _line(*cells: str) -> str:
+def table_line(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def _default(row: Definition) -> str:
+def default_cell(row: Definition) -> str:
     if row.default is None:
         return "not set"
     if row.default == "":

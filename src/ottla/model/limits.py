@@ -1,23 +1,107 @@
-"""The bounds that hold everywhere, so that no input can ask for more than this.
+"""Every fixed limit of the broker, in one table, so that no input can ask for more than this.
 
-Each is a ceiling of the protocol or of our own file formats; settings may only be tighter.
+A limit is a ceiling of the protocol, of a file format, or of what one client may cost the others. Settings may only be
+tighter. Code uses the constants; `LIMITS` has the same values with what they bound, why, and what a client gets beyond
+them. `docs/limits.md` is rendered from it (`config/limits_page.py`), together with the settings that are limits.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
+
+REQUESTS: Final = "Requests and answers"
+RECORDS: Final = "Records and batches"
+NAMES: Final = "Names and strings"
+TOPICS: Final = "Topics and partitions"
+GROUPS: Final = "Groups and transactions"
+CONNECTIONS: Final = "Connections"
+FILES: Final = "Files"
+#: The sections of the page, in order.
+SECTIONS: Final = (REQUESTS, RECORDS, NAMES, TOPICS, GROUPS, CONNECTIONS, FILES)
+
+
+class Limit(NamedTuple):
+    section: str
+    #: What is bounded, as a noun.
+    what: str
+    value: int
+    #: Why there is a limit, and why this one.
+    reason: str
+    #: What a client gets that goes beyond it.
+    outcome: str
+
+
+LIMITS: Final[list[Limit]] = []
+
+
+def _limit(section: str, what: str, value: int, reason: str, outcome: str) -> int:
+    LIMITS.append(Limit(section, what, value, reason, outcome))
+    return value
+
 
 OFFSET_MAX: Final = 2**63 - 1
-#: B4: a segment's records are addressed by a 31-bit offset relative to its base.
-RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-TOPIC_NAME_LENGTH_MAX: Final = 249
-#: Requests of one connection that may wait for their answer before the broker stops reading from it.
-REQUESTS_WAITING_PER_CONNECTION_MAX: Final = 256
-#: Batches of one producer and partition whose sequence numbers are remembered (R14).
-PRODUCER_BATCHES_REMEMBERED: Final = 5
+
+# --- records and batches ----------------------------------------------------------------------------------------
+
+RELATIVE_OFFSET_MAX: Final = _limit(
+    RECORDS,
+    "offsets in one segment",
+    2**31 - 1,
+    "A segment's records are addressed by a 31-bit offset relative to its base (B4).",
+    "nothing: the segment is rolled",
+)
+PRODUCER_BATCHES_REMEMBERED: Final = _limit(
+    RECORDS,
+    "batches of one producer and partition whose sequence numbers are remembered",
+    5,
+    "Kafka's window for idempotence (R14); clients have at most five requests in flight.",
+    "OUT_OF_ORDER_SEQUENCE_NUMBER or DUPLICATE_SEQUENCE_NUMBER, as in Kafka",
+)
+DECOMPRESSED_BYTES_MAX: Final = _limit(
+    RECORDS,
+    "bytes that a compressed batch is unpacked to",
+    256 * 1024 * 1024,
+    "A few kilobytes can claim gigabytes.",
+    "INVALID_RECORD",
+)
+RECORDS_LOOKED_AT_MAX: Final = _limit(
+    RECORDS,
+    "records in a batch that is decoded",
+    1_000_000,
+    "Records of seven bytes each compress to nothing.",
+    "INVALID_RECORD",
+)
+
+# --- names and strings ------------------------------------------------------------------------------------------
+
+TOPIC_NAME_LENGTH_MAX: Final = _limit(
+    NAMES,
+    "characters of a topic's name",
+    249,
+    "Kafka's own limit: the name and the partition's number are a directory's name.",
+    "INVALID_TOPIC_EXCEPTION",
+)
+
+# --- groups and transactions ------------------------------------------------------------------------------------
+
 PRODUCER_ID_BLOCK: Final = 1000
-#: Nothing that a client compressed is unpacked beyond this.
-DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
-#: No batch that claims more records than this is looked into: seven bytes each, they would compress to nothing.
-RECORDS_LOOKED_AT_MAX: Final = 1_000_000
-PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+
+# --- topics and partitions --------------------------------------------------------------------------------------
+
+PARTITIONS_PER_REQUEST_MAX: Final = _limit(
+    TOPICS,
+    "partitions that one CreateTopics or CreatePartitions may add",
+    10_000,
+    "Each is a record of the metadata log and a directory; Kafka has the same limit for one CreateTopics.",
+    "INVALID_PARTITIONS, or POLICY_VIOLATION for several topics together",
+)
+
+# --- connections ------------------------------------------------------------------------------------------------
+
+REQUESTS_WAITING_PER_CONNECTION_MAX: Final = _limit(
+    CONNECTIONS,
+    "requests of one connection that wait for their answer",
+    256,
+    "Each holds memory until it is answered.",
+    "nothing: the broker stops reading from this connection until half of them are answered",
+)

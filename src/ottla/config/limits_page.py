@@ -1,0 +1,60 @@
+"""The manual page of all limits: the fixed ones of `model/limits.py`, and the settings that are limits.
+
+`python -m ottla.config.limits_page > docs/limits.md` renews it; a test holds the file equal to `render()`.
+"""
+
+from __future__ import annotations
+
+from ottla.config.broker_table import BROKER
+from ottla.config.markdown import default_cell, table_line
+from ottla.model.limits import LIMITS, SECTIONS, Limit
+
+INTRODUCTION = """\
+# Limits
+
+<!-- Rendered by `python -m ottla.config.limits_page`; edit `src/ottla/model/limits.py` or the tables in `src/ottla/config/` instead. -->
+
+What one client may ask for, store or hold, so that no client can slow, stop or fill the broker for the others. A request
+beyond a limit gets the protocol's own error and a message, or its connection is closed and the reason is logged once.
+
+## Settings
+
+These limits can be set; `docs/configuration.md` has all settings.
+"""
+
+#: The settings that bound what a client may cost.
+LIMIT_SETTINGS = (
+    "socket.request.max.bytes",
+    "max.connections",
+    "max.connections.per.ip",
+    "max.connections.per.ip.overrides",
+    "max.connection.creation.rate",
+    "connections.max.idle.ms",
+    "message.max.bytes",
+    "max.incremental.fetch.session.cache.slots",
+    "group.max.size",
+    "group.max.session.timeout.ms",
+    "transaction.max.timeout.ms",
+)
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION, "\n| name | default | meaning |\n|---|---|---|\n"]
+    parts += (
+        table_line(f"`{name}`", default_cell(BROKER[name]), BROKER[name].doc) for name in LIMIT_SETTINGS
+    )
+    for section in SECTIONS:
+        rows = [limit for limit in LIMITS if limit.section == section]
+        if rows:
+            parts.append(f"\n## {section}\n\n| limit | value | reason | beyond it |\n|---|---|---|---|\n")
+            parts += map(_line, rows)
+    return "".join(parts)
+
+
+def _line(limit: Limit) -> str:
+    return table_line(limit.what, f"{limit.value:,}", limit.reason, limit.outcome)
+
+
+if __name__ == "__main__":
+    print(render(), end="")
