@@ -17,6 +17,7 @@ from ottla.log.compaction import Outcome, Task
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.runtime.disk import SystemDisk
+from ottla.testing.injected import is_injected
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
@@ -52,6 +53,8 @@ class Driver:
         self.broker = Broker(
             BrokerConfig.from_properties(properties), self.disk, SeededEntropy(1), say=self.said.append
         )
+        # What is contained is a mistake of the core, unless a test has injected it.
+        self.broker.isolation.tolerates = is_injected
         first = self.broker.start([], self.now_ms)
         self.broker.committed(first, self.now_ms)
         self.broker.proposed = self.broker.image

@@ -38,8 +38,11 @@ class Asker:
         self.said: list[str] = []
         self._news = asyncio.Event()
         self.peers = Peers(
-            asyncio.get_running_loop(), Clock(), self, self._turn, self.said.append, client_id="broker-7"
+            asyncio.get_running_loop(), Clock(), self, self._turn, self._failed, client_id="broker-7"
         )
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self.said.append(f"{what}: {error!r}")
 
     def _turn(self, _now_ms: int) -> None:
         self.turns.append(len(self.came))

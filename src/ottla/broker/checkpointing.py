@@ -106,7 +106,7 @@ class Checkpointing:
                 self._failed(failed)
                 return
             for action in after:
-                action()
+                broker.isolation.run("what waited for a checkpoint", action)
             rest_ms = directory.checkpoint_lines // _LINES_PER_MS_OF_REST
             if rest_ms:
                 broker.timers.add(Later(rested), broker.now_ms + rest_ms)

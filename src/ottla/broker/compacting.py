@@ -167,9 +167,18 @@ class Compacting:
                 return
             under_way.map_end = outcome.map_end
             under_way.outputs.extend(outcome.outputs)
-            self._commit_next()
+            self._guarded(under_way, self._commit_next)
 
         broker.outbox.append((WORK, task, done))
+
+    def _guarded(self, under_way: _Pass, action: Callable[[], None]) -> None:
+        """A step of a pass. One that raises ends its pass, or no other would ever begin."""
+        try:
+            action()
+        except Exception as error:
+            self._broker.isolation.contain(f"the compaction of {under_way.task.directory}", error)
+            if self._pass is under_way:
+                self._failed(under_way, f"internal error: {error!r}")
 
     def _failed(self, under_way: _Pass, reason: str) -> None:
         self._pass = None
@@ -293,6 +302,6 @@ class Compacting:
                 self._pass = None
                 self._broker.sync_failed(under_way.task.directory, error)
                 return
-            done(error)
+            self._guarded(under_way, lambda: done(error))
 
         self._broker.run(job, finished)

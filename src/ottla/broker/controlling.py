@@ -70,11 +70,11 @@ class Controlling:
         self.resign()
         self.is_active, self.epoch = True, epoch
         broker.proposed = broker.image
+        broker.timers.add(self._log, now_ms + _LOG_LOOK_MS)
+        broker.timers.add(self._balance, now_ms + self._balance.interval_ms())
         if not broker.image.cluster_id:
             self.propose([r.Cluster(broker.cluster_id)], self._decided)
         self._catch_up()
-        broker.timers.add(self._balance, now_ms + self._balance.interval_ms())
-        broker.timers.add(self._log, now_ms + _LOG_LOOK_MS)
 
     def resign(self) -> None:
         """Somebody else controls, or nobody: decide nothing more. What was proposed is answered by the store."""
@@ -142,7 +142,16 @@ class Controlling:
             self._broker.propose(append, one_done)
 
     def _catch_up(self) -> None:
-        """Make the image agree with who lives."""
+        """Make the image agree with the live brokers; if that fails half-way, once more in a moment."""
+        try:
+            self._reconcile()
+        except Exception:
+            timers = self._broker.timers
+            timers.cancel(self._again)
+            timers.add(self._again, self._broker.now_ms + _RETRY_MS)
+            raise
+
+    def _reconcile(self) -> None:
         broker = self._broker
         live = broker.membership.live
         if not broker.clustered or not self.may_decide or not live:

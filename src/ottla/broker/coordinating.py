@@ -28,6 +28,8 @@ _CREATE_TOPICS_VERSION: Final = 7
 _CREATE_MS: Final = 5_000
 #: After a log that could not be read, or a batch that could not be written.
 _RELOAD_MS: Final = 1_000
+#: After an internal error a partition is loaded at once, for the sake of its other groups; after the next one within this time, later.
+_RELOAD_SOON_EVERY_MS: Final = 10_000
 
 T = TypeVar("T", bound=Tenure)
 
@@ -40,6 +42,8 @@ class Coordinating(ABC, Generic[T]):
         self.tenures: dict[int, T] = {}
         self._loading = Loading(broker, self.reload)
         self._creating: list[Callable[[ErrorCode], None]] = []
+        #: When a partition was loaded again at once, by number.
+        self._reloaded_ms: dict[int, int] = {}
         broker.replicating.owners[topic] = self
 
     @abstractmethod
@@ -122,20 +126,25 @@ class Coordinating(ABC, Generic[T]):
             self._broker.timers.cancel(tenure.retry)
         tenure.close()
 
-    def reload(self, tenure: Tenure, reason: str) -> None:
-        """The state of a shard is not that of its log: begin again from the log, after a while."""
+    def reload(self, tenure: Tenure, reason: str, *, soon: bool = False) -> None:
+        """The state of a shard is not that of its log: begin again from the log, after a while, or `soon`."""
         if self.tenures.get(tenure.replica.number) is not tenure:
             return
         self._broker.say(f"{tenure.name} is loaded again: {reason}")
         self._end(tenure)
-        fresh = self.tenures[tenure.replica.number] = self.tenure_of(tenure.replica)
+        number, now_ms = tenure.replica.number, self._broker.now_ms
+        fresh = self.tenures[number] = self.tenure_of(tenure.replica)
 
         def again() -> None:
             fresh.retry = None
             self._loading.begin(fresh)
 
-        fresh.retry = Later(again)
-        self._broker.timers.add(fresh.retry, self._broker.now_ms + _RELOAD_MS)
+        if soon and now_ms - self._reloaded_ms.get(number, -_RELOAD_SOON_EVERY_MS) >= _RELOAD_SOON_EVERY_MS:
+            self._reloaded_ms[number] = now_ms
+            self._loading.begin(fresh)
+        else:
+            fresh.retry = Later(again)
+            self._broker.timers.add(fresh.retry, now_ms + _RELOAD_MS)
         self._loading.call_visitors(tenure)
 
     # --- the topic ----------------------------------------------------------------------------------------------
@@ -169,10 +178,14 @@ class Coordinating(ABC, Generic[T]):
         def tell(code: ErrorCode) -> None:
             waiting, self._creating = self._creating, []
             for each in waiting:
-                each(code)
+                broker.isolation.run(f"the creation of {self.topic}", each, code)
 
         request = {"topics": [topic], "timeout": _CREATE_MS}
-        broker.forwarding.insist(
-            _CREATE_TOPICS, _CREATE_TOPICS_VERSION, request, is_moved, answered, _CREATE_MS
-        )
+        try:
+            broker.forwarding.insist(
+                _CREATE_TOPICS, _CREATE_TOPICS_VERSION, request, is_moved, answered, _CREATE_MS
+            )
+        except Exception as error:
+            broker.isolation.contain(f"the creation of {self.topic}", error)
+            tell(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return None

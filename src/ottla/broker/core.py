@@ -9,8 +9,8 @@ The shell (or the simulator) calls, in any order but one at a time:
     synced / sync_failed / committed    when an effect is done
 
 and after each of them performs what is in `outbox`. Time is always an argument. Nothing here blocks except the disk
-port's own calls, and nothing is left behind by a request that fails: an exception in a handler closes that connection
-and no other.
+port's own calls, and nothing is left behind by a request that fails: an exception in a handler, a timer, a callback or an
+answer closes the connection it was for and no other (`isolation.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ottla.broker.fetching import FetchSessions
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.group_coordinating import Groups
 from ottla.broker.hosting import Hosting
+from ottla.broker.isolation import Isolation
 from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
 from ottla.broker.marking import Marking
@@ -92,7 +93,8 @@ class Broker:
         self.entropy = entropy
         self.say = say
         self.outbox: list[Effect] = []
-        self.timers = Timers()
+        self.isolation = Isolation(self)
+        self.timers = Timers(self.isolation.contain)
         #: The committed metadata, and the same with what has been proposed on top: decisions look at the latter.
         self.image = Image()
         self.proposed = Image()
@@ -201,12 +203,12 @@ class Broker:
     def disconnected(self, connection: Connection) -> None:
         connection.closed = True
         for call in connection.waiting:
-            if call.abandon is not None:
-                call.abandon()
-                call.abandon = None
+            abandon, call.abandon = call.abandon, None
+            if abandon is not None:
+                self.isolation.run("the end of a connection", abandon)
         connection.waiting.clear()
         for fetching in list(connection.fetch_sessions):
-            self.fetch_sessions.remove(fetching)
+            self.isolation.run("the end of a fetch session", self.fetch_sessions.remove, fetching)
 
     def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
         """One request without its length prefix. The frame is valid during this call only."""
@@ -242,18 +244,27 @@ class Broker:
             elif response is not SILENT:
                 self.answer(call, response)
         except Exception as error:
-            self.say(f"internal error in API {key} version {version} from {connection.peer}: {error!r}")
-            self.close(connection, f"internal error: {error!r}")
-            raise
+            what = f"API {key} version {version} from {connection.peer}"
+            self.isolation.contain(what, error, call=call, reloads=False)
         return None
 
     def answer(self, call: Call, response: Response) -> None:
-        """Send the answer to a call, now or as soon as those before it are answered."""
-        body = call.entry.encode(response)
-        if call.entry.flexible_response:
-            head = _FLEXIBLE_RESPONSE_HEAD.pack(len(body) + 5, call.correlation_id, 0)
-        else:
-            head = _RESPONSE_HEAD.pack(len(body) + 4, call.correlation_id)
+        """Send the answer to a call, now or as soon as those before it are answered.
+
+        Raises nothing: an answer that cannot be encoded closes its connection, and whoever gave it goes on with its other work.
+        """
+        try:
+            body = call.entry.encode(response)
+            if call.entry.flexible_response:
+                head = _FLEXIBLE_RESPONSE_HEAD.pack(len(body) + 5, call.correlation_id, 0)
+            else:
+                head = _RESPONSE_HEAD.pack(len(body) + 4, call.correlation_id)
+        except Exception as error:
+            what = (
+                f"the answer of API {call.entry.key} version {call.entry.version} to {call.connection.peer}"
+            )
+            self.isolation.contain(what, error, call=call, reloads=False)
+            return
         self.reply(call, [head + body])
 
     def reply(self, call: Call, parts: list[Any]) -> None:
@@ -265,7 +276,7 @@ class Broker:
                 self.outbox.append((SEND, connection, parts))
             return
         if isinstance(connection, Enclosed):
-            connection.answered(parts)
+            self.isolation.run("a forwarded answer", connection.answered, parts)
             return
         call.parts = parts
         call.abandon = None
@@ -292,7 +303,7 @@ class Broker:
 
     def close(self, connection: Connection, reason: str) -> None:
         if isinstance(connection, Enclosed):
-            connection.failed(reason)
+            self.isolation.run("a forwarded answer", connection.failed, reason)
             return
         if connection.closed:
             # It went while something of it was waited for.
@@ -326,8 +337,8 @@ class Broker:
             self.upkeep.written(replica, now_ms)
         if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
             self.upkeep.flush(replica)
-        for fetch in replica.tail:
-            fetch.moved()
+        if replica.tail:
+            self._tell(replica, replica.tail)
         leading = replica.leading
         if leading is not None and leading.behind_ms < 0 and leading.counted:
             leading.behind_ms = now_ms
@@ -373,26 +384,33 @@ class Broker:
         self.now_ms = now_ms
         moved: dict[Replica, None] = {}
         for replica, segment, what in targets:
-            if not replica.opened:
-                # Its directory went offline meanwhile, perhaps before the produce that waits stood in line.
-                self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+            try:
+                if not replica.opened:
+                    # Its directory went offline meanwhile, perhaps before the produce that waits stood in line.
+                    self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+                    continue
+                if segment is None:
+                    if what is None:
+                        replica.log.fresh = False
+                    else:
+                        replica.log.settle_loose((what,))
+                    continue
+                replica.log.synced(segment, what)
+            except Exception as error:
+                self.isolation.contain(f"a sync of {replica.topic}-{replica.number}", error)
                 continue
-            if segment is None:
-                if what is None:
-                    replica.log.fresh = False
-                else:
-                    replica.log.settle_loose((what,))
-                continue
-            replica.log.synced(segment, what)
             moved[replica] = None
         for replica in moved:
-            log = replica.log
-            if replica.following is not None:
-                if log.flushed_offset >= log.next_offset:
-                    replica.following.fetcher.synced(replica)
-                continue
-            _answer(replica.waiting_here, log.flushed_offset)
-            self.advance(replica)
+            try:
+                log = replica.log
+                if replica.following is not None:
+                    if log.flushed_offset >= log.next_offset:
+                        replica.following.fetcher.synced(replica)
+                    continue
+                self._answer(replica.waiting_here, log.flushed_offset)
+                self.advance(replica)
+            except Exception as error:
+                self.isolation.contain(f"a sync of {replica.topic}-{replica.number}", error)
 
     def advance(self, replica: Replica) -> None:
         """Let the watermark move and answer the produces that waited for it."""
@@ -401,7 +419,16 @@ class Broker:
             self.moved(replica)
 
     def answer_reached(self, replica: Replica) -> None:
-        _answer(replica.waiting, replica.high_watermark)
+        self._answer(replica.waiting, replica.high_watermark)
+
+    def _answer(self, line: deque[tuple[int, Any, dict[str, Any]]], reached: int) -> None:
+        """Answer the produces in a line that waited for no more than this offset."""
+        while line and line[0][0] <= reached:
+            _offset, produce, row = line.popleft()
+            try:
+                produce.reached(row)
+            except Exception as error:
+                self.isolation.contain("the answer to a produce", error)
 
     def moved(self, replica: Replica) -> None:
         if replica.watchers and not replica.moved:
@@ -479,15 +506,27 @@ class Broker:
             entries = list(line)
             line.clear()
             # Those who go on waiting stay in front of whatever was appended because of what others heard.
-            line.extendleft(
-                reversed([entry for entry in entries if entry[1].failed(replica, entry[2], code)])
-            )
+            line.extendleft(reversed([entry for entry in entries if self._waits_on(replica, entry, code)]))
+
+    def _waits_on(self, replica: Replica, entry: tuple[int, Any, dict[str, Any]], code: ErrorCode) -> bool:
+        try:
+            return bool(entry[1].failed(replica, entry[2], code))
+        except Exception as error:
+            self.isolation.contain("the answer to a produce", error)
+            return False
 
     def role_changed(self, replica: Replica) -> None:
         """Whoever waits for something of this replica must look again."""
         self.moved(replica)
-        for fetch in replica.tail:
-            fetch.moved()
+        self._tell(replica, replica.tail)
+
+    def _tell(self, replica: Replica, watchers: Iterable[Any]) -> None:
+        """There is something new for these."""
+        for watcher in watchers:
+            try:
+                watcher.moved()
+            except Exception as error:
+                self.isolation.contain(f"the news of {replica.topic}-{replica.number}", error)
 
     # --- turns and time ---------------------------------------------------------------------------------------
 
@@ -500,20 +539,23 @@ class Broker:
         unwritten = self.decided
         put_off = self._put_off
         while put_off:
-            put_off.popleft()()
+            self.isolation.run("the end of a turn", put_off.popleft())
         if is_last:
             while unwritten:
-                unwritten.popitem()[0].write()
+                self.isolation.run("writing what a coordinator decided", unwritten.popitem()[0].write)
         if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
             return bool(unwritten or put_off)
         while moved:
             replica = moved.popleft()
             replica.moved = False
-            for watcher in replica.watchers:
-                watcher.moved()
+            self._tell(replica, replica.watchers)
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
         if self.hosting.to_create:
-            more = self.hosting.create_logs() or more
+            try:
+                more = self.hosting.create_logs() or more
+            except Exception as error:
+                self.isolation.contain("the creation of logs", error)
+                more = bool(self.hosting.to_create) or more
         return more or bool(unwritten or put_off)
 
     def put_off(self, action: Callable[[], None]) -> None:
@@ -558,13 +600,15 @@ class Broker:
         self.image = before.apply(records)
         if not self.controlling.is_active:
             self.proposed = self.image
-        self.membership.look()
-        self.hosting.follow(self.image, records)
-        self.replicating.settle()
-        self.controlling.follow(records, now_ms)
-        self.groups.follow(before, records)
+        # Each by itself: the image has moved, and what one of them makes of it is not the others' business.
+        run = self.isolation.run
+        run("this broker's registration", self.membership.look)
+        run("the partitions of this broker", self.hosting.follow, self.image, records)
+        run("replication", self.replicating.settle)
+        run("the controller", self.controlling.follow, records, now_ms)
+        run("the group coordinator", self.groups.follow, before, records)
         if self.forwarding.held:
-            self.forwarding.committed()
+            run("requests that wait for metadata", self.forwarding.committed)
 
     def restored(self, records: Iterable[r.Record], now_ms: int) -> None:
         """The metadata log was not followed for so long that its beginning is gone: this is what it amounts to."""
@@ -577,11 +621,12 @@ class Broker:
             if topic_id not in self.image.topics_by_id
         ]
         self.config = self.resolve_config()
-        self.membership.look()
-        self.hosting.follow(self.image, [*gone, *self.image.records()])
-        self.replicating.settle()
-        self.groups.follow(before, [*gone, *self.image.records()])
-        self.forwarding.committed()
+        run = self.isolation.run
+        run("this broker's registration", self.membership.look)
+        run("the partitions of this broker", self.hosting.follow, self.image, [*gone, *self.image.records()])
+        run("replication", self.replicating.settle)
+        run("the group coordinator", self.groups.follow, before, [*gone, *self.image.records()])
+        run("requests that wait for metadata", self.forwarding.committed)
 
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
@@ -646,10 +691,3 @@ class Broker:
                 f"the settings made at run time do not go with this broker's own, and are not used: {error}"
             )
             return self.config
-
-
-def _answer(line: deque[tuple[int, Any, dict[str, Any]]], reached: int) -> None:
-    """Answer the produces in a line that waited for no more than this offset."""
-    while line and line[0][0] <= reached:
-        _offset, produce, row = line.popleft()
-        produce.reached(row)

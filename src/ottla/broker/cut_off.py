@@ -49,12 +49,12 @@ class CutOff:
         membership = broker.membership
         if not membership.suspended or not membership.is_serving:
             return
+        broker.timers.add(self._look, broker.now_ms + _AGAIN_MS)
         body = request_encoder(_DESCRIBE_CLUSTER, _VERSION)({"endpoint_type": 1})
         for peer in membership.live.values():
             if peer.node_id != membership.node_id:
                 where = (peer.node_id, peer.host, peer.port)
                 broker.outbox.append((ASK, where, _LANE, _DESCRIBE_CLUSTER, _VERSION, body, self._answered))
-        broker.timers.add(self._look, broker.now_ms + _AGAIN_MS)
 
     def _answered(self, answer: memoryview | None, error: str | None) -> None:
         membership = self._broker.membership

@@ -203,7 +203,13 @@ class Fetcher:
 
     def _rested(self) -> None:
         self._resting = False
-        self.ask()
+        try:
+            self.ask()
+        except Exception:
+            # What it left of the session is not known. Without another try nothing would be followed any more.
+            self._forget_session()
+            self._rest()
+            raise
 
     def _hold_slow(self) -> None:
         """KIP-73: leave out what would be copied faster than it may."""
@@ -224,11 +230,19 @@ class Fetcher:
 
         def again() -> None:
             following.is_busy = False
-            self.ask(at_once=True)
+            self.ask_at_once()
 
         if delay_ms < 0:
             delay_ms = broker.config.replica_fetch_backoff_ms
         broker.timers.add(Later(again), broker.now_ms + delay_ms)
+
+    def ask_at_once(self) -> None:
+        try:
+            self.ask(at_once=True)
+        except Exception:
+            self._forget_session()
+            self._rest()
+            raise
 
     def _leave_out(self, following: Following) -> None:
         """The session must not send more of it meanwhile; when it is asked for again it is told anew."""
@@ -319,6 +333,10 @@ class Fetcher:
         except (Refusal, DiskError) as error:
             broker.say_once(f"{replica.topic}-{replica.number} cannot be followed: {error}")
             self._hold(following)
+        except Exception as error:
+            # Of this partition alone: the leader sends the same again, and the other partitions of the answer are taken.
+            broker.isolation.contain(f"following {replica.topic}-{replica.number}", error)
+            self._hold(following)
         return None
 
     def wait_for(self, replica: Replica) -> None:
@@ -387,7 +405,7 @@ class Fetcher:
         def done() -> None:
             replica.is_being_cut = following.is_busy = False
             if replica.following is following:
-                self.ask(at_once=True)
+                self.ask_at_once()
             else:
                 self._broker.replicating.may_have_role(replica)
 

@@ -326,9 +326,12 @@ class FetchSessions:
             fetching = woken.popleft()
             if fetching.woken:
                 fetching.woken = False
-                rows, total, failed = fetching.collect()
-                if total >= fetching.bytes_min or failed:
-                    self._finish(fetching, rows)
+                try:
+                    rows, total, failed = fetching.collect()
+                    if total >= fetching.bytes_min or failed:
+                        self._finish(fetching, rows)
+                except Exception as error:
+                    self._broker.isolation.contain("the answer to a fetch", error, call=fetching.call)
         return bool(woken)
 
     def is_elsewhere(self, topic_id: bytes, number: int) -> bool:

@@ -330,18 +330,22 @@ class Forwarding:
 
     def controller_changed(self) -> None:
         """What was asked of the controller before is asked of this one: that one may stand still for long."""
+        run = self._broker.isolation.run
         for asked in list(self._under_way):
-            asked.answered(None, "another broker controls now")
+            run("a request to the controller", asked.answered, None, "another broker controls now")
         for attempts in list(self.attempts):
-            attempts.again()
+            run("a request to the controller", attempts.again)
 
     def committed(self) -> None:
         """The image has moved."""
         for held in list(self.held):
-            if held in self.held and held.condition():
-                del self.held[held]
-                self._broker.timers.cancel(held)
-                held.then()
+            try:
+                if held in self.held and held.condition():
+                    del self.held[held]
+                    self._broker.timers.cancel(held)
+                    held.then()
+            except Exception as error:
+                self._broker.isolation.contain("a request that waits for metadata", error)
 
     def when(
         self, condition: Callable[[], bool], then: Callable[[], None], limit_ms: int = CATCH_UP_MS

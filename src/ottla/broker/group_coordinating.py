@@ -221,7 +221,9 @@ class Groups(Coordinating[GroupTenure]):
         }
         if gone:
             for tenure in self.writable:
-                tenure.shard.topics_deleted(gone)
+                self._broker.isolation.run(
+                    f"the topics deleted for {tenure.name}", tenure.shard.topics_deleted, gone
+                )
 
     def _expire_offsets(self, replica: Replica, now_ms: int) -> int:
         tenure = self.tenures.get(replica.number)

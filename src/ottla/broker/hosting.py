@@ -285,31 +285,19 @@ class Hosting:
         dropped: set[LogDirectory] = set()
         #: Where each ends up is what counts: some may be spoken of twice.
         changed: dict[tuple[bytes, int], None] = {}
+        contain = self._broker.isolation.contain
         for record in records:
-            match record:
-                case r.Topic():
-                    if self.by_id.get(int.from_bytes(record.topic_id, "big")) is None:
-                        self._add(record.name, record.topic_id)
-                case r.Partition():
-                    changed[record.topic_id, record.partition] = None
-                case r.NewPartitions():
-                    for at in range(len(record.replicas)):
-                        changed[record.topic_id, record.first + at] = None
-                case r.TopicRemoved():
-                    dropped |= self._drop(record.topic_id)
-                case r.Config(resource_type=resource_type, resource_name=name):
-                    if resource_type == TOPIC_RESOURCE:
-                        self._configure(name)
-                    elif resource_type == BROKER_RESOURCE:
-                        self._broker.config = self._broker.resolve_config()
-                        for each in self.by_name:
-                            self._configure(each)
-                case _:
-                    pass
+            try:
+                dropped |= self._follow(record, changed)
+            except Exception as error:
+                contain(f"the metadata record {type(record).__name__}", error)
         for topic_id, number in changed:
             topic, partition = image.topics_by_id.get(topic_id), image.partition(topic_id, number)
             if topic is not None and partition is not None:
-                dropped |= self._change(topic, partition)
+                try:
+                    dropped |= self._change(topic, partition)
+                except Exception as error:
+                    contain(f"a change of {topic.name}-{number}", error)
         for directory in dropped:
             # A directory that a crash brings back under its old name could be taken for that of a new topic.
             try:
@@ -317,13 +305,43 @@ class Hosting:
             except DiskError as error:
                 self._broker.go_offline(directory, str(error))
 
+    def _follow(self, record: r.Record, changed: dict[tuple[bytes, int], None]) -> set[LogDirectory]:
+        """What one record means; `changed` gets the partitions it names. Returns the directories in which names changed."""
+        match record:
+            case r.Topic():
+                if self.by_id.get(int.from_bytes(record.topic_id, "big")) is None:
+                    self._add(record.name, record.topic_id)
+            case r.Partition():
+                changed[record.topic_id, record.partition] = None
+            case r.NewPartitions():
+                for at in range(len(record.replicas)):
+                    changed[record.topic_id, record.first + at] = None
+            case r.TopicRemoved():
+                return self._drop(record.topic_id)
+            case r.Config(resource_type=resource_type, resource_name=name):
+                if resource_type == TOPIC_RESOURCE:
+                    self._configure(name)
+                elif resource_type == BROKER_RESOURCE:
+                    self._broker.config = self._broker.resolve_config()
+                    for each in self.by_name:
+                        self._configure(each)
+            case _:
+                pass
+        return set()
+
     def assign_roles(self, image: Image) -> None:
         """This broker began to serve, or ceased to."""
         for hosted in self.by_name.values():
             topic = image.topics_by_id.get(hosted.topic_id)
             if topic is not None:
-                for number, replica in hosted.replicas.items():
-                    self._broker.replicating.assign(replica, hosted.topic_id, topic.partitions[number])
+                for number, replica in list(hosted.replicas.items()):
+                    self._broker.isolation.run(
+                        f"the role of {hosted.name}-{number}",
+                        self._broker.replicating.assign,
+                        replica,
+                        hosted.topic_id,
+                        topic.partitions[number],
+                    )
 
     def _change(self, topic: TopicImage, partition: r.Partition) -> set[LogDirectory]:
         """A partition is now so; returns the directories in which names changed."""

@@ -83,13 +83,19 @@ class Leaving:
 
         def answered(response: Any, error: str | None) -> None:
             self._asking = False
+            # Those that are out are found so in the image; the others are asked for again.
+            self._soon(_AGAIN_MS)
             if error is None and not response.error_code:
                 self._stay_where_alone(asked)
-            # Those that are out are found so in the image; the others are asked for again.
-            if self._leaving:
-                self._soon(_AGAIN_MS)
+            if not self._leaving:
+                broker.timers.cancel(self._timer)
 
-        broker.forwarding.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
+        try:
+            broker.forwarding.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
+        except Exception:
+            self._asking = False
+            self._soon(_AGAIN_MS)
+            raise
         return None
 
     def _row(self, partition: Partition) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Loading:
             self._broker.timers.cancel(tenure.patience)
         visitors, tenure.visitors = tenure.visitors, []
         for again in visitors:
-            again()
+            self._broker.isolation.run(f"a request that waited for {tenure.name}", again)
 
     # --- slices -------------------------------------------------------------------------------------------------
 
@@ -93,6 +93,15 @@ class Loading:
 
     def _load_slice(self, tenure: Tenure) -> int:
         """Replay the next piece of a log; how many bytes it had."""
+        try:
+            return self._replay_slice(tenure)
+        except Exception as error:
+            # This partition begins again; those behind it go on.
+            self._broker.isolation.contain(f"loading {tenure.name}", error, reloads=False)
+            self._reload(tenure, f"internal error: {error!r}")
+            return _SLICE_BYTES
+
+    def _replay_slice(self, tenure: Tenure) -> int:
         replica = tenure.replica
         try:
             log = replica.log

@@ -73,7 +73,12 @@ class Marking:
                 done(codes)
 
         for place in wanted:
-            self._write(marker, place, partial(written, place))
+            try:
+                self._write(marker, place, partial(written, place))
+            except Exception as error:
+                self._broker.isolation.contain(f"a marker for {place[0]}-{place[1]}", error)
+                if place not in codes:
+                    written(place, ErrorCode.UNKNOWN_SERVER_ERROR)
         return None
 
     def _write(self, marker: Marker, place: Place, done: Callable[[ErrorCode], None]) -> None:

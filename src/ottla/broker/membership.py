@@ -113,7 +113,7 @@ class Membership:
                 self._later(self._register_again)
             return
         self.broker_epoch = epoch
-        self.look()
+        self._broker.isolation.run("this broker's registration", self.look)
         self._claim_if_free()
 
     def _register_again(self) -> None:
@@ -160,14 +160,14 @@ class Membership:
         self.live = live
         controlling = self._broker.controlling
         if controlling.is_active:
-            controlling.live_changed(now_ms)
+            self._broker.isolation.run("the controller", controlling.live_changed, now_ms)
         self.watch()
 
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         broker = self._broker
         self.controller_id, self.controller_epoch = node_id, epoch
         if broker.controlling.is_active and (node_id, epoch) != (self.node_id, broker.controlling.epoch):
-            broker.controlling.resign()
+            broker.isolation.run("the controller", broker.controlling.resign)
             broker.proposed = broker.image
         self._claim_if_free()
         self.watch()
@@ -183,8 +183,8 @@ class Membership:
         if self.broker_epoch < 0:
             self._register()
         if broker.controlling.is_active:
-            broker.controlling.resumed(now_ms)
-        broker.replicating.catch_up()
+            broker.isolation.run("the controller", broker.controlling.resumed, now_ms)
+        broker.isolation.run("replication", broker.replicating.catch_up)
         self._claim_if_free()
 
     def store_lost(self, now_ms: int) -> None:
@@ -193,7 +193,7 @@ class Membership:
         self.suspended = True
         self._registering = self._claiming = False
         if broker.controlling.is_active:
-            broker.controlling.resign()
+            broker.isolation.run("the controller", broker.controlling.resign)
             broker.proposed = broker.image
         self.cease()
 
@@ -224,7 +224,7 @@ class Membership:
         if error is None and epoch > broker.controlling.epoch:
             self.controller_id, self.controller_epoch = self.node_id, epoch
             broker.proposed = broker.image
-            broker.controlling.take_over(epoch, broker.now_ms)
+            broker.isolation.run("the controller", broker.controlling.take_over, epoch, broker.now_ms)
             self.watch()
         else:
             # Somebody was quicker, whose name follows; or it failed.
@@ -311,8 +311,16 @@ class Membership:
                 self._later(ask)
 
         self._broker.timers.add(Later(end), deadline_ms)
-        ask()
+        self._broker.isolation.run("the end of this broker", self._until_done, ask)
         return None
 
     def _later(self, action: Callable[[], None]) -> None:
-        self._broker.timers.add(Later(action), self._broker.now_ms + _AGAIN_MS)
+        self._broker.timers.add(Later(lambda: self._until_done(action)), self._broker.now_ms + _AGAIN_MS)
+
+    def _until_done(self, action: Callable[[], None]) -> None:
+        """Something on which this broker's life depends: if it raises, it is done once more in a moment."""
+        try:
+            action()
+        except Exception:
+            self._later(action)
+            raise

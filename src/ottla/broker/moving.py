@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.log_directory import Standing
@@ -198,7 +199,7 @@ class Moving:
         while self._waiting and len(self._copying) < _MOVES_MAX:
             move = self._waiting.popleft()
             self._copying.add(move)
-            self._step(move)
+            self._guarded(move, partial(self._step, move))
 
     def _run(
         self,
@@ -223,13 +224,22 @@ class Moving:
             if move.cancelled:
                 return
             if failed is None and error is None:
-                then()
+                self._guarded(move, then)
             elif failed is not None and is_nothing(failed):
                 self._step(move)
             else:
                 self._failed(move, failed or DiskError(str(error)))
 
         self._broker.run(guarded, done)
+
+    def _guarded(self, move: Move, step: Callable[[], None]) -> None:
+        """A step of a move. One that raises ends its move, which would otherwise keep others from their turn."""
+        try:
+            step()
+        except Exception as error:
+            self._broker.isolation.contain(f"the move of {move.replica.topic}-{move.replica.number}", error)
+            if not move.cancelled:
+                self._failed(move, DiskError(f"internal error: {error!r}"))
 
     def _failed(self, move: Move, error: DiskError) -> None:
         self._broker.disk_failed(error.path, error)
@@ -249,7 +259,9 @@ class Moving:
         broker = self._broker
         if broker.compacting.is_swapping(move.replica):
             # Some of its files do not have their names yet, and will in a moment.
-            broker.timers.add(Later(lambda: self._step(move)), broker.now_ms + _AGAIN_MS)
+            broker.timers.add(
+                Later(partial(self._guarded, move, partial(self._step, move))), broker.now_ms + _AGAIN_MS
+            )
             return
         log = move.replica.log
         segment = next(each for each in log.segments if each not in move.closed)
@@ -258,7 +270,9 @@ class Moving:
             if segment is log.active and segment.size - have <= _TAIL_BYTES:
                 self._prepare(move, log)
             elif wait_ms := broker.throttling.move_wait_ms():
-                broker.timers.add(Later(lambda: self._step(move)), broker.now_ms + wait_ms)
+                broker.timers.add(
+                    Later(partial(self._guarded, move, partial(self._step, move))), broker.now_ms + wait_ms
+                )
             else:
                 self._copy(move, log, segment, min(segment.size, have + _PIECE_BYTES))
         except DiskError as error:
@@ -324,7 +338,9 @@ class Moving:
             self._note(move, active, pieces)
             move.end_offset = prepared.recovery_point
             move.prepared = prepared
-            self._broker.upkeep.checkpoints_in(move.target).want(after=lambda: self._try_swap(move))
+            self._broker.upkeep.checkpoints_in(move.target).want(
+                after=partial(self._guarded, move, partial(self._try_swap, move))
+            )
 
         self._run(move, job, then)
 
@@ -339,7 +355,10 @@ class Moving:
                 return
             if broker.upkeep.is_flushing(replica):
                 # Its job writes to the source, by name.
-                broker.timers.add(Later(lambda: self._try_swap(move)), broker.now_ms + _AGAIN_MS)
+                broker.timers.add(
+                    Later(partial(self._guarded, move, partial(self._try_swap, move))),
+                    broker.now_ms + _AGAIN_MS,
+                )
                 return
             self._copy_tail(move, replica.log)
         except DiskError as error:

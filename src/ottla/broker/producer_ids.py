@@ -45,7 +45,7 @@ class ProducerIds:
                 self._next, self._end = start, start + count
             waiting, self._waiting = self._waiting, []
             for each in waiting:
-                each(error)
+                self._broker.isolation.run("a request for a producer id", each, error)
 
         broker = self._broker
         if broker.controlling.is_active:

@@ -114,7 +114,7 @@ class Replicating:
     def settle(self) -> None:
         """The turn's records were looked at: now ask the leaders."""
         while self._to_ask:
-            self._to_ask.popitem()[0].ask(at_once=True)
+            self._broker.isolation.run("replication", self._to_ask.popitem()[0].ask_at_once)
 
     def _lead(self, replica: Replica, partition: Partition) -> None:
         broker = self._broker
@@ -342,14 +342,19 @@ class Replicating:
                 for row in topic.partitions:
                     known = asked.get((topic.topic_id.bytes, row.partition_index))
                     if known is not None:
-                        self._decided(*known, row)
+                        broker.isolation.run("an ISR change", self._decided, *known, row)
             if self._wanting:
                 # What was asked for and is still wanted went to who controls no more.
                 again = any(known[0] in self._wanting for known in asked.values())
                 self._ask_soon(_AGAIN_MS if again else 0)
             return None
 
-        broker.forwarding.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
+        try:
+            broker.forwarding.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
+        except Exception:
+            self._asking = False
+            self._ask_soon(_REFUSED_MS)
+            raise
 
     def _change(self, replica: Replica, leading: Leading) -> dict[str, Any]:
         assert leading.pending is not None

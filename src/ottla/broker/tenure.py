@@ -54,11 +54,9 @@ class AnyShard(Protocol):
 
 
 class Tenure(ABC):
-    """`reload(tenure, reason)` is called when the shard is not what its log says."""
+    """`reload(tenure, reason, soon=False)` is called when the shard is not what its log says."""
 
-    def __init__(
-        self, broker: Broker, topic: str, replica: Replica, reload: Callable[[Tenure, str], None]
-    ) -> None:
+    def __init__(self, broker: Broker, topic: str, replica: Replica, reload: Callable[..., None]) -> None:
         self._broker = broker
         self._reload = reload
         self.name = f"{topic}-{replica.number}"
@@ -124,26 +122,52 @@ class Tenure(ABC):
             elif is_read and self._batches:
                 self._batches[-1].extend(answers)
             else:
-                for reply, response in answers:
-                    reply.answer(response)
+                self._answer(answers)
             return
         try:
             encoded = [self.encode(record) for record in records]
         except Malformed as reason:
             # Whoever replays records itself asks first whether they fit, so that nothing has changed; unless numbers ran out.
-            for reply, _response in answers:
-                reply.refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
             if is_replayed:
                 self._reload(self, str(reason))
             return
+        except Exception as error:
+            self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._broker.isolation.contain(f"a record for {self.name}", error, reloads=False)
+            if is_replayed:
+                self.failed(f"a record could not be encoded: {error!r}")
+            return
         if not is_replayed:
             replay = self.hosted.replay
-            for record in records:
-                replay(record)
+            try:
+                for record in records:
+                    replay(record)
+            except Exception as error:
+                # Perhaps some of them were: only the log knows what is so.
+                self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
+                self._broker.isolation.contain(f"a decision of {self.name}", error, reloads=False)
+                self.failed(f"a decision could not be applied: {error!r}")
+                return
         if not self.unwritten:
             self._broker.decided[self] = None
         self.unwritten += encoded
         self.unanswered.extend(answers)
+
+    def _answer(self, answers: Iterable[tuple[Reply, Response]]) -> None:
+        for reply, response in answers:
+            try:
+                reply.answer(response)
+            except Exception as error:
+                self._broker.isolation.contain(f"an answer of {self.name}", error)
+
+    def _refuse(self, answers: Iterable[tuple[Reply, Response]], code: ErrorCode) -> None:
+        for reply, _response in answers:
+            self._broker.isolation.run(f"an answer of {self.name}", reply.refuse, code)
+
+    def failed(self, reason: str) -> None:
+        """Its shard was interrupted half-way: what is so is read again from the log."""
+        self._reload(self, reason, soon=True)
 
     # --- the log ------------------------------------------------------------------------------------------------
 
@@ -161,21 +185,23 @@ class Tenure(ABC):
         wall_ms = self._broker.wall_ms
         batches: list[list[Record]] = [[]]
         size = 0
-        for key, value in records:
-            size += len(key) + len(value or b"") + _OVERHEAD_BYTES
-            if size > _BATCH_BYTES and batches[-1]:
-                batches.append([])
-                size = len(key) + len(value or b"") + _OVERHEAD_BYTES
-            batches[-1].append(Record(0, wall_ms, key, value))
         try:
+            for key, value in records:
+                size += len(key) + len(value or b"") + _OVERHEAD_BYTES
+                if size > _BATCH_BYTES and batches[-1]:
+                    batches.append([])
+                    size = len(key) + len(value or b"") + _OVERHEAD_BYTES
+                batches[-1].append(Record(0, wall_ms, key, value))
             for batch in batches[:-1]:
                 self._append(batch, [])
             self._append(batches[-1], answers)
         except Refusal as refusal:
-            code = _TOLD.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR)
-            for reply, _response in answers:
-                reply.refuse(code)
+            self._refuse(answers, _TOLD.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._reload(self, f"could not write: {refusal}")
+        except Exception as error:
+            self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
+            self._broker.isolation.contain(f"writing to {self.name}", error, reloads=False)
+            self.failed(f"could not write: {error!r}")
 
     def _append(self, records: list[Record], answers: Answers) -> None:
         batch = encode_batch(records)
@@ -186,7 +212,7 @@ class Tenure(ABC):
         self._batches.append(answers)
         try:
             append(self._written)
-        except Refusal:
+        except Exception:
             if self._batches and self._batches[-1] is answers:
                 self._batches.pop()
             raise
@@ -195,11 +221,11 @@ class Tenure(ABC):
         """The oldest batch counts, or its outcome will be known elsewhere."""
         if not self._batches:
             return
-        for reply, response in self._batches.popleft():
-            if code is ErrorCode.NONE:
-                reply.answer(response)
-            else:
-                reply.refuse(_TOLD.get(code, ErrorCode.NOT_COORDINATOR))
+        answers = self._batches.popleft()
+        if code is ErrorCode.NONE:
+            self._answer(answers)
+        else:
+            self._refuse(answers, _TOLD.get(code, ErrorCode.NOT_COORDINATOR))
 
     # --- loading ------------------------------------------------------------------------------------------------
 
@@ -245,5 +271,9 @@ class Tenure(ABC):
         waiting += [reply for batch in self._batches for reply, _response in batch]
         self.unwritten, self.unanswered = [], []
         self._batches.clear()
-        for reply in (*waiting, *self.hosted.forget()):
-            reply.refuse(ErrorCode.NOT_COORDINATOR)
+        try:
+            waiting += self.hosted.forget()
+        except Exception as error:
+            # It may be the shard that failed half-way. Those that it alone knows of have their own time-outs.
+            self._broker.isolation.contain(f"the end of {self.name}", error, reloads=False)
+        self._refuse([(reply, {}) for reply in waiting], ErrorCode.NOT_COORDINATOR)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import Final, Protocol
 
 _BUCKET_BITS = 3
 #: So many buckets are kept before it is looked whether they have something: two minutes of them.
 _BUCKETS_MIN = 16_384
+#: When periodic work comes again whose interval could not be read, not even once.
+_INTERVAL_MS: Final = 1000
 
 
 class Timed(Protocol):
@@ -36,10 +38,17 @@ class Later:
         self.action()
 
 
-class Timers:
-    __slots__ = ("_buckets", "_heap", "_sweep_at", "sooner")
+def _raise(_what: str, error: Exception) -> None:
+    raise error
 
-    def __init__(self) -> None:
+
+class Timers:
+    """`failed(what, error)` is called with what a handler raised; the others expire nevertheless."""
+
+    __slots__ = ("_buckets", "_heap", "_sweep_at", "failed", "sooner")
+
+    def __init__(self, failed: Callable[[str, Exception], None] = _raise) -> None:
+        self.failed = failed
         self._buckets: dict[int, dict[Timed, None]] = {}
         self._heap: list[int] = []
         #: With how many buckets those are looked for that have nothing any more.
@@ -96,20 +105,37 @@ class Timers:
                 # One that rang before may have cancelled it.
                 if timed.bucket == number:
                     timed.bucket = -1
-                    timed.expire(now_ms)
+                    try:
+                        timed.expire(now_ms)
+                    except Exception as error:
+                        self.failed(f"a timer ({_name(timed)})", error)
+
+
+def _name(timed: Timed) -> str:
+    """What it is about, for the log."""
+    action = getattr(timed, "action", None) or getattr(timed, "_action", None)
+    return f"{type(timed).__name__} {getattr(action, '__qualname__', '')}".rstrip()
 
 
 class Periodic:
-    """Something that is done again and again."""
+    """Something that is done again and again. The next time is set before the work begins: work that fails is done again."""
 
-    __slots__ = ("action", "bucket", "interval_ms", "timers")
+    __slots__ = ("_last_ms", "action", "bucket", "interval_ms", "timers")
 
     def __init__(self, timers: Timers, interval_ms: Callable[[], int], action: Callable[[int], None]) -> None:
         self.timers = timers
         self.interval_ms = interval_ms
         self.action = action
         self.bucket = -1
+        #: The interval as it was last time.
+        self._last_ms = _INTERVAL_MS
 
     def expire(self, now_ms: int) -> None:
-        self.timers.add(self, now_ms + self.interval_ms())
+        try:
+            self._last_ms = self.interval_ms()
+        except Exception as error:
+            self.timers.add(self, now_ms + self._last_ms)
+            self.timers.failed(f"the interval of {_name(self)}", error)
+        else:
+            self.timers.add(self, now_ms + self._last_ms)
         self.action(now_ms)

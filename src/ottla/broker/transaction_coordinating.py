@@ -54,7 +54,13 @@ class TransactionTenure(Tenure):
 
     def send_markers(self, owed: Sequence[Owed]) -> None:
         for each in owed:
-            self._broker.marking.send(each, partial(self.shard.markers_answered, each))
+            answered = partial(self.shard.markers_answered, each)
+            try:
+                self._broker.marking.send(each, answered)
+            except Exception as error:
+                # As if nobody had answered: they are sent again.
+                self._broker.isolation.contain(f"markers for broker {each.node_id}", error)
+                answered({})
 
     def leader(self, place: Place) -> int | None:
         topic = self._broker.image.topics.get(place[0])

@@ -116,7 +116,9 @@ class Upkeep:
         while self._due and len(self._flushing) < _FLUSHES_MAX:
             replica = self._due.popleft()
             if replica in self._unflushed and replica.opened:
-                self.flush(replica)
+                self._broker.isolation.run(
+                    f"a flush of {replica.topic}-{replica.number}", self.flush, replica
+                )
 
     def is_flushing(self, replica: Replica) -> bool:
         return replica in self._flushing
@@ -143,6 +145,10 @@ class Upkeep:
 
         def done(no_room: DiskError | None, error: str | None) -> None:
             self._flushing.discard(replica)
+            self._broker.isolation.run("a flush", finished, no_room, error)
+            self._flush_next()
+
+        def finished(no_room: DiskError | None, error: str | None) -> None:
             if replica.gone:
                 # Its directory was taken away under the flush; whatever that met does not matter.
                 pass
@@ -156,7 +162,6 @@ class Upkeep:
                 log.flushed(flush)
                 self._broker.advance(replica)
                 self.checkpoints_in(directory).want(replica)
-            self._flush_next()
 
         def job(disk: Disk) -> DiskError | None:
             try:

@@ -183,9 +183,10 @@ class Verification:
             elif guard.is_marked and is_guarded:
                 codes[place] = ErrorCode.INVALID_TXN_STATE
         line = self._lines.pop(producer)
-        done(codes)
+        run = self._broker.isolation.run
+        run("a produce in a transaction", done, codes)
         while line:
-            line.popleft()()
+            run("a produce in a transaction", line.popleft())
             behind = self._lines.get(producer)
             if behind is not None:
                 behind.extend(line)

@@ -40,6 +40,12 @@ class Walk:
         left = self._left
         budget = _SLICE_COST
         while left and budget > 0:
-            budget -= self._visit(left.popleft(), now_ms)
+            replica = left.popleft()
+            try:
+                budget -= self._visit(replica, now_ms)
+            except Exception as error:
+                # Of this partition alone: the others are visited, and the next walk can begin.
+                budget -= 1
+                self._timers.failed(f"periodic work on {replica.topic}-{replica.number}", error)
         if left:
             self._timers.add(self, now_ms)

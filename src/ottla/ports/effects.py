@@ -30,12 +30,17 @@ In a cluster also, for the store (`ports/store.py`) and other brokers:
     (WATCH, peers)                     keep an idle connection to each of {node id: (host, port)}, instead of those of the WATCH
                                        before; `core.refused(node_id)` once it has ended and the port refuses another
 
+An effect that cannot be performed, because its performer raises, harms no other: those that have a `done` have it called with
+the error (`refusal`), the connection of the others is closed. A SYNC is asked for again with the next append.
+
 A file in a part or a SYNC is pinned by the performer from the moment it takes the effect until it is done, so that
 closing or deleting it meanwhile does no harm.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 SEND: Final = 0
@@ -58,3 +63,15 @@ REFUSED: Final = "refused"
 
 #: Heterogeneous by design; the table above is its type.
 Effect: TypeAlias = tuple[Any, ...]
+
+#: Those whose last item is `done`, and what it is called with before the error.
+_DONE: Final[dict[int, tuple[Any, ...]]] = {
+    RUN: (None,), WORK: (None,), ASK: (None,), PROPOSE: (), SNAPSHOT: (), REGISTER: (0,), CLAIM: (0,), USURP: (0,),
+}  # fmt: skip
+
+
+def refusal(effect: Effect, error: str) -> Callable[[], None] | None:
+    """How to report that an effect could not be performed; None if nobody waits for it. Not to be called at once: whoever asked for
+    the effect is not done yet."""
+    first = _DONE.get(effect[0])
+    return None if first is None else partial(effect[-1], *first, error)

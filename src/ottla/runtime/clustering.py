@@ -8,7 +8,6 @@ what came is kept, for the node to start the core with: all records so far, who 
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -49,7 +48,9 @@ class Clustering:
     def attach(self, core: ClusterCore, store: ClusterStore, turn: Callable[[int], None]) -> None:
         """From now on the core hears everything itself. It has been started with the records."""
         self._core, self._store, self._turn = core, store, turn
-        self._peers = Peers(self._loop, self._clock, core, turn, self._say, client_id=self._client_id)
+        self._peers = Peers(
+            self._loop, self._clock, core, turn, core.isolation.contain, client_id=self._client_id
+        )
         self._watching = Watching(self._loop, self._refused)
         self.records = []
         core.records_in_log = store.records_in_log
@@ -108,11 +109,8 @@ class Clustering:
             return
         now_ms = core.now_ms = self._clock.now_ms()
         core.records_in_log = self._store.records_in_log
-        try:
-            call(*arguments)
-        except Exception:
-            # The store would take it for its own failure and begin anew; the reason must not be lost.
-            self._say(traceback.format_exc())
+        # The store would take what this raises for its own failure, and begin again.
+        core.isolation.run("the news of the store", call, *arguments)
         self._turn(now_ms)
 
     def _refused(self, node_id: int) -> None:

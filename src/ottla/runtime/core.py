@@ -6,7 +6,7 @@ The runtime performs effects for whatever fits this; the broker's room and this 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ottla.config.broker import BrokerConfig
 from ottla.controller.records import Record
@@ -29,11 +29,27 @@ class Alarm(Protocol):
     sooner: bool
 
 
+@runtime_checkable
+class Interruptible(Protocol):
+    """Something with callbacks on the event loop. One of them raised: it ends what it was doing and tells those that wait."""
+
+    def interrupted(self, error: Exception) -> None: ...
+
+
+class Isolation(Protocol):
+    """What keeps an internal error with the work that raised it."""
+
+    def run(self, what: str, action: Callable[..., object], *arguments: Any) -> None: ...
+    def contain(self, what: str, error: Exception) -> None: ...
+
+
 class Core(Protocol):
     config: BrokerConfig
     outbox: list[Any]
     now_ms: int
 
+    @property
+    def isolation(self) -> Isolation: ...
     @property
     def timers(self) -> Alarm: ...
     @property

@@ -48,6 +48,12 @@ class Dial:
         self._done = None
         self._forget()
 
+    def interrupted(self, error: Exception) -> None:
+        """A callback raised."""
+        self._forget()
+        if self._done is not None:
+            self._end(None, f"{self._to}: internal error: {error!r}")
+
     def _look_up(self, host: str, port: int) -> None:
         try:
             addresses = _addresses(host, port)

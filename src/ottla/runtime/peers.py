@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, TypeAlias
@@ -58,14 +57,15 @@ class Peers:
         clock: Clock,
         settings: Settings,
         turn: Callable[[int], None],
-        say: Callable[[str], None],
+        failed: Callable[[str, Exception], None],
         *,
         client_id: str,
     ) -> None:
+        """`failed(what, error)` is called with what a `done` raised."""
         self.loop = loop
         self.clock = clock
         self.turn = turn
-        self._say = say
+        self._failed = failed
         self._settings = settings
         name = client_id.encode()
         self.client_id = len(name).to_bytes(2, "big") + name
@@ -103,14 +103,18 @@ class Peers:
         """Send what was asked for since the last time."""
         asked, self._asked = self._asked, {}
         for line in asked:
-            line.flush()
+            try:
+                line.flush()
+            except Exception as error:
+                self._failed("requests to another broker", error)
+                line.interrupted(error)
 
     def tell(self, done: Done, answer: memoryview | None, error: str | None) -> None:
         try:
             done(answer, error)
-        except Exception:
-            # The core's own mistake with one answer: the others must have theirs, and the reason must not be lost.
-            self._say(traceback.format_exc())
+        except Exception as failed:
+            # The core's own mistake with one answer: the others must have theirs.
+            self._failed("the answer of another broker", failed)
 
     def tell_all(self, waiting: Iterable[tuple[int, bool, Done, int]], error: str) -> None:
         if self._stopped:
@@ -126,8 +130,7 @@ class Peers:
     def stop(self) -> None:
         """Close all. Nobody is told: the core is about to be closed too."""
         self._stopped = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._stop_sweeping()
         for line in list(self._lines.values()):
             line.close()
         self._lines.clear()
@@ -139,9 +142,15 @@ class Peers:
         )
         self._sweeper = self.loop.call_later(min(_SWEEP_S, max(0.02, shortest_ms / 4000)), self._sweep)
 
+    def _stop_sweeping(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+
     def _sweep(self) -> None:
         """End lines whose oldest answer is overdue, or that nobody has used for long."""
         self._sweeper = None
+        self._sweep_later()
         config = self._settings.config
         now_ms = self.clock.now_ms()
         for line in list(self._lines.values()):
@@ -150,8 +159,8 @@ class Peers:
                     line.end(f"no answer within {config.replica_socket_timeout_ms} ms")
             elif 0 <= config.connections_max_idle_ms < now_ms - line.active_ms:
                 line.close()
-        if self._lines:
-            self._sweep_later()
+        if not self._lines:
+            self._stop_sweeping()
 
 
 class Line:
@@ -325,6 +334,10 @@ class Line:
     @property
     def _name(self) -> str:
         return f"broker {self.peer[0]} at {self.peer[1]}:{self.peer[2]}"
+
+    def interrupted(self, error: Exception) -> None:
+        """A callback raised: what was received is not to be trusted any more."""
+        self.end(f"internal error: {error!r}")
 
     def end(self, error: str) -> None:
         """Close it, and tell all that wait, not within this call."""

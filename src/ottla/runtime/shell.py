@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from ottla.controller.records import Record
 from ottla.log.compaction import Task
+from ottla.model.interrupted import interrupted_objects
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import ASK, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.ports.effects import ASK, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK, Effect, refusal
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
 from ottla.runtime.clustering import Clustering
-from ottla.runtime.core import Core, Session
+from ottla.runtime.core import Core, Interruptible, Session
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.runtime.transport import Transport
@@ -36,6 +37,8 @@ _SWEEP_SECONDS: Final = 5.0
 #: Kinds of refusals that are told between two sweeps, and what is left out of one to know its kind.
 _KINDS_TOLD_MAX: Final = 20
 _PARTICULARS: Final = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
+#: Effects on a connection.
+_OF_CONNECTIONS: Final = frozenset((SEND, CLOSE, PAUSE, RESUME))
 
 
 class Shell:
@@ -79,6 +82,22 @@ class Shell:
         self._refusals_told: set[str] = set()
         self._refusals_untold = 0
         self._stopping = False
+        self.isolation = broker.isolation
+        # For what raises where nothing catches it: asyncio drops the callback and goes on, and we log it like any other.
+        loop.set_exception_handler(self._callback_failed)
+
+    def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, Exception):
+            self._say(f"the event loop: {context.get('message')}: {error!r}")
+            return
+        self.isolation.contain(f"the event loop ({context.get('message')})", error)
+        for owner in interrupted_objects(error):
+            # A connection, a dial, the worker: it ends, and whoever waits for it is told.
+            if isinstance(owner, Interruptible):
+                self.isolation.run("an interrupted connection", owner.interrupted, error)
+        # It came before the end of its turn.
+        self.loop.call_soon(self._settle_more)
 
     # --- connections ------------------------------------------------------------------------------------------
 
@@ -117,7 +136,12 @@ class Shell:
                 )
                 sock.close()
                 continue
-            self._open(sock, host, address[1])
+            try:
+                self._open(sock, host, address[1])
+            except Exception as error:
+                # One client's: those behind it in the backlog are accepted.
+                self.isolation.contain(f"a new connection from {host}", error)
+                sock.close()
 
     def _rest(self, listener: socket.socket) -> None:
         self.loop.remove_reader(listener.fileno())
@@ -140,7 +164,7 @@ class Shell:
         self._by_host[transport.host] -= 1
         if not self._by_host[transport.host]:
             del self._by_host[transport.host]
-        self.broker.disconnected(transport.connection)
+        self.isolation.run("the end of a connection", self.broker.disconnected, transport.connection)
 
     def refuse(self, transport: Transport, reason: str) -> None:
         # As an effect, so that the answers to the requests before it leave first.
@@ -149,9 +173,12 @@ class Shell:
     def receive(self, connection: Session, frame: memoryview, now_ms: int) -> None:
         try:
             self.broker.receive(connection, frame, now_ms)
-        except Exception:
-            # The core has asked for the connection to be closed; the reason must not be lost.
-            self._say(traceback.format_exc())
+        except Exception as error:
+            # The core contains what its handlers raise; this was raised before it knew whose request it is.
+            self.isolation.contain(f"a request from {connection.peer}", error)
+            if not connection.closed:
+                connection.closed = True
+                self.broker.outbox.append((CLOSE, connection, f"internal error: {error!r}"))
 
     def memory(self, size: int) -> bytearray:
         """Room for a frame that comes in pieces."""
@@ -175,14 +202,21 @@ class Shell:
         `is_last`: of those that were ready when the loop looked.
         """
         broker = self.broker
-        if broker.settle(now_ms, is_last=is_last) and not self._settling:
-            self._settling = True
-            self.loop.call_soon(self._settle_more)
+        try:
+            if broker.settle(now_ms, is_last=is_last) and not self._settling:
+                self._settling = True
+                self.loop.call_soon(self._settle_more)
+        except Exception as error:
+            # What the turn has asked for so far is done nevertheless.
+            self.isolation.contain("the end of a turn", error)
         outbox = broker.outbox
         if len(outbox) == 1 and outbox[0][0] == SEND:
             # One answer to one request: what most turns come to.
-            _, connection, parts = outbox.pop()
-            connection.transport.send_now(parts)
+            effect = outbox.pop()
+            try:
+                effect[1].transport.send_now(effect[2])
+            except Exception as error:
+                self._unperformed(effect, error)
         while outbox:
             broker.outbox = []
             self._perform(outbox)
@@ -202,48 +236,83 @@ class Shell:
     def _perform(self, outbox: list[Any]) -> None:
         touched: dict[Transport, None] = {}
         for effect in outbox:
-            kind = effect[0]
-            if kind == SEND:
-                transport = effect[1].transport
-                if not transport.closing:
-                    transport.send(effect[2])
-                    touched[transport] = None
-            elif kind == SYNC:
-                self._syncer.ask(effect[1], effect[2], effect[3])
-            elif kind == RUN:
-                self._run(effect[1], effect[2])
-            elif kind == WORK:
-                self._work(effect[1], effect[2])
-            elif kind == ASK:
-                assert self._cluster is not None, "a broker of its own has no peers"
-                self._cluster.ask(*effect[1:])
-            elif kind == PROPOSE and self._cluster is None:
-                self._proposals.append((effect[1], effect[2]))
-                if not self._proposing:
-                    self._proposing = True
-                    # Proposals of one turn share an entry of the journal.
-                    self.loop.call_soon(self._propose)
-            elif kind == PAUSE:
-                effect[1].transport.paused = True
-                effect[1].transport.stop_reading()
-            elif kind == RESUME:
-                effect[1].transport.paused = False
-                if not effect[1].transport.out:
-                    effect[1].transport.resume()
-            elif kind == CLOSE:
-                transport = effect[1].transport
-                self._tell_once(f"{effect[1].peer} closed: {effect[2]}")
-                if transport in touched:
-                    transport.flush()
-                transport.finish()
-            else:
-                assert self._cluster is not None, "only a cluster's broker asks for this"
-                self._cluster.perform(effect)
+            try:
+                kind = effect[0]
+                if kind == SEND:
+                    transport = effect[1].transport
+                    if not transport.closing:
+                        transport.send(effect[2])
+                        touched[transport] = None
+                elif kind == SYNC:
+                    self._syncer.ask(effect[1], effect[2], effect[3])
+                else:
+                    self._perform_other(kind, effect, touched)
+            except Exception as error:
+                self._unperformed(effect, error)
         for transport in touched:
-            if not transport.writing:
-                transport.flush()
+            try:
+                if not transport.writing:
+                    transport.flush()
+            except Exception as error:
+                self.connection_failed(transport, error)
         if self._cluster is not None:
             self._cluster.flush()
+
+    def _perform_other(self, kind: int, effect: Effect, touched: dict[Transport, None]) -> None:
+        """Effects that a turn seldom has."""
+        if kind == RUN:
+            self._run(effect[1], effect[2])
+        elif kind == WORK:
+            self._work(effect[1], effect[2])
+        elif kind == ASK:
+            assert self._cluster is not None, "a broker of its own has no peers"
+            self._cluster.ask(*effect[1:])
+        elif kind == PROPOSE and self._cluster is None:
+            self._proposals.append((effect[1], effect[2]))
+            if not self._proposing:
+                self._proposing = True
+                # Proposals of one turn share an entry of the journal.
+                self.loop.call_soon(self._propose)
+        elif kind == PAUSE:
+            effect[1].transport.paused = True
+            effect[1].transport.stop_reading()
+        elif kind == RESUME:
+            effect[1].transport.paused = False
+            if not effect[1].transport.out:
+                effect[1].transport.resume()
+        elif kind == CLOSE:
+            transport = effect[1].transport
+            self._tell_once(f"{effect[1].peer} closed: {effect[2]}")
+            if transport in touched:
+                transport.flush()
+            transport.finish()
+        else:
+            assert self._cluster is not None, "only a cluster's broker asks for this"
+            self._cluster.perform(effect)
+
+    def _unperformed(self, effect: Effect, error: Exception) -> None:
+        """An effect raised: whoever waits for it is told, and the others of its turn are performed."""
+        if effect[0] in _OF_CONNECTIONS:
+            self.connection_failed(effect[1].transport, error)
+            return
+        self.isolation.contain(f"effect {effect[0]}", error)
+        if effect[0] == PROPOSE:
+            # Nothing may be decided on top of it.
+            self.isolation.run("rejected metadata", self.broker.rejected)
+        tell = refusal(effect, f"internal error: {error!r}")
+        if tell is not None:
+            self.loop.call_soon(self._finished, tell)
+
+    def connection_failed(self, transport: Transport, error: Exception) -> None:
+        """Something raised while it worked for one connection, which is closed."""
+        self.isolation.contain(f"the connection from {transport.connection.peer}", error)
+        self.isolation.run("closing a connection", transport.close)
+
+    def _finished(self, done: Callable[..., None], *arguments: Any) -> None:
+        """Something that the core asked for is done: it is told, and has its turn whatever it makes of that."""
+        now_ms = self.broker.now_ms = self.clock.now_ms()
+        self.isolation.run("a finished job", done, *arguments)
+        self.turn(now_ms)
 
     def _settle_more(self) -> None:
         self._settling = False
@@ -260,32 +329,22 @@ class Shell:
             self._set_alarm(now_ms)
 
     def _synced(self, targets: list[Any], failures: list[tuple[str, str]]) -> None:
-        now_ms = self.clock.now_ms()
+        now_ms = self.broker.now_ms = self.clock.now_ms()
         for path, error in failures:
-            self.broker.sync_failed(path, error)
-        self.broker.synced(targets, now_ms)
+            self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
+        self.isolation.run("a sync", self.broker.synced, targets, now_ms)
         self.turn(now_ms)
 
     def read_failed(self, error: DiskError) -> None:
         """A file that was being sent could not be read; its client is told by the closing, the core decides the rest."""
-        self.broker.disk_failed(error.path, error)
+        self.isolation.run("a failed read", self.broker.disk_failed, error.path, error)
         self.loop.call_soon(self._settle_more)
 
     def _run(self, job: Callable[[Any], Any], done: Callable[[Any, str | None], None]) -> None:
-        def finished(result: Any, error: str | None) -> None:
-            self.broker.now_ms = self.clock.now_ms()
-            done(result, error)
-            self.turn(self.broker.now_ms)
-
-        self.jobs.run(lambda: job(self.disk), finished)
+        self.jobs.run(lambda: job(self.disk), partial(self._finished, done))
 
     def _work(self, task: Task, done: Callable[[Any, str | None], None]) -> None:
-        def finished(result: Any, error: str | None) -> None:
-            self.broker.now_ms = self.clock.now_ms()
-            done(result, error)
-            self.turn(self.broker.now_ms)
-
-        self._worker.run(task, finished)
+        self._worker.run(task, partial(self._finished, done))
 
     def _propose(self) -> None:
         """Write all waiting proposals as one journal entry, off the loop."""
@@ -293,17 +352,18 @@ class Shell:
         records = [record for each, _done in proposals for record in each]
 
         def finished(_result: Any, error: str | None) -> None:
-            now_ms = self.clock.now_ms()
+            run = self.isolation.run
+            now_ms = self.broker.now_ms = self.clock.now_ms()
             if error is None:
-                self.broker.committed(records, now_ms)
+                run("new metadata", self.broker.committed, records, now_ms)
             else:
                 self._tell_once(f"metadata cannot be changed: {error}")
-                self.broker.rejected()
+                run("rejected metadata", self.broker.rejected)
                 # What was decided on top of it falls with it.
                 proposals.extend(self._proposals)
                 self._proposals = []
             for _records, done in proposals:
-                done(error)
+                run("the answer to a change of metadata", done, error)
             if self._proposals:
                 self._propose()
             else:
@@ -312,7 +372,12 @@ class Shell:
 
         store = self._store
         assert store is not None
-        self._journal.run((lambda: store.append(records)) if records else (lambda: None), finished)
+        try:
+            self._journal.run((lambda: store.append(records)) if records else (lambda: None), finished)
+        except Exception as error:
+            # No thread to be had, say. Nothing was written; the next change is tried again.
+            self.isolation.contain("the metadata journal", error)
+            self.loop.call_soon(finished, None, f"internal error: {error!r}")
 
     # --- time and end -----------------------------------------------------------------------------------------
 
@@ -320,16 +385,16 @@ class Shell:
         """Close connections that have been idle for too long."""
         if self._stopping:
             return
+        self._sweep_later()
         before_ms = self.clock.now_ms() - self.broker.config.connections_max_idle_ms
         for transport in list(self._transports):
             # One whose request waits is not idle; one that does not read its answers is.
             if transport.active_ms < before_ms and (transport.out or not transport.connection.waiting):
-                transport.close()
+                self.isolation.run("closing an idle connection", transport.close)
         self._refusals_told.clear()
         if self._refusals_untold:
             self._say(f"{self._refusals_untold} more connections were closed for reasons like those above")
             self._refusals_untold = 0
-        self._sweep_later()
 
     def _sweep_later(self) -> None:
         idle_seconds = self.broker.config.connections_max_idle_ms / 1000
@@ -338,14 +403,14 @@ class Shell:
     def _next_second(self) -> None:
         if self._stopping:
             return
+        self.loop.call_later(1.0, self._next_second)
+        self._accepted_this_second = 0
         if self._resting:
             self._resting = False
             for listener in self._listeners:
                 self.loop.add_reader(listener.fileno(), self._accept, listener)
-        self._accepted_this_second = 0
         if self.clock.look_at_the_wall():
             self.broker.wall_clock_set(self.clock.wall_ahead_ms, self.clock.now_ms())
-        self.loop.call_later(1.0, self._next_second)
 
     def _tell_once(self, text: str) -> None:
         """Say it, but not again for every such connection: a flood of bad requests must not become a flood of words."""
@@ -372,6 +437,6 @@ class Shell:
         self._syncer.stop()
         for path, error in self._syncer.failures:
             # It may have failed too late for the loop to tell: what follows must not write a clean mark over lost data.
-            self.broker.sync_failed(path, error)
+            self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
         self.jobs.stop()
         self._journal.stop()

@@ -367,6 +367,10 @@ class Transport:
         if not self.out:
             self.close()
 
+    def interrupted(self, error: Exception) -> None:
+        """A callback raised: frames may be lost, and the client learns by the closing."""
+        self.close()
+
     def close(self) -> None:
         if self._broken:
             return

@@ -75,6 +75,12 @@ class Watch:
             self._pausing.cancel()
         self._let_go()
 
+    def interrupted(self, error: Exception) -> None:
+        """A callback raised: it begins again after a pause."""
+        self.stop()
+        self._dial = None
+        self._pause()
+
     def _try(self) -> None:
         self._pausing = None
         self._dial = Dial(self._loop, *self.address, self._dialed)

@@ -63,9 +63,14 @@ class Worker:
             self._loop.call_soon(self._finish, None, f"the worker process could not be started: {error}")
             return
         assert process.stdin is not None
-        self._unsent += json.dumps(task._asdict()).encode() + b"\n"
-        # A task of many segments is longer than a pipe, and a process takes a while to start.
-        self._loop.add_writer(process.stdin.fileno(), self._writable)
+        try:
+            self._unsent += json.dumps(task._asdict()).encode() + b"\n"
+            # A task of many segments is longer than a pipe, and a process takes a while to start.
+            self._loop.add_writer(process.stdin.fileno(), self._writable)
+        except Exception:
+            # Whoever asked hears of it by the exception.
+            self._done = None
+            raise
 
     def stop(self) -> None:
         """End the process, whatever it does; nobody is told."""
@@ -124,6 +129,12 @@ class Worker:
             self._idle = self._loop.call_later(_IDLE_SECONDS, self._end)
             error = answer.pop("error", None)
             self._finish(None if error is not None else Outcome.parse(answer), error)
+
+    def interrupted(self, error: Exception) -> None:
+        """A callback raised, or the process answered what cannot be read."""
+        self._answer.clear()
+        self._end()
+        self._finish(None, f"the worker process: internal error: {error!r}")
 
     def _finish(self, outcome: Outcome | None, error: str | None) -> None:
         done, self._done = self._done, None

@@ -22,6 +22,7 @@ from ottla.records.record import Record, decode_batches
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.fuzz.making import frame_of
 from ottla.testing.fuzz.outcome import Failed
+from ottla.testing.injected import is_injected
 from ottla.testing.sim.world import START_MS, SeededEntropy
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
@@ -72,6 +73,7 @@ class Harness:
             journal += found.records
         self.said += found.notes
         self.broker = Broker(self.config, self.disk, entropy, say=self.said.append)
+        self.broker.isolation.tolerates = is_injected
         first = self.broker.start(journal, self.now_ms)
         if first:
             self.store.append(first)

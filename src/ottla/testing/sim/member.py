@@ -221,7 +221,7 @@ class Member(SimNode):
         broker, ensemble = self.broker, self.ensemble
         broker.now_ms = self.world.now_ms
         broker.records_in_log = ensemble.end - (ensemble.snapshot[0] if ensemble.snapshot else 0)
-        call(*arguments)
+        self.isolation.run("the news of the store", call, *arguments)
         self._turn()
 
     def _ask(
@@ -239,7 +239,7 @@ class Member(SimNode):
 
         def answered(answer: Any, error: str | None) -> None:
             self.broker.now_ms = self.world.now_ms
-            done(answer, error)
+            self.isolation.run("the answer of another broker", done, answer, error)
 
         self._lanes[place].ask(key, version, body, answered)
 

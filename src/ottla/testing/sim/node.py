@@ -15,11 +15,12 @@ from ottla.broker.connection import Connection
 from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
 from ottla.controller.records import Record
-from ottla.log.compaction import Outcome, Task, clean
+from ottla.log.compaction import Task, clean
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK, refusal
 from ottla.records.errors import CorruptRecords
 from ottla.runtime.embedded_store import EmbeddedStore
+from ottla.testing.injected import is_injected
 from ottla.testing.sim.disk import SimDisk
 from ottla.testing.sim.world import SeededEntropy, World
 
@@ -140,6 +141,8 @@ class SimNode:
         self._timer_ms: int | None = None
         self._settling = False
         self._assemble(config)
+        self.isolation = self.broker.isolation
+        self.isolation.tolerates = is_injected
 
     def _assemble(self, config: BrokerConfig) -> None:
         self.store = EmbeddedStore(self.disk, DATA_DIR)
@@ -219,11 +222,31 @@ class SimNode:
         while broker.outbox:
             outbox, broker.outbox = broker.outbox, []
             for effect in outbox:
-                self._perform(effect)
+                try:
+                    self._perform(effect)
+                except Exception as error:
+                    self._unperformed(effect, error)
         deadline = broker.next_deadline_ms
         if deadline is not None and (self._timer_ms is None or deadline < self._timer_ms):
             self._timer_ms = deadline
             self.schedule(max(0, deadline - now_ms), lambda: self._tick(deadline))
+
+    def _unperformed(self, effect: Any, error: Exception) -> None:
+        self.isolation.contain(f"effect {effect[0]}", error)
+        if effect[0] in (SEND, CLOSE, PAUSE, RESUME):
+            self.broker.disconnected(effect[1])
+            effect[1].transport.broken()
+            return
+        if effect[0] == PROPOSE:
+            self.broker.rejected()
+        tell = refusal(effect, f"internal error: {error!r}")
+        if tell is not None:
+            self.schedule(0, lambda: self._finished(tell))
+
+    def _finished(self, done: Callable[..., None], *arguments: Any) -> None:
+        self.broker.now_ms = self.world.now_ms
+        self.isolation.run("a finished job", done, *arguments)
+        self._turn()
 
     def _settle_more(self) -> None:
         self._settling = False
@@ -319,8 +342,8 @@ class SimNode:
             else:
                 self._syncing = False
             for path, error in failures:
-                self.broker.sync_failed(path, error)
-            self.broker.synced(targets, self.world.now_ms)
+                self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
+            self.isolation.run("a sync", self.broker.synced, targets, self.world.now_ms)
             self._turn()
 
         self.schedule(self.world.below(self.delays.sync_ms + 1), perform)
@@ -332,12 +355,9 @@ class SimNode:
                 result = job(self.disk)
             except DiskError as failed:
                 error = str(failed)
-            self.schedule(self.world.below(self.delays.job_ms + 1), lambda: finished(result, error))
-
-        def finished(result: Any, error: str | None) -> None:
-            self.broker.now_ms = self.world.now_ms
-            done(result, error)
-            self._turn()
+            self.schedule(
+                self.world.below(self.delays.job_ms + 1), lambda: self._finished(done, result, error)
+            )
 
         self.schedule(self.world.below(self.delays.job_ms + 1), perform)
 
@@ -350,12 +370,9 @@ class SimNode:
                 outcome = clean(self.disk, task)
             except (DiskError, CorruptRecords) as failed:
                 error = str(failed)
-            self.schedule(self.world.below(10 * self.delays.job_ms + 1), lambda: finished(outcome, error))
-
-        def finished(outcome: Outcome | None, error: str | None) -> None:
-            self.broker.now_ms = self.world.now_ms
-            done(outcome, error)
-            self._turn()
+            self.schedule(
+                self.world.below(10 * self.delays.job_ms + 1), lambda: self._finished(done, outcome, error)
+            )
 
         self.schedule(self.world.below(10 * self.delays.job_ms + 1), perform)
 
@@ -375,11 +392,11 @@ class SimNode:
         def finished(error: str | None) -> None:
             now_ms = self.world.now_ms
             if error is None:
-                self.broker.committed(records, now_ms)
+                self.isolation.run("new metadata", self.broker.committed, records, now_ms)
             else:
                 self.broker.rejected()
             for _records, done in proposals:
-                done(error)
+                self.isolation.run("the answer to a change of metadata", done, error)
             if self._proposals:
                 self._propose()
             else:

@@ -1,0 +1,26 @@
+"""Whom an exception interrupted: those whose frames it passed through on its way to whoever caught it.
+
+Read from the traceback, so that work that does not fail pays nothing for it. Used where errors are contained
+(`broker/isolation.py`, `runtime/shell.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import FrameType
+
+
+def interrupted_frames(error: BaseException) -> Iterator[FrameType]:
+    """The frames that the exception left, outermost first, without that of whoever caught it."""
+    step = error.__traceback__
+    while step is not None and (step := step.tb_next) is not None:
+        yield step.tb_frame
+
+
+def interrupted_objects(error: BaseException) -> list[object]:
+    """The objects whose methods it left, each once, outermost first."""
+    found: dict[int, object] = {}
+    for frame in interrupted_frames(error):
+        if (owner := frame.f_locals.get("self")) is not None:
+            found.setdefault(id(owner), owner)
+    return list(found.values())
