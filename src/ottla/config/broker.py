@@ -69,6 +69,7 @@ class BrokerConfig(Settings):
     socket_receive_buffer_bytes: int
     socket_listen_backlog_size: int
     connections_max_idle_ms: int
+    slow_turn_log_ms: int
     max_connections: int
     max_connections_per_ip: int
     max_connections_per_ip_overrides: Mapping[str, int]

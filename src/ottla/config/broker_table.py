@@ -180,6 +180,17 @@ BROKER: dict[str, Definition] = table(
         ),
         number(
             CONNECTIONS,
+            "slow.turn.log.ms",
+            "int",
+            1000,
+            -1,
+            "A turn of the event loop that takes this long is logged, with the requests it served: all other clients waited "
+            "meanwhile. -1 logs none. (ottla's own.)",
+            unit="ms",
+            dynamic=CLUSTER_WIDE,
+        ),
+        number(
+            CONNECTIONS,
             "max.connections",
             "int",
             20_000,

@@ -12,6 +12,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 from ottla.controller.records import Record
@@ -26,6 +27,7 @@ from ottla.runtime.core import Core, Interruptible, Session
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.runtime.transport import Transport
+from ottla.runtime.turns import LongestTurn, Turns, request_in
 from ottla.runtime.worker import Worker
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -82,6 +84,7 @@ class Shell:
         self._refusals_told: set[str] = set()
         self._refusals_untold = 0
         self._stopping = False
+        self.turns = Turns(clock.now_ms, self._turn_ended)
         self.isolation = broker.isolation
         # For what raises where nothing catches it: asyncio drops the callback and goes on, and we log it like any other.
         loop.set_exception_handler(self._callback_failed)
@@ -108,7 +111,7 @@ class Shell:
         if len(self._listeners) == 1:
             self._sweep_later()
             self.loop.call_later(1.0, self._next_second)
-        self.turn(self.clock.now_ms())
+        self.turn(self.clock.now_ms(), what="the start")
 
     def _accept(self, listener: socket.socket) -> None:
         config = self.broker.config
@@ -196,10 +199,11 @@ class Shell:
 
     # --- turns ------------------------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int, *, is_last: bool = False) -> None:
-        """The end of a turn: wake who waited, then do everything that was asked for.
+    def turn(self, now_ms: int, *, is_last: bool = False, what: Any = "the cluster's news") -> None:
+        """The end of a turn that began at `now_ms`: wake who waited, then do everything that was asked for.
 
-        `is_last`: of those that were ready when the loop looked.
+        `is_last`: of those that were ready when the loop looked. `what` it was about: words; a transport, whose requests are in the
+        shared buffer; or such a request itself.
         """
         broker = self.broker
         try:
@@ -223,6 +227,22 @@ class Shell:
             outbox = broker.outbox
         if broker.timers.sooner:
             self._set_alarm(now_ms)
+        if monotonic() > self.turns.look_at_s:
+            self.turns.look(now_ms, partial(self._describe, what))
+
+    def _describe(self, what: Any) -> str:
+        """What a turn was about, for people."""
+        if isinstance(what, str):
+            return what
+        if isinstance(what, Transport):
+            # Behind its length. If several came in one read, the first.
+            return f"{request_in(self.view, 4)} from {what.connection.peer}"
+        return request_in(what, 0)
+
+    def _turn_ended(self, turn: LongestTurn) -> None:
+        limit_ms = self.broker.config.slow_turn_log_ms
+        if 0 <= limit_ms <= turn.wall_ms:
+            self._tell_once(f"a slow turn of the event loop, others waited ({turn})")
 
     def _set_alarm(self, now_ms: int) -> None:
         self.broker.timers.sooner = False
@@ -312,18 +332,18 @@ class Shell:
         """Something that the core asked for is done: it is told, and has its turn whatever it makes of that."""
         now_ms = self.broker.now_ms = self.clock.now_ms()
         self.isolation.run("a finished job", done, *arguments)
-        self.turn(now_ms)
+        self.turn(now_ms, what="a finished job")
 
     def _settle_more(self) -> None:
         self._settling = False
-        self.turn(self.clock.now_ms(), is_last=True)
+        self.turn(self.clock.now_ms(), is_last=True, what="fetches and records that were left over")
 
     def _tick(self) -> None:
         self._timer = None
         now_ms = self.clock.now_ms()
         try:
             self.broker.tick(now_ms)
-            self.turn(now_ms)
+            self.turn(now_ms, what="timers")
         finally:
             # Whatever happened: without an alarm nothing that waits would ever be answered.
             self._set_alarm(now_ms)
@@ -333,7 +353,7 @@ class Shell:
         for path, error in failures:
             self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
         self.isolation.run("a sync", self.broker.synced, targets, now_ms)
-        self.turn(now_ms)
+        self.turn(now_ms, what="a finished sync")
 
     def read_failed(self, error: DiskError) -> None:
         """A file that was being sent could not be read; its client is told by the closing, the core decides the rest."""
@@ -368,7 +388,7 @@ class Shell:
                 self._propose()
             else:
                 self._proposing = False
-            self.turn(now_ms)
+            self.turn(now_ms, what="new metadata")
 
         store = self._store
         assert store is not None
@@ -424,6 +444,7 @@ class Shell:
     def stop(self) -> None:
         """Stop serving and let background work end. The core is then closed by whoever made it."""
         self._stopping = True
+        self._say(f"the longest turn of the event loop: {self.turns.longest}")
         if self._cluster is not None:
             self._cluster.stop()
         self._worker.stop()

@@ -110,7 +110,7 @@ class Transport:
             elif self._have == len(frame):
                 # Memory follows the bytes that really came.
                 frame.extend(bytes(min(len(frame), self._frame_size - len(frame))))
-        shell.turn(now_ms)
+        shell.turn(now_ms, what=frame or self)
 
     def _take(self, view: memoryview, size: int, now_ms: int) -> None:
         """Hand over the whole frames in what was received; keep the rest."""
@@ -153,7 +153,7 @@ class Transport:
             rest, self._rest = self._rest, _NOTHING
             now_ms = self.shell.clock.now_ms()
             self._take(rest, len(rest), now_ms)
-            self.shell.turn(now_ms)
+            self.shell.turn(now_ms, what="many requests of one client")
             self._read_on()
 
     def _read_on(self) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from ottla.config.broker import BrokerConfig
+from ottla.runtime.turns import LongestTurn
 from ottla.server.node import CannotStart, Node
 
 
@@ -58,6 +59,11 @@ class Broker:
     @property
     def data_dir(self) -> str:
         return self._node.data_dir
+
+    @property
+    def longest_turn(self) -> LongestTurn:
+        """The turn of the broker's event loop that used most CPU time so far, and what it was about: meanwhile other clients waited."""
+        return self._node.longest_turn
 
     def close(self) -> None:
         if self._thread.is_alive():

@@ -33,6 +33,7 @@ from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.shell import Shell
+from ottla.runtime.turns import LongestTurn
 from ottla.server.directories import (
     BadDirectories,
     claim,
@@ -69,6 +70,7 @@ class Node:
         self.host = ""
         self.port = 0
         self._shell: Shell | None = None
+        self._longest_turn = LongestTurn()
         self._store: EmbeddedStore | None = None
         self._member: Member | None = None
         self._loop: asyncio.AbstractEventLoop
@@ -80,6 +82,11 @@ class Node:
     def address(self) -> str:
         """Where clients connect: host:port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def longest_turn(self) -> LongestTurn:
+        """The turn of the event loop that has used most CPU time so far."""
+        return self._shell.turns.longest if self._shell is not None else self._longest_turn
 
     @property
     def data_dir(self) -> str:
@@ -260,6 +267,7 @@ class Node:
         if self._shell is None:
             return []
         self._shell.stop()
+        self._longest_turn = self._shell.turns.longest
         self._shell = None
         try:
             return self._broker.stop() if mark else []
