@@ -427,6 +427,22 @@ class Broker:
         if directory is not None:
             self.go_offline(directory, f"a sync failed: {error}")
 
+    def sync_refused(self, target: tuple[Replica, Segment | None, Any], error: str) -> None:
+        """A file or directory could not be opened for its sync, for a reason of its own: this partition alone is offline."""
+        replica = target[0]
+        if replica.opened and not replica.gone:
+            self.lose_one(replica, self.directories.of(replica.log), error)
+
+    def lose_one(self, replica: Replica, directory: LogDirectory, reason: str) -> None:
+        """One partition is offline until the next start; the others in its directory go on."""
+        self.say_once(
+            f"{replica.topic}-{replica.number} is offline until the next start: {reason}. "
+            f"The other partitions in {directory.path} are not concerned"
+        )
+        # No clean mark: the next start must read this log again.
+        directory.sync_error = directory.sync_error or reason
+        self.lose(replica, reason)
+
     def disk_failed(self, path: str, error: DiskError) -> None:
         """Something could not be read. If that is the device's fault, all of its directory is not to be trusted."""
         directory = self.directories.containing(path)
@@ -443,12 +459,16 @@ class Broker:
             self._told.add(text)
             self.say(text)
 
-    def write_failed(self, directory: LogDirectory, error: DiskError) -> None:
-        """R13: a full disk may have room later; any other failure is final."""
-        if error.full:
-            self.room.missing(directory, error)
-        else:
+    def write_failed(self, directory: LogDirectory, error: DiskError, replica: Replica | None = None) -> None:
+        """R13: what was missing may be there later; a device error is final; any other error is this partition's alone."""
+        if error.broken:
             self.go_offline(directory, str(error))
+        elif error.passing:
+            self.room.missing(directory, error)
+        elif error.torn and replica is not None:
+            self.lose_one(replica, directory, str(error))
+        else:
+            self.say_once(f"{error}. Other partitions in {directory.path} are not concerned")
 
     def go_offline(self, directory: LogDirectory, reason: str) -> None:
         """A directory failed: its partitions have no log until the next start; those elsewhere do not notice."""
@@ -469,6 +489,7 @@ class Broker:
     def lose(self, replica: Replica, reason: str) -> None:
         """A partition has no log any more: whoever waits for it hears so at once."""
         replica.lose(reason)
+        self.hosting.has_lost_some = True
         self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         self.replicating.damaged(replica)
         self.role_changed(replica)

@@ -11,7 +11,6 @@ write. Whoever works through handles in a second thread (the metadata journal) h
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
@@ -22,6 +21,7 @@ from itertools import count, islice
 from typing import Final, cast
 
 from ottla.ports.disk import Buffer, DiskError, File
+from ottla.runtime.disk_errors import DEVICE_ERRNOS, disk_error, sync_error
 from ottla.runtime.platform import (
     HAS_SYNCFS,
     lock_against_java,
@@ -33,13 +33,9 @@ from ottla.runtime.platform import (
 
 #: How much of a file a copy reads at once.
 _COPY_BYTES: Final = 1 << 20
-#: What a failing or vanished device answers.
-_BROKEN: Final = frozenset(
-    getattr(errno, name)
-    for name in ("EIO", "ENXIO", "ENODEV", "EROFS", "ESTALE", "EUCLEAN", "EBADMSG", "ENOMEDIUM")
-    if hasattr(errno, name)
-)
-_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+#: Only the user whose broker it is may read records, keys and metadata. Directories that exist keep their mode.
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
 
 
 class OpenFile:
@@ -69,7 +65,7 @@ class SystemDisk:
         with failures(path):
             if create:
                 # Made now, so that its name is there; the descriptor may be taken back like any other.
-                file.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                file.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
                 with self._lock:
                     self._open[file] = None
                     self._take_back(file)
@@ -115,7 +111,10 @@ class SystemDisk:
                 os.ftruncate(fd, position)
             except OSError as second:
                 raise DiskError(
-                    f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}"
+                    f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}",
+                    broken=error.errno in DEVICE_ERRNOS or second.errno in DEVICE_ERRNOS,
+                    torn=True,
+                    path=file.path,
                 ) from error
             raise disk_error(file.path, error) from error
         return end
@@ -161,7 +160,7 @@ class SystemDisk:
                 # not open them all, and this thread may take none back.
                 fd = self.pin(file) if is_open else os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            with failures(file.path):
+            with sync_failures(file.path):
                 sync_data(fd)
         finally:
             if is_open:
@@ -176,26 +175,29 @@ class SystemDisk:
             except FileNotFoundError:
                 # Deleted while the sync was on its way: there is nothing left to keep.
                 return
-            try:
+        try:
+            with sync_failures(path):
                 sync_all(fd)
-            finally:
-                os.close(fd)
+        finally:
+            os.close(fd)
 
     def sync_device(self, path: str) -> None:
-        with failures(path):
-            # A descriptor that is as old as this process is told of every write that failed since.
-            lock = self._locks.get(path)
-            if HAS_SYNCFS and lock is not None:
+        # A descriptor that is as old as this process is told of every write that failed since.
+        lock = self._locks.get(path)
+        if HAS_SYNCFS and lock is not None:
+            with sync_failures(path):
                 sync_file_system(lock)
-                return
-            for above, _, files in os.walk(path, topdown=False):
-                for name in files:
+            return
+        for above, _, files in os.walk(path, topdown=False):
+            for name in files:
+                with failures(f"{above}/{name}"):
                     fd = os.open(f"{above}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-                    try:
+                try:
+                    with sync_failures(f"{above}/{name}"):
                         sync_data(fd)
-                    finally:
-                        os.close(fd)
-                self.sync_dir(above)
+                finally:
+                    os.close(fd)
+            self.sync_dir(above)
 
     # --- names ------------------------------------------------------------------------------------------------
 
@@ -212,7 +214,7 @@ class SystemDisk:
         temporary = f"{path}.{next(self._temporaries)}.tmp"
         with failures(path):
             try:
-                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
                 try:
                     view = memoryview(data)
                     while view:
@@ -232,7 +234,7 @@ class SystemDisk:
             reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with failures(target):
-                writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 while start < end:
                     with failures(source):
@@ -255,7 +257,7 @@ class SystemDisk:
 
     def make_dir(self, path: str) -> None:
         with failures(path):
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         with failures(source):
@@ -286,8 +288,8 @@ class SystemDisk:
     def lock(self, path: str) -> bool:
         """Take a directory for this process; False if another one has it."""
         with failures(path):
-            os.makedirs(path, exist_ok=True)
-            fd = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
+            fd = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 lock_against_java(fd)
@@ -334,13 +336,6 @@ class SystemDisk:
             file.fd = -1
 
 
-def disk_error(path: str, error: OSError) -> DiskError:
-    """What the operating system says as the port's own error."""
-    return DiskError(
-        f"{path}: {error.strerror}", full=error.errno in _FULL, broken=error.errno in _BROKEN, path=path
-    )
-
-
 class failures:  # noqa: N801  (reads as what it is: `with failures(path):`)
     """Turn what the operating system says into the port's own error.
 
@@ -358,3 +353,13 @@ class failures:  # noqa: N801  (reads as what it is: `with failures(path):`)
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, OSError):
             raise disk_error(self._path, error) from error
+
+
+class sync_failures(failures):  # noqa: N801
+    """The same for a sync itself."""
+
+    __slots__ = ()
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise sync_error(self._path, error) from error

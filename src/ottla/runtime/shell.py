@@ -259,10 +259,14 @@ class Shell:
             # Whatever happened: without an alarm nothing that waits would ever be answered.
             self._set_alarm(now_ms)
 
-    def _synced(self, targets: list[Any], failures: list[tuple[str, str]]) -> None:
+    def _synced(
+        self, targets: list[Any], failures: list[tuple[str, str]], refused: list[tuple[Any, str]]
+    ) -> None:
         now_ms = self.clock.now_ms()
         for path, error in failures:
             self.broker.sync_failed(path, error)
+        for target, error in refused:
+            self.broker.sync_refused(target, error)
         self.broker.synced(targets, now_ms)
         self.turn(now_ms)
 

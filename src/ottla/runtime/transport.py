@@ -14,12 +14,11 @@ import os
 import socket
 import struct
 from collections import deque
-from errno import EIO
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.ports.disk import DiskError
 from ottla.runtime.core import Session
-from ottla.runtime.disk import disk_error
+from ottla.runtime.disk_errors import DEVICE_ERRNOS, disk_error
 from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE, in_memory, load
 
 if TYPE_CHECKING:
@@ -293,8 +292,8 @@ class Transport:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == EIO:
-                # The one of the two that is not a socket.
+            if error.errno in DEVICE_ERRNOS:
+                # Of the file: a socket has no such errors.
                 raise disk_error(file.path, error) from error
             raise
         if sent == 0:
