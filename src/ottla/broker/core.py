@@ -52,7 +52,7 @@ from ottla.log.names import id_text
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import REQUESTS_WAITING_PER_CONNECTION_MAX
+from ottla.model.limits import QUEUED_ANSWER_BYTES_PER_CONNECTION, REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.ports.disk import DamagedFile, Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
@@ -120,6 +120,8 @@ class Broker:
         self._moved: deque[Replica] = deque()
         self._put_off: deque[Callable[[], None]] = deque()
         self._told: set[str] = set()
+        #: Bytes of answers that wait behind others of their connections.
+        self.held_answer_bytes = 0
         self.now_ms = 0
         #: The cluster that the directories here belong to.
         self.cluster_id = ""
@@ -205,6 +207,8 @@ class Broker:
                 call.abandon()
                 call.abandon = None
         connection.waiting.clear()
+        self.held_answer_bytes -= connection.held_bytes
+        connection.held_bytes = 0
         for fetching in list(connection.fetch_sessions):
             self.fetch_sessions.remove(fetching)
 
@@ -275,11 +279,35 @@ class Broker:
         if waiting[0] is call:
             while waiting and waiting[0].parts is not None:
                 self.outbox.append((SEND, connection, waiting.pop(0).parts))
-            if connection.paused and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2:
+            if connection.held_bytes:
+                self._hold(connection, -connection.held_bytes)
+                for held in waiting:
+                    if held.parts is not None:
+                        self._hold(connection, _bytes_of(held.parts))
+            if (
+                connection.paused
+                and connection.held_bytes <= QUEUED_ANSWER_BYTES_PER_CONNECTION
+                and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2
+            ):
                 connection.paused = False
                 self.outbox.append((RESUME, connection))
-        elif not call.queued:
-            self._queue(call)
+        else:
+            if not call.queued:
+                self._queue(call)
+            self._hold(connection, _bytes_of(parts))
+
+    def _hold(self, connection: Connection, size: int) -> None:
+        """Answers wait behind another of the same connection; too many bytes of them stop the reading."""
+        connection.held_bytes += size
+        self.held_answer_bytes += size
+        if connection.held_bytes > QUEUED_ANSWER_BYTES_PER_CONNECTION and not connection.paused:
+            connection.paused = True
+            self.outbox.append((PAUSE, connection))
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of requests that wait."""
+        return self.verification.held_bytes
 
     def _queue(self, call: Call) -> None:
         """Put a call in its connection's line; a line that grows too long stops the reading."""
@@ -667,6 +695,11 @@ class Broker:
                 f"the settings made at run time do not go with this broker's own, and are not used: {error}"
             )
             return self.config
+
+
+def _bytes_of(parts: list[Any]) -> int:
+    """What an answer holds in memory; slices of files are not."""
+    return sum(len(part) for part in parts if part.__class__ is not tuple)
 
 
 def _answer(line: deque[tuple[int, Any, dict[str, Any]]], reached: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ottla.controller.records import Record
@@ -74,6 +74,10 @@ class Clustering:
 
     def ask(self, peer: Peer, lane: Any, key: int, version: int, body: bytes, done: Done) -> None:
         self._peers.ask(peer, lane, key, version, body, done)
+
+    def broker_addresses(self) -> Collection[str]:
+        """The addresses at which other brokers were reached."""
+        return self._peers.addresses if self._core is not None else ()
 
     def flush(self) -> None:
         """After the effects of a turn: let the requests to other brokers leave."""

@@ -19,6 +19,10 @@ class Session(Protocol):
 
     peer: str
     closed: bool
+    #: The core does not want more of its requests for now.
+    paused: bool
+    #: What the core keeps of its answers.
+    held_bytes: int
     transport: Any
 
     @property
@@ -36,6 +40,14 @@ class Core(Protocol):
 
     @property
     def timers(self) -> Alarm: ...
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of requests that wait."""
+
+    @property
+    def held_answer_bytes(self) -> int:
+        """What is kept of answers behind others of their connections."""
+
     @property
     def next_deadline_ms(self) -> int | None: ...
     def connected(self, peer: str) -> Any: ...

@@ -17,6 +17,7 @@ import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from errno import EMFILE, ENFILE
 from itertools import count, islice
 from typing import Final, cast
 
@@ -51,6 +52,8 @@ class OpenFile:
 class SystemDisk:
     def __init__(self, *, files_max: int = 4096) -> None:
         self._files_max = files_max
+        self._pins_max = max(1, files_max // 2)
+        self._pinned = 0
         #: Open files, the least recently opened first.
         self._open: dict[OpenFile, None] = {}
         self._lock = threading.RLock()
@@ -62,13 +65,12 @@ class SystemDisk:
 
     def open(self, path: str, *, create: bool = False) -> OpenFile:
         file = OpenFile(path, -1)
-        with failures(path):
-            if create:
+        if create:
+            with failures(path), self._lock:
                 # Made now, so that its name is there; the descriptor may be taken back like any other.
-                file.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-                with self._lock:
-                    self._open[file] = None
-                    self._take_back(file)
+                file.fd = self._new_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+                self._open[file] = None
+                self._take_back(file)
         return file
 
     def close(self, file: File) -> None:
@@ -79,20 +81,29 @@ class SystemDisk:
                 self._release(file)
 
     def pin(self, file: OpenFile) -> int:
-        """Keep the file open until `unpin`; returns its descriptor."""
+        """Keep the file open until `unpin`; returns its descriptor.
+
+        Of different files at most half of those that may be open, so that the log can go on: then a `short` DiskError.
+        """
         with self._lock:
-            file.pins += 1
-            try:
-                return file.fd if file.fd >= 0 else self._reopen(file)
-            except DiskError:
-                file.pins -= 1
-                raise
+            if not file.pins and self._pinned >= self._pins_max:
+                raise DiskError(f"{file.path}: {self._pinned} files are being sent already", short=True)
+            return self._pin(file)
+
+    def _pin(self, file: OpenFile) -> int:
+        fd = file.fd if file.fd >= 0 else self._reopen(file)
+        if not file.pins:
+            self._pinned += 1
+        file.pins += 1
+        return fd
 
     def unpin(self, file: OpenFile) -> None:
         with self._lock:
             file.pins -= 1
-            if file.closed and not file.pins:
-                self._release(file)
+            if not file.pins:
+                self._pinned -= 1
+                if file.closed:
+                    self._release(file)
 
     def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
         file = cast(OpenFile, file)
@@ -158,7 +169,7 @@ class SystemDisk:
             with failures(file.path):
                 # A descriptor of its own, closed again at once: a round over a thousand files that were taken back must
                 # not open them all, and this thread may take none back.
-                fd = self.pin(file) if is_open else os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+                fd = self._pin(file) if is_open else os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             with sync_failures(file.path):
                 sync_data(fd)
@@ -317,9 +328,20 @@ class SystemDisk:
     def _open_again(self, file: OpenFile) -> int:
         with failures(file.path):
             if file.fd < 0:
-                file.fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+                file.fd = self._new_descriptor(file.path, os.O_RDWR | os.O_CLOEXEC)
                 self._open[file] = None
             return file.fd
+
+    def _new_descriptor(self, path: str, flags: int) -> int:
+        try:
+            return os.open(path, flags, _FILE_MODE)
+        except OSError as error:
+            if error.errno not in (EMFILE, ENFILE):
+                raise
+            # Our own that nobody uses now go first.
+            for file in [file for file in self._open if not file.pins][: max(1, len(self._open) // 2)]:
+                self._release(file)
+            return os.open(path, flags, _FILE_MODE)
 
     def _take_back(self, keep: OpenFile) -> None:
         """Close the files that were opened first, down to the number allowed."""
