@@ -282,7 +282,7 @@ def test_a_sync_that_fails_takes_the_directory_offline(
     outcome = clean(driver.disk, task)
 
     def broken(path: str) -> None:
-        raise DiskError(f"{path}: input/output error")
+        raise DiskError(f"{path}: input/output error", broken=True)
 
     monkeypatch.setattr(driver.disk, "sync_dir", broken)
     run(driver, lambda: answer(driver, done, outcome, None))

@@ -219,7 +219,7 @@ def test_a_flush_that_failed_while_stopping_leaves_no_clean_mark(
     [(_kind, job, _done)] = [effect for effect in driver.broker.outbox if effect[0] == RUN]
 
     def refuse(_file: Any) -> None:
-        raise DiskError("Input/output error")
+        raise DiskError("Input/output error", broken=True)
 
     with monkeypatch.context() as broken:
         broken.setattr(driver.disk, "sync", refuse)
@@ -246,7 +246,7 @@ def test_a_sync_that_fails_before_a_checkpoint_is_final(
         client.ask(21, topics=[{"name": "t", "partitions": [row]}])
 
     def refuse(_file: Any) -> None:
-        raise DiskError("Input/output error")
+        raise DiskError("Input/output error", broken=True)
 
     [(_kind, job, done)] = jobs
     with monkeypatch.context() as broken:

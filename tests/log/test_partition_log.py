@@ -326,7 +326,7 @@ def test_any_other_failure_is_final(bench: Bench) -> None:
     log.on_failure = told.append
 
     def broken(path: str) -> None:
-        raise DiskError(f"{path}: input/output error")
+        raise DiskError(f"{path}: input/output error", broken=True)
 
     bench.disk.before_write = broken
     assert refused(log, batch(b"a")) == ErrorCode.KAFKA_STORAGE_ERROR

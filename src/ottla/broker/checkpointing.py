@@ -78,6 +78,8 @@ class Checkpointing:
                         disk.sync(file)
                     disk.sync_dir(of_partition)
             except DiskError as error:
+                if not error.broken:
+                    return error
                 directory.sync_error = str(error)
                 raise
             try:
@@ -118,8 +120,8 @@ class Checkpointing:
     def _failed(self, error: DiskError) -> None:
         """Nothing is lost by it but time at the next start. Tried again after a while, for what waits for it."""
         broker = self._broker
-        if error.full:
+        if error.passing:
             broker.room.missing(self._directory, error)
         else:
-            broker.say(f"the checkpoints could not be written: {error}; the next start reads more again")
+            broker.say_once(f"the checkpoints could not be written: {error}; the next start reads more again")
         broker.timers.add(Later(self.want), broker.now_ms + _AGAIN_MS)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.broker.timers import Later
 from ottla.log import swap
 from ottla.log.cleanable import Cleanable, find_cleanable, make_task, must_roll
 from ottla.log.compaction import Outcome, Output, Task
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.replication.replica import Replica
 
+#: After this long a sync is tried again whose directory could not be opened.
+_SYNC_AGAIN_MS: Final = 2000
 _REST_MS_MIN: Final = 15_000
 _REST_MS_MAX: Final = 3_600_000
 
@@ -216,6 +219,9 @@ class Compacting:
             if error is not None:
                 self._failed(under_way, error)
                 return
+            self._sync_then(under_way, synced)
+
+        def synced() -> None:
             under_way.outputs.popleft()
             if under_way.is_welcome(output):
                 self._put_in_place(under_way, output)
@@ -223,11 +229,7 @@ class Compacting:
                 self._discard(under_way, output)
                 self._commit_next()
 
-        def job(disk: Disk) -> None:
-            swap.commit(disk, task.directory, output, task.token)
-            self._sync(disk, task.directory)
-
-        self._run(job, done)
+        self._run(lambda disk: swap.commit(disk, task.directory, output, task.token), done)
 
     def _put_in_place(self, under_way: _Pass, output: Output) -> None:
         replica, old = under_way.replica, under_way.replaced(output)
@@ -238,26 +240,23 @@ class Compacting:
         except DiskError as error:
             # Old and new stand side by side: a start finishes what was committed, nobody else can any more.
             self._pass = None
-            log.disk_failed(DiskError(str(error)))
+            log.disk_failed(DiskError(str(error), broken=error.broken, torn=True))
             return
         under_way.is_swapping = True
 
-        def done(error: str | None) -> None:
-            if error is not None:
-                self._failed(under_way, error)
-                return
+        def synced() -> None:
             under_way.is_swapping = False
             if under_way.stands((new,)):
                 try:
                     swap.take_names(new)
                 except DiskError as failed:
                     self._pass = None
-                    log.disk_failed(DiskError(str(failed)))
+                    log.disk_failed(DiskError(str(failed), broken=failed.broken, torn=True))
                     return
                 self._broker.upkeep.remove_later(replica, gone)
             self._commit_next()
 
-        self._run(lambda disk: self._sync(disk, under_way.task.directory), done)
+        self._sync_then(under_way, synced)
 
     def _finish(self, under_way: _Pass) -> None:
         """All outputs are in place; the next pass need not look at what is before the map's end."""
@@ -279,10 +278,29 @@ class Compacting:
         with suppress(DiskError):
             swap.discard(self._broker.disk, task.directory, output.base_offset, task.token)
 
+    def _sync_then(self, under_way: _Pass, synced: Callable[[], None]) -> None:
+        """Make the names durable; tried again while the directory cannot be opened for it, for want of descriptors, say."""
+
+        def done(error: str | None) -> None:
+            if error is None:
+                synced()
+                return
+            broker = self._broker
+            broker.say_once(f"the new files of {under_way.task.directory} wait for a sync: {error}")
+            broker.timers.add(Later(sync), broker.now_ms + _SYNC_AGAIN_MS)
+
+        def sync() -> None:
+            if self._pass is under_way:
+                self._run(lambda disk: self._sync(disk, under_way.task.directory), done)
+
+        sync()
+
     def _sync(self, disk: Disk, directory: str) -> None:
         try:
             disk.sync_dir(directory)
         except DiskError as error:
+            if not error.broken:
+                raise
             self._sync_error = str(error)
             home = self._broker.directories.containing(directory)
             if home is not None and not self._is_gone():

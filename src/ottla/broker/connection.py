@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 class Connection:
     __slots__ = (
-        "closed", "fetch_sessions", "paused", "peer", "transport", "waiting",
+        "closed", "fetch_sessions", "held_bytes", "paused", "peer", "transport", "waiting",
     )  # fmt: skip
 
     def __init__(self, peer: str) -> None:
@@ -33,6 +33,8 @@ class Connection:
         self.fetch_sessions: dict[Fetching, None] = {}
         #: Whether the shell was asked to stop reading.
         self.paused = False
+        #: Bytes of answers behind one that is not there yet.
+        self.held_bytes = 0
 
 
 class Call:

@@ -53,7 +53,7 @@ from ottla.log.names import id_text
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import REQUESTS_WAITING_PER_CONNECTION_MAX
+from ottla.model.limits import QUEUED_ANSWER_BYTES_PER_CONNECTION, REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.ports.disk import DamagedFile, Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
@@ -122,6 +122,8 @@ class Broker:
         self._moved: deque[Replica] = deque()
         self._put_off: deque[Callable[[], None]] = deque()
         self._told: set[str] = set()
+        #: Bytes of answers that wait behind others of their connections.
+        self.held_answer_bytes = 0
         self.now_ms = 0
         #: The cluster that the directories here belong to.
         self.cluster_id = ""
@@ -207,6 +209,8 @@ class Broker:
             if abandon is not None:
                 self.isolation.run("the end of a connection", abandon)
         connection.waiting.clear()
+        self.held_answer_bytes -= connection.held_bytes
+        connection.held_bytes = 0
         for fetching in list(connection.fetch_sessions):
             self.isolation.run("the end of a fetch session", self.fetch_sessions.remove, fetching)
 
@@ -286,11 +290,35 @@ class Broker:
         if waiting[0] is call:
             while waiting and waiting[0].parts is not None:
                 self.outbox.append((SEND, connection, waiting.pop(0).parts))
-            if connection.paused and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2:
+            if connection.held_bytes:
+                self._hold(connection, -connection.held_bytes)
+                for held in waiting:
+                    if held.parts is not None:
+                        self._hold(connection, _bytes_of(held.parts))
+            if (
+                connection.paused
+                and connection.held_bytes <= QUEUED_ANSWER_BYTES_PER_CONNECTION
+                and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2
+            ):
                 connection.paused = False
                 self.outbox.append((RESUME, connection))
-        elif not call.queued:
-            self._queue(call)
+        else:
+            if not call.queued:
+                self._queue(call)
+            self._hold(connection, _bytes_of(parts))
+
+    def _hold(self, connection: Connection, size: int) -> None:
+        """Answers wait behind another of the same connection; too many bytes of them stop the reading."""
+        connection.held_bytes += size
+        self.held_answer_bytes += size
+        if connection.held_bytes > QUEUED_ANSWER_BYTES_PER_CONNECTION and not connection.paused:
+            connection.paused = True
+            self.outbox.append((PAUSE, connection))
+
+    @property
+    def held_bytes(self) -> int:
+        """What is kept of requests that wait."""
+        return self.verification.held_bytes
 
     def _queue(self, call: Call) -> None:
         """Put a call in its connection's line; a line that grows too long stops the reading."""
@@ -454,6 +482,22 @@ class Broker:
         if directory is not None:
             self.go_offline(directory, f"a sync failed: {error}")
 
+    def sync_refused(self, target: tuple[Replica, Segment | None, Any], error: str) -> None:
+        """A file or directory could not be opened for its sync, for a reason of its own: this partition alone is offline."""
+        replica = target[0]
+        if replica.opened and not replica.gone:
+            self.lose_one(replica, self.directories.of(replica.log), error)
+
+    def lose_one(self, replica: Replica, directory: LogDirectory, reason: str) -> None:
+        """One partition is offline until the next start; the others in its directory go on."""
+        self.say_once(
+            f"{replica.topic}-{replica.number} is offline until the next start: {reason}. "
+            f"The other partitions in {directory.path} are not concerned"
+        )
+        # No clean mark: the next start must read this log again.
+        directory.sync_error = directory.sync_error or reason
+        self.lose(replica, reason)
+
     def disk_failed(self, path: str, error: DiskError) -> None:
         """Something could not be read. If that is the device's fault, all of its directory is not to be trusted."""
         directory = self.directories.containing(path)
@@ -470,12 +514,16 @@ class Broker:
             self._told.add(text)
             self.say(text)
 
-    def write_failed(self, directory: LogDirectory, error: DiskError) -> None:
-        """R13: a full disk may have room later; any other failure is final."""
-        if error.full:
-            self.room.missing(directory, error)
-        else:
+    def write_failed(self, directory: LogDirectory, error: DiskError, replica: Replica | None = None) -> None:
+        """R13: what was missing may be there later; a device error is final; any other error is this partition's alone."""
+        if error.broken:
             self.go_offline(directory, str(error))
+        elif error.passing:
+            self.room.missing(directory, error)
+        elif error.torn and replica is not None:
+            self.lose_one(replica, directory, str(error))
+        else:
+            self.say_once(f"{error}. Other partitions in {directory.path} are not concerned")
 
     def go_offline(self, directory: LogDirectory, reason: str) -> None:
         """A directory failed: its partitions have no log until the next start; those elsewhere do not notice."""
@@ -496,6 +544,7 @@ class Broker:
     def lose(self, replica: Replica, reason: str) -> None:
         """A partition has no log any more: whoever waits for it hears so at once."""
         replica.lose(reason)
+        self.hosting.has_lost_some = True
         self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         self.replicating.damaged(replica)
         self.role_changed(replica)
@@ -691,3 +740,8 @@ class Broker:
                 f"the settings made at run time do not go with this broker's own, and are not used: {error}"
             )
             return self.config
+
+
+def _bytes_of(parts: list[Any]) -> int:
+    """What an answer holds in memory; slices of files are not."""
+    return sum(len(part) for part in parts if part.__class__ is not tuple)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.moving import settle_futures
+from ottla.broker.timers import Later
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Logs that one turn creates in the background.
 _CREATE_MAX: Final = 16
+#: After this long a sync is tried again whose directory could not be opened.
+_AGAIN_MS: Final = 2000
 
 
 class HostedTopic:
@@ -67,6 +70,8 @@ class Hosting:
         self.asleep: dict[Replica, LogDirectory] = {}
         #: Whether a log was found to lack something that had been durable (R12).
         self.is_damaged = False
+        #: Whether any partition is offline.
+        self.has_lost_some = False
 
     def replicas(self) -> Iterator[Replica]:
         for hosted in self.by_name.values():
@@ -75,7 +80,7 @@ class Hosting:
     def offline_partitions(self, name: str) -> set[int]:
         """Those of a topic whose logs cannot be had."""
         hosted = self.by_name.get(name)
-        if hosted is None or not self._broker.directories.offline:
+        if hosted is None or not self.has_lost_some:
             return set()
         return {number for number, replica in hosted.replicas.items() if replica.offline is not None}
 
@@ -120,7 +125,7 @@ class Hosting:
                             continue
                         self._adopt(replica, home, recovered, unsure)
                     except DiskError as error:
-                        broker.go_offline(home, str(error))
+                        self._load_failed(replica, home, error)
                     else:
                         read[home] = read.get(home, 0) + recovered.scanned_bytes
                         cut[home] = cut.get(home, 0) + recovered.cut_bytes
@@ -147,6 +152,16 @@ class Hosting:
                 with suppress(DiskError):
                     replica.log  # noqa: B018  (opens it)
                     broker.moving.begin(replica, directory)
+
+    def _load_failed(self, replica: Replica, home: LogDirectory, error: DiskError) -> None:
+        """A log could not be opened at the start. Short of descriptors or memory, the broker does not start: see `CALL_SITES`."""
+        if error.short:
+            raise error
+        if error.broken or error.full:
+            self._broker.go_offline(home, str(error))
+        else:
+            home.expect(replica.topic, replica.number)
+            self._broker.lose_one(replica, home, str(error))
 
     def _remove_reassigned(self, homes: Mapping[tuple[str, int], LogDirectory]) -> None:
         """Logs of partitions that were given to other brokers while this one was away."""
@@ -184,6 +199,7 @@ class Hosting:
                 and replica not in self.asleep
                 and (replica.topic, replica.number) not in self._broker.directories.chosen
             ):
+                self.has_lost_some = True
                 replica.lose(reasons)
 
     def _adopt(
@@ -222,7 +238,15 @@ class Hosting:
                 ]
             )
         except DiskError as error:
-            self._broker.go_offline(home, str(error))
+            own = [each for each in replicas if each.opened and error.path.startswith(each.log.directory)]
+            if error.passing or error.broken or not own:
+                if error.short:
+                    raise
+                self._broker.go_offline(home, str(error))
+                return
+            for replica in own:
+                self._broker.lose_one(replica, home, str(error))
+            self._make_sure(home, [each for each in replicas if each not in own])
             return
         for replica in replicas:
             if replica.opened:
@@ -261,11 +285,12 @@ class Hosting:
             ):
                 self._write_lowered(home)
         except DiskError as error:
-            if error.full:
-                # R13: of descriptors, perhaps. It can be tried again.
-                self.asleep[replica] = home
-            else:
+            if error.broken:
                 broker.go_offline(home, str(error))
+            else:
+                # Short of descriptors, say: it is tried again by the next request that needs it.
+                self.asleep[replica] = home
+                broker.write_failed(home, error)
             raise
         home.partitions -= 1
         if recovered is None:
@@ -299,11 +324,19 @@ class Hosting:
                 except Exception as error:
                     contain(f"a change of {topic.name}-{number}", error)
         for directory in dropped:
-            # A directory that a crash brings back under its old name could be taken for that of a new topic.
-            try:
-                self._broker.disk.sync_dir(directory.path)
-            except DiskError as error:
-                self._broker.go_offline(directory, str(error))
+            self._sync_names(directory)
+
+    def _sync_names(self, directory: LogDirectory) -> None:
+        """A directory that a crash brings back under its old name could be taken for that of a new topic."""
+        if directory.offline is not None:
+            return
+        broker = self._broker
+        try:
+            broker.disk.sync_dir(directory.path)
+        except DiskError as error:
+            broker.write_failed(directory, error)
+            # If it was not the device, which has taken the directory offline.
+            broker.timers.add(Later(lambda: self._sync_names(directory)), broker.now_ms + _AGAIN_MS)
 
     def _follow(self, record: r.Record, changed: dict[tuple[bytes, int], None]) -> set[LogDirectory]:
         """What one record means; `changed` gets the partitions it names. Returns the directories in which names changed."""
@@ -373,7 +406,9 @@ class Hosting:
             try:
                 replica.log  # noqa: B018  (opens it)
             except DiskError as error:
-                broker.say(f"cannot create the log of {replica.topic}-{replica.number}: {error}")
+                # A shortage was logged once; the first request that needs the log tries again.
+                if not error.passing:
+                    broker.say(f"cannot create the log of {replica.topic}-{replica.number}: {error}")
         return bool(self.to_create)
 
     def _add(self, name: str, topic_id: bytes) -> HostedTopic:
@@ -420,6 +455,7 @@ class Hosting:
         topic_id = self.by_name[replica.topic].topic_id
         home = broker.directories.place(replica.topic, replica.number)
         try:
+            broker.upkeep.check_name_is_free(home, replica.topic, replica.number)
             log = home.create(replica.topic, replica.number, topic_id, replica.config, broker.wall_ms)
         except DiskError as error:
             # What was made of it stays its own: it is not to be found in two directories.
@@ -432,7 +468,7 @@ class Hosting:
     def take(self, replica: Replica, home: LogDirectory, log: PartitionLog) -> None:
         """A log in a directory is this partition's."""
         home.partitions += 1
-        log.on_failure = lambda error: self._broker.write_failed(home, error)
+        log.on_failure = lambda error: self._broker.write_failed(home, error, replica)
 
     def _topic_config(self, name: str) -> TopicConfig:
         return TopicConfig.resolve(self._broker.image.topic_config(name), self._broker.config)

@@ -86,6 +86,12 @@ class LogDirectories:
 
     # --- the start --------------------------------------------------------------------------------------------
 
+    def _unusable(self, directory: LogDirectory, error: DiskError) -> None:
+        """A directory itself cannot be used. Short of descriptors or memory the start is refused: no directory is to blame."""
+        if error.short:
+            raise error
+        self.give_up(directory, str(error))
+
     def unused_cluster_id(self) -> str | None:
         """The cluster of these directories, if no partition was ever in one; else the metadata must know it."""
         try:
@@ -101,7 +107,7 @@ class LogDirectories:
             try:
                 directory.open(cluster_id=cluster_id, node_id=node_id, new_id=new_id)
             except DiskError as error:
-                self.give_up(directory, str(error))
+                self._unusable(directory, error)
         by_id: dict[bytes, LogDirectory] = {}
         for directory in self.online:
             other = by_id.setdefault(directory.directory_id, directory)
@@ -133,7 +139,7 @@ class LogDirectories:
                         homes[partition] = directory if blank is other else other
                         surveys[blank].strays.append(blank.partition_path(*partition))
             except DiskError as error:
-                self.give_up(directory, str(error))
+                self._unusable(directory, error)
                 surveys.pop(directory, None)
         self.check_any_left()
         return homes, surveys
@@ -157,7 +163,7 @@ class LogDirectories:
                     # A crash that brought the old name back could find a topic by then that is called so.
                     self._disk.sync_dir(directory.path)
                 except DiskError as error:
-                    self.give_up(directory, str(error))
+                    self._unusable(directory, error)
 
     def remove_strays(self, surveys: Iterable[Survey]) -> None:
         """Remove what no topic knows any more, and what was on its way out."""

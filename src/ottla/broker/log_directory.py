@@ -14,7 +14,7 @@ from ottla.config.topic import TopicConfig
 from ottla.log import checkpoints, names
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered, open_log
-from ottla.ports.disk import Disk, File
+from ottla.ports.disk import Disk, DiskError, File
 
 #: With more logs than this it takes less to sync all of the device than each file and directory of theirs.
 _SYNC_DEVICE_FROM: Final = 16
@@ -164,7 +164,15 @@ class LogDirectory:
             parsed = names.parse_partition_dir(name)
             if future is None and parsed is None:
                 continue
-            metadata = self.disk.read_file(f"{path}/{names.PARTITION_METADATA}")
+            try:
+                metadata = self.disk.read_file(f"{path}/{names.PARTITION_METADATA}")
+            except DiskError as error:
+                if error.broken or error.passing:
+                    raise
+                # This partition's own trouble: it is opened like the others, fails alone, and is not taken for a stray.
+                if parsed is not None and known(*parsed, None):
+                    found.partitions.append(parsed)
+                continue
             topic_id = checkpoints.parse_partition_metadata(metadata)
             if future is not None and topic_id is not None:
                 found.futures.append(Future(self, path, topic_id, *future))

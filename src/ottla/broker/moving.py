@@ -298,7 +298,7 @@ class Moving:
 
         def is_dropped(error: DiskError) -> bool:
             # Under the copy: there is nothing left to copy.
-            return not error.broken and not error.full and segment not in move.replica.log.segments
+            return not error.broken and not error.passing and segment not in move.replica.log.segments
 
         self._run(move, job, then, is_dropped)
 
@@ -377,7 +377,10 @@ class Moving:
             disk.sync_dir(move.source.path)
         except DiskError as error:
             # Whether it still has its name, or will have it after a crash, nobody knows.
-            broker.go_offline(move.source, str(error))
+            if error.broken:
+                broker.go_offline(move.source, str(error))
+            else:
+                broker.lose_one(replica, move.source, str(error))
             return
         home = move.target.partition_path(replica.topic, replica.number)
         try:
@@ -389,8 +392,9 @@ class Moving:
             if opened is None or opened.log.next_offset != log.next_offset or opened.log.bases != log.bases:
                 raise DiskError(f"{home} is not what was copied to it from {old}")
         except DiskError as error:
-            broker.lose(replica, str(error))
-            broker.go_offline(move.target, str(error))
+            broker.lose_one(replica, move.target, str(error))
+            if error.broken:
+                broker.go_offline(move.target, str(error))
             return
         self._take_over(move, log, opened.log, prepared)
         broker.say(f"{replica.topic}-{replica.number} was moved to {move.target.path}")
@@ -528,6 +532,9 @@ def settle_futures(
         try:
             broker.disk.rename(future.path, future.directory.partition_path(*partition))
         except DiskError as error:
+            if not error.broken:
+                # Without its name it would begin again, empty: the start is refused.
+                raise
             directories.give_up(future.directory, str(error))
             continue
         homes[partition] = future.directory

@@ -32,7 +32,10 @@ class Room:
         if directory not in self._without:
             self._without.add(directory)
             self._broker.say(
-                f"{directory.path} has no room: {error}. What needs more is refused until there is room: "
+                f"{directory.path} is short of descriptors or memory: {error}. What needs more is refused or waits until "
+                "there are some: raise `ulimit -n`, or lower max.connections"
+                if error.short
+                else f"{directory.path} has no room: {error}. What needs more is refused until there is room: "
                 "free some space, nothing has to be restarted"
             )
             self._look_later(directory)
@@ -60,7 +63,7 @@ class Room:
                 disk.close(file)
                 disk.remove(path)
         except DiskError as error:
-            if not error.full:
+            if error.broken:
                 self._broker.go_offline(directory, str(error))
                 return
             self._look_later(directory)

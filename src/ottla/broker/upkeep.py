@@ -16,7 +16,7 @@ from ottla.broker.checkpointing import Checkpointing
 from ottla.broker.timers import Later, Periodic
 from ottla.broker.walking import Walk
 from ottla.config.topic import TopicConfig
-from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name
+from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name, partition_dir
 from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: How often logs are looked at for a background flush.
 _FLUSH_CHECK_MS: Final = 1000
+#: After this long a rename is tried again.
+_AGAIN_MS: Final = 2000
 #: A log with this much unflushed is flushed at the next check, any other after the checkpoint interval.
 _FLUSH_SOON_BYTES: Final = 1 << 20
 #: Flushes under way at once: each is a few syncs in one job.
@@ -57,6 +59,8 @@ class Upkeep:
         #: Producers whose last batch is older are forgotten.
         self._silent_since_ms = 0
         self._producers_walk = Walk(broker.timers, self._forget_producers)
+        #: (log directory, topic, partition) of deleted logs whose directories could not be renamed yet.
+        self._not_deleted: set[tuple[str, str, int]] = set()
         self._checkpoints = {
             directory: Checkpointing(broker, directory) for directory in broker.directories.all
         }
@@ -155,7 +159,7 @@ class Upkeep:
             elif no_room is not None:
                 # R13: the records are there; what goes with them is tried again.
                 self.written(replica, self._broker.now_ms)
-                self._broker.room.missing(directory, no_room)
+                self._broker.write_failed(directory, no_room)
             elif error is not None:
                 self._broker.go_offline(directory, f"a sync failed: {error}")
             elif replica.opened and not replica.gone:
@@ -302,11 +306,30 @@ class Upkeep:
         try:
             path = directory.retire(topic, number, broker.entropy.id_bytes())
         except DiskError as error:
-            # What keeps its name could be taken for the log of the next topic that is called so.
-            broker.go_offline(directory, str(error))
+            broker.write_failed(directory, error)
+            if directory.offline is None and self._is_there(directory, topic, number):
+                # What keeps its name could be taken for the log of the next topic that is called so: that one waits.
+                self._not_deleted.add((directory.path, topic, number))
+                again = Later(lambda: self.delete_log(directory, topic, number, config))
+                broker.timers.add(again, broker.now_ms + _AGAIN_MS)
             return
+        self._not_deleted.discard((directory.path, topic, number))
         self.checkpoints_in(directory).want()
         self.later(config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
+
+    def _is_there(self, directory: LogDirectory, topic: str, number: int) -> bool:
+        try:
+            return partition_dir(topic, number) in self._broker.disk.list(directory.path)
+        except DiskError:
+            return True
+
+    def check_name_is_free(self, directory: LogDirectory, topic: str, number: int) -> None:
+        """Raises DiskError while the log of a deleted topic could not be set aside."""
+        if (directory.path, topic, number) in self._not_deleted:
+            raise DiskError(
+                f"the log of a deleted topic is still at {directory.partition_path(topic, number)}",
+                short=True,
+            )
 
     def later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
         broker = self._broker
@@ -321,23 +344,23 @@ class Upkeep:
 def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> DiskError | None:
     """The job of a flush: data and indexes, then the snapshot that belongs to their end.
 
-    Returns that there was no room for the snapshot; any other failure, a sync's for want of room too, is raised.
+    Returns a failure that may be tried again: of opening a file, or of the snapshot. That of a sync is raised.
     """
     log = replica.log
-    for file in flush.files:
-        disk.sync(file)
-    if replica.gone:
-        # The name of its directory may be that of another topic's by now.
-        return None
     try:
+        for file in flush.files:
+            disk.sync(file)
+        if replica.gone:
+            # The name of its directory may be that of another topic's by now.
+            return None
         # This makes the names durable too: it syncs the directory.
         disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
+        if parent is not None:
+            disk.sync_dir(parent)
     except DiskError as error:
-        if error.full:
-            return error
-        raise
-    if parent is not None:
-        disk.sync_dir(parent)
+        if error.broken:
+            raise
+        return error
     for path in log.stale_snapshots(flush.end_offset):
         disk.remove(path)
     return None

@@ -65,6 +65,8 @@ class BrokerConfig(Settings):
     # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.
     advertised_listeners: tuple[Listener, ...]
     socket_request_max_bytes: int
+    queued_max_request_bytes: int
+    socket_request_timeout_ms: int
     socket_send_buffer_bytes: int
     socket_receive_buffer_bytes: int
     socket_listen_backlog_size: int
@@ -74,6 +76,7 @@ class BrokerConfig(Settings):
     max_connections_per_ip: int
     max_connections_per_ip_overrides: Mapping[str, int]
     max_connection_creation_rate: int
+    max_connection_creation_rate_per_ip: int
 
     num_partitions: int
     default_replication_factor: int

@@ -141,6 +141,28 @@ BROKER: dict[str, Definition] = table(
         ),
         number(
             CONNECTIONS,
+            "queued.max.request.bytes",
+            "long",
+            512 * MIB,
+            -1,
+            "Memory for requests that have not arrived completely, of all connections together. When it is "
+            "used up, reading pauses for those that hold most. Answers that clients do not read may hold half "
+            "as much. Less than `socket.request.max.bytes` counts as that much; -1: no limit (Kafka's default).",
+            unit="bytes",
+        ),
+        number(
+            CONNECTIONS,
+            "socket.request.timeout.ms",
+            "int",
+            30_000,
+            1,
+            "A request that arrives in pieces must have at least 32 KiB/s in each such period, else its "
+            "connection is closed. While memory for requests is short, a large one that has stopped arriving is "
+            "closed after 5 s (Kafka has no such limit).",
+            unit="ms",
+        ),
+        number(
+            CONNECTIONS,
             "socket.send.buffer.bytes",
             "int",
             102_400,
@@ -225,6 +247,18 @@ BROKER: dict[str, Definition] = table(
             5_000,
             1,
             "New connections accepted in a second; further ones wait (Kafka has no limit by default).",
+            unit="per second",
+            dynamic=CLUSTER_WIDE,
+        ),
+        number(
+            CONNECTIONS,
+            "max.connection.creation.rate.per.ip",
+            "int",
+            1_000,
+            1,
+            "New connections of one address in a second, and at once; further ones are not read until their "
+            "turn comes, and are closed if that takes longer than 10 s. Other brokers are exempt (Kafka has "
+            "this as the quota `connection_creation_rate` of an IP, without a limit by default).",
             unit="per second",
             dynamic=CLUSTER_WIDE,
         ),

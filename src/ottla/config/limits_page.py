@@ -25,10 +25,13 @@ These limits can be set; `docs/configuration.md` has all settings.
 #: The settings that bound what a client may cost.
 LIMIT_SETTINGS = (
     "socket.request.max.bytes",
+    "queued.max.request.bytes",
+    "socket.request.timeout.ms",
     "max.connections",
     "max.connections.per.ip",
     "max.connections.per.ip.overrides",
     "max.connection.creation.rate",
+    "max.connection.creation.rate.per.ip",
     "connections.max.idle.ms",
     "message.max.bytes",
     "max.incremental.fetch.session.cache.slots",

@@ -308,8 +308,8 @@ class PartitionLog:
         return Appended(base_offset, last_offset, append_time, False)
 
     def disk_failed(self, error: DiskError) -> None:
-        """R11, R13: a full disk may have room later; any other failure takes the directory offline."""
-        if not error.full:
+        """R11, R13: the device failed, or the file is not as it was: nothing more is appended. Else it may work later."""
+        if error.broken or error.torn:
             self.failed = True
         if self.on_failure is not None:
             self.on_failure(error)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ottla.log.index import SparseIndex, offset_index, time_index
@@ -89,6 +90,10 @@ class Segment:
                 disk.remove(stem + TXN_INDEX + suffix)
         except DiskError:
             disk.close(self.file)
+            if create:
+                # A smaller batch may still fit into the segment before: nobody may find an empty one in the midst of it.
+                with suppress(DiskError):
+                    disk.remove(stem + LOG + suffix)
             raise
         self.size = 0
         #: The offset after the last record.

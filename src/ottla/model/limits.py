@@ -98,6 +98,42 @@ PARTITIONS_PER_REQUEST_MAX: Final = _limit(
 
 # --- connections ------------------------------------------------------------------------------------------------
 
+BROKER_CONNECTIONS_RESERVED: Final = _limit(
+    CONNECTIONS,
+    "connections that are kept for other brokers of the cluster",
+    256,
+    "A flood of clients must not cut a broker off from its followers. At most an eighth of `max.connections`.",
+    "clients: the connection is closed; brokers use the reserve",
+)
+ADDRESSES_REMEMBERED_MAX: Final = _limit(
+    CONNECTIONS,
+    "addresses whose rate of new connections is remembered",
+    10_000,
+    "A rate is remembered for each IPv4 address or IPv6 /64 network, and there are many.",
+    "nothing: addresses not seen for longest are forgotten",
+)
+AUTHENTICATION_FAILURES_PER_SECOND: Final = _limit(
+    CONNECTIONS,
+    "failed authentications of one address in a second",
+    5,
+    "Guessing a secret must be slow.",
+    "new connections of this address are not read for up to 10 s, then closed",
+)
+REQUEST_BYTES_PER_SECOND_MIN: Final = _limit(
+    CONNECTIONS,
+    "bytes a second at which an unfinished request must arrive",
+    32 * 1024,
+    "Its memory is held meanwhile. Half of what a 512 kbit/s line carries; measured over `socket.request.timeout.ms`.",
+    "the connection is closed",
+)
+QUEUED_ANSWER_BYTES_PER_CONNECTION: Final = _limit(
+    CONNECTIONS,
+    "bytes of answers that wait behind an unanswered request of the same connection",
+    4 * 1024 * 1024,
+    "Answers leave in the order of the requests, and are held until then.",
+    "nothing: the broker stops reading from this connection until the first request is answered",
+)
+
 REQUESTS_WAITING_PER_CONNECTION_MAX: Final = _limit(
     CONNECTIONS,
     "requests of one connection that wait for their answer",

@@ -17,15 +17,32 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class DiskError(Exception):
     """A disk operation failed.
 
-    `full` says that room (on the device, for descriptors, in memory) was missing: nothing is lost, and it may work
-    later. `broken` says that it was the device itself that failed. `path` is what it was about, if that is one file.
+    `full`: the device or a quota has no space left. `short`: descriptors, memory or a signal were in the way. Both may
+    work later, and nothing is lost (`passing`). `broken`: the device itself failed. With none of them the error is about
+    this path alone. `torn`: the file is not as it was before, so its partition cannot go on. `path`: the file, if it is one.
     """
 
-    def __init__(self, message: str, *, full: bool = False, broken: bool = False, path: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        full: bool = False,
+        short: bool = False,
+        broken: bool = False,
+        torn: bool = False,
+        path: str = "",
+    ) -> None:
         super().__init__(message)
         self.full = full
+        self.short = short
         self.broken = broken
+        self.torn = torn
         self.path = path
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same may work later."""
+        return self.full or self.short
 
 
 class DamagedFile(DiskError):
@@ -50,7 +67,9 @@ class Disk(Protocol):
 
     def size(self, file: File) -> int: ...
     def truncate(self, file: File, size: int) -> None: ...
-    def sync(self, file: File) -> None: ...
+    def sync(self, file: File) -> None:
+        """Make its bytes durable. A failure of the sync itself is `broken`: final. Any other failure came before it."""
+
     def sync_dir(self, path: str) -> None:
         """Make its names durable. One that was removed meanwhile has nothing to keep: no failure."""
 

@@ -10,6 +10,8 @@ they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) perfo
     (RESUME, connection)               … until this
     (SYNC, file, directory, target)    make the file's bytes, and the directory's names unless it is None, durable;
                                        then `core.sync_failed(path, error)` for each that failed, and `core.synced(targets)`.
+                                       A file that cannot be opened for it: `core.sync_refused(target, error)`, or, if
+                                       descriptors or memory are short, the same again after a pause.
                                        Several in one turn share a round, and the last target of a file stands for
                                        all of it
     (RUN, job, done)                   run `job(disk)` where it may take its time, then `done(result, error)`

@@ -12,18 +12,36 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
 
 from ottla.ports.disk import Disk, DiskError
 
 #: From this many files on a round is shared out.
 _SHARE_FROM = 4
+#: After this long a sync is tried again whose file could not be opened.
+_AGAIN_S = 0.2
+
+
+class _Outcome(NamedTuple):
+    """How the syncs of one round ended."""
+
+    #: What was synced.
+    targets: list[Any]
+    #: (path, why) of syncs that failed, which is final. Their targets are among `targets`.
+    failures: list[tuple[str, str]]
+    #: (target, why) of files that could not be opened, for a reason of their own.
+    refused: list[tuple[Any, str]]
+    #: Files and directories that could not be opened for want of descriptors or memory: asked for again after a pause.
+    again: list[tuple[Any, str | None, Any]]
 
 
 class Syncer:
-    """Rounds of syncs. `done(targets, failures)` is called on the loop after each.
+    """Rounds of syncs. `done(targets, failures, refused)` is called on the loop after each.
 
-    A failure is (path, why) of one file or directory: whatever else was in the round was synced nevertheless.
+    A failure is (path, why) of one file or directory: whatever else was in the round was synced nevertheless. A file that
+    could not be opened because descriptors or memory were short is synced after a pause; until then its target is not done.
     """
 
     def __init__(
@@ -31,36 +49,45 @@ class Syncer:
         loop: asyncio.AbstractEventLoop,
         disk: Disk,
         threads: int,
-        done: Callable[[list[Any], list[tuple[str, str]]], None],
+        done: Callable[[list[Any], list[tuple[str, str]], list[tuple[Any, str]]], None],
     ) -> None:
         self._loop = loop
         self._disk = disk
         self._done = done
-        self._files: dict[Any, Any] = {}
-        self._directories: dict[str, None] = {}
-        self._loose: list[Any] = []
+        #: (target, directory to sync with it) by file; and of directories alone, the same.
+        self._files: dict[Any, tuple[Any, str | None]] = {}
+        self._loose: list[tuple[Any, str | None]] = []
         #: All that ever failed, for whoever stops the loop before it could be told.
         self.failures: list[tuple[str, str]] = []
         self._busy = False
         self._scheduled = False
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
-        self._rounds: queue.SimpleQueue[tuple[list[Any], list[str], list[Any]] | None] = queue.SimpleQueue()
+        self._rounds: queue.SimpleQueue[tuple[dict[Any, Any], list[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ottla-sync", daemon=True)
         self._thread.start()
 
     def ask(self, file: Any, directory: str | None, target: Any) -> None:
         if file is not None:
-            # The last target of a file covers the ones before it.
-            self._files[file] = target
+            # The last target of a file covers the ones before it, but not their directory.
+            before = self._files.get(file)
+            if before is not None and directory is None:
+                directory = before[1]
+            self._files[file] = target, directory
         else:
-            self._loose.append(target)
-        if directory is not None:
-            self._directories[directory] = None
+            self._loose.append((target, directory))
+        self._soon()
+
+    def _soon(self) -> None:
         if not self._busy and not self._scheduled:
             # Not at once: what else this turn appends shall join the round.
             self._scheduled = True
             self._loop.call_soon(self._start)
+
+    def _again(self, asked: list[tuple[Any, str | None, Any]]) -> None:
+        for file, directory, target in asked:
+            newer = self._files.get(file) if file is not None else None
+            self.ask(file, directory, target if newer is None else newer[0])
 
     def stop(self) -> None:
         self._rounds.put(None)
@@ -70,56 +97,79 @@ class Syncer:
 
     def _start(self) -> None:
         self._scheduled = False
-        if self._busy or not (self._files or self._directories):
+        if self._busy or not (self._files or self._loose):
             return
         self._busy = True
         files, self._files = self._files, {}
-        directories, self._directories = self._directories, {}
         loose, self._loose = self._loose, []
-        self._rounds.put((list(files), list(directories), [*files.values(), *loose]))
+        self._rounds.put((files, loose))
 
     def _work(self) -> None:
         while (work := self._rounds.get()) is not None:
-            files, directories, targets = work
-            failures: list[tuple[str, str]] = []
+            outcome = self._round(*work)
+            self.failures += outcome.failures
             try:
-                if len(files) < _SHARE_FROM:
-                    failures += filter(None, map(self._sync, files))
-                else:
-                    if self._pool is None:
-                        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ottla-sync")
-                    failures += filter(None, self._pool.map(self._sync, files))
-            except Exception as failed:
-                # No threads to be had, say. Those who wait must hear of it: nobody else makes their records durable.
-                failures += [(file.path, repr(failed)) for file in files]
-            failures += filter(None, map(self._sync_dir, directories))
-            self.failures += failures
-            try:
-                self._loop.call_soon_threadsafe(self._finished, targets, failures)
+                self._loop.call_soon_threadsafe(self._finished, outcome)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
 
-    def _sync(self, file: Any) -> tuple[str, str] | None:
-        """What was wrong with it, and where."""
-        return self._attempt(file.path, lambda: self._disk.sync(file))
+    def _round(
+        self, files: dict[Any, tuple[Any, str | None]], loose: list[tuple[Any, str | None]]
+    ) -> _Outcome:
+        errors: dict[Any, DiskError | None] = dict(zip(files, self._sync_all(list(files)), strict=True))
+        asked = [(file, directory, target) for file, (target, directory) in files.items()]
+        asked += ((None, directory, target) for target, directory in loose)
+        for directory in dict.fromkeys(each[1] for each in asked):
+            if directory is not None:
+                errors[directory] = _attempt(directory, partial(self._disk.sync_dir, directory))
+        outcome = _Outcome([], [], [], [])
+        for path, error in errors.items():
+            if error is not None and error.broken:
+                outcome.failures.append((path if isinstance(path, str) else path.path, str(error)))
+        for each in asked:
+            file, directory, target = each
+            met = [error for error in (errors.get(file), errors.get(directory)) if error is not None]
+            if any(error.broken for error in met) or not met:
+                outcome.targets.append(target)
+            elif any(not error.passing for error in met):
+                outcome.refused.append((target, str(met[0])))
+            else:
+                outcome.again.append(each)
+        return outcome
 
-    def _sync_dir(self, path: str) -> tuple[str, str] | None:
-        return self._attempt(path, lambda: self._disk.sync_dir(path))
+    def _sync_all(self, files: list[Any]) -> list[DiskError | None]:
+        if len(files) >= _SHARE_FROM:
+            with suppress(RuntimeError):
+                # RuntimeError: no threads to be had. Then this one does it all.
+                if self._pool is None:
+                    self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ottla-sync")
+                return list(self._pool.map(self._sync, files))
+        return [self._sync(file) for file in files]
 
-    def _attempt(self, path: str, action: Callable[[], None]) -> tuple[str, str] | None:
-        try:
-            action()
-        except DiskError as failed:
-            return path, str(failed)
-        except Exception as failed:
-            return path, repr(failed)
-        return None
+    def _sync(self, file: Any) -> DiskError | None:
+        return _attempt(file.path, partial(self._disk.sync, file))
 
-    def _finished(self, targets: list[Any], failures: list[tuple[str, str]]) -> None:
+    def _finished(self, outcome: _Outcome) -> None:
         self._busy = False
-        if self._files or self._directories:
+        if self._files or self._loose:
             self._start()
-        self._done(targets, failures)
+        if outcome.again:
+            self._loop.call_later(_AGAIN_S, self._again, outcome.again)
+        self._done(outcome.targets, outcome.failures, outcome.refused)
+
+
+def _attempt(path: str, sync: Callable[[], None]) -> DiskError | None:
+    """Why a sync failed, if it did."""
+    try:
+        sync()
+    except DiskError as error:
+        return error
+    except MemoryError as error:
+        return DiskError(f"{path}: {error!r}", short=True, path=path)
+    except Exception as error:
+        # What it was about is not known to be durable.
+        return DiskError(f"{path}: {error!r}", broken=True, path=path)
+    return None
 
 
 class Jobs:
@@ -128,6 +178,8 @@ class Jobs:
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        # At least one thread, from now on.
+        self._pool.submit(int)
 
     def run(self, job: Callable[[], Any], done: Callable[[Any, str | None], None]) -> None:
         def work() -> None:
@@ -143,7 +195,9 @@ class Jobs:
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
 
-        self._pool.submit(work)
+        # RuntimeError: no further thread to be had. The job stands in line all the same, for the first thread.
+        with suppress(RuntimeError):
+            self._pool.submit(work)
 
     def stop(self) -> None:
         self._pool.shutdown()

@@ -8,7 +8,7 @@ what came is kept, for the node to start the core with: all records so far, who 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from ottla.controller.records import Record
@@ -75,6 +75,10 @@ class Clustering:
 
     def ask(self, peer: Peer, lane: Any, key: int, version: int, body: bytes, done: Done) -> None:
         self._peers.ask(peer, lane, key, version, body, done)
+
+    def broker_addresses(self) -> Collection[str]:
+        """The addresses at which other brokers were reached."""
+        return self._peers.addresses if self._core is not None else ()
 
     def flush(self) -> None:
         """After the effects of a turn: let the requests to other brokers leave."""

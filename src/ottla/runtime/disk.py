@@ -11,17 +11,18 @@ write. Whoever works through handles in a second thread (the metadata journal) h
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from errno import EMFILE, ENFILE
 from itertools import count, islice
 from typing import Final, cast
 
 from ottla.ports.disk import Buffer, DiskError, File
+from ottla.runtime.disk_errors import DEVICE_ERRNOS, disk_error, sync_error
 from ottla.runtime.platform import (
     HAS_SYNCFS,
     lock_against_java,
@@ -33,13 +34,9 @@ from ottla.runtime.platform import (
 
 #: How much of a file a copy reads at once.
 _COPY_BYTES: Final = 1 << 20
-#: What a failing or vanished device answers.
-_BROKEN: Final = frozenset(
-    getattr(errno, name)
-    for name in ("EIO", "ENXIO", "ENODEV", "EROFS", "ESTALE", "EUCLEAN", "EBADMSG", "ENOMEDIUM")
-    if hasattr(errno, name)
-)
-_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+#: Only the user whose broker it is may read records, keys and metadata. Directories that exist keep their mode.
+_FILE_MODE: Final = 0o600
+_DIRECTORY_MODE: Final = 0o700
 
 
 class OpenFile:
@@ -55,6 +52,8 @@ class OpenFile:
 class SystemDisk:
     def __init__(self, *, files_max: int = 4096) -> None:
         self._files_max = files_max
+        self._pins_max = max(1, files_max // 2)
+        self._pinned = 0
         #: Open files, the least recently opened first.
         self._open: dict[OpenFile, None] = {}
         self._lock = threading.RLock()
@@ -66,13 +65,12 @@ class SystemDisk:
 
     def open(self, path: str, *, create: bool = False) -> OpenFile:
         file = OpenFile(path, -1)
-        with failures(path):
-            if create:
+        if create:
+            with failures(path), self._lock:
                 # Made now, so that its name is there; the descriptor may be taken back like any other.
-                file.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                with self._lock:
-                    self._open[file] = None
-                    self._take_back(file)
+                file.fd = self._new_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+                self._open[file] = None
+                self._take_back(file)
         return file
 
     def close(self, file: File) -> None:
@@ -83,20 +81,29 @@ class SystemDisk:
                 self._release(file)
 
     def pin(self, file: OpenFile) -> int:
-        """Keep the file open until `unpin`; returns its descriptor."""
+        """Keep the file open until `unpin`; returns its descriptor.
+
+        Of different files at most half of those that may be open, so that the log can go on: then a `short` DiskError.
+        """
         with self._lock:
-            file.pins += 1
-            try:
-                return file.fd if file.fd >= 0 else self._reopen(file)
-            except DiskError:
-                file.pins -= 1
-                raise
+            if not file.pins and self._pinned >= self._pins_max:
+                raise DiskError(f"{file.path}: {self._pinned} files are being sent already", short=True)
+            return self._pin(file)
+
+    def _pin(self, file: OpenFile) -> int:
+        fd = file.fd if file.fd >= 0 else self._reopen(file)
+        if not file.pins:
+            self._pinned += 1
+        file.pins += 1
+        return fd
 
     def unpin(self, file: OpenFile) -> None:
         with self._lock:
             file.pins -= 1
-            if file.closed and not file.pins:
-                self._release(file)
+            if not file.pins:
+                self._pinned -= 1
+                if file.closed:
+                    self._release(file)
 
     def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
         file = cast(OpenFile, file)
@@ -115,7 +122,10 @@ class SystemDisk:
                 os.ftruncate(fd, position)
             except OSError as second:
                 raise DiskError(
-                    f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}"
+                    f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}",
+                    broken=error.errno in DEVICE_ERRNOS or second.errno in DEVICE_ERRNOS,
+                    torn=True,
+                    path=file.path,
                 ) from error
             raise disk_error(file.path, error) from error
         return end
@@ -159,9 +169,9 @@ class SystemDisk:
             with failures(file.path):
                 # A descriptor of its own, closed again at once: a round over a thousand files that were taken back must
                 # not open them all, and this thread may take none back.
-                fd = self.pin(file) if is_open else os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+                fd = self._pin(file) if is_open else os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            with failures(file.path):
+            with sync_failures(file.path):
                 sync_data(fd)
         finally:
             if is_open:
@@ -176,26 +186,29 @@ class SystemDisk:
             except FileNotFoundError:
                 # Deleted while the sync was on its way: there is nothing left to keep.
                 return
-            try:
+        try:
+            with sync_failures(path):
                 sync_all(fd)
-            finally:
-                os.close(fd)
+        finally:
+            os.close(fd)
 
     def sync_device(self, path: str) -> None:
-        with failures(path):
-            # A descriptor that is as old as this process is told of every write that failed since.
-            lock = self._locks.get(path)
-            if HAS_SYNCFS and lock is not None:
+        # A descriptor that is as old as this process is told of every write that failed since.
+        lock = self._locks.get(path)
+        if HAS_SYNCFS and lock is not None:
+            with sync_failures(path):
                 sync_file_system(lock)
-                return
-            for above, _, files in os.walk(path, topdown=False):
-                for name in files:
+            return
+        for above, _, files in os.walk(path, topdown=False):
+            for name in files:
+                with failures(f"{above}/{name}"):
                     fd = os.open(f"{above}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-                    try:
+                try:
+                    with sync_failures(f"{above}/{name}"):
                         sync_data(fd)
-                    finally:
-                        os.close(fd)
-                self.sync_dir(above)
+                finally:
+                    os.close(fd)
+            self.sync_dir(above)
 
     # --- names ------------------------------------------------------------------------------------------------
 
@@ -212,7 +225,7 @@ class SystemDisk:
         temporary = f"{path}.{next(self._temporaries)}.tmp"
         with failures(path):
             try:
-                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+                fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
                 try:
                     view = memoryview(data)
                     while view:
@@ -232,7 +245,7 @@ class SystemDisk:
             reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with failures(target):
-                writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 while start < end:
                     with failures(source):
@@ -255,7 +268,7 @@ class SystemDisk:
 
     def make_dir(self, path: str) -> None:
         with failures(path):
-            os.makedirs(path, exist_ok=True)
+            os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         with failures(source):
@@ -286,8 +299,8 @@ class SystemDisk:
     def lock(self, path: str) -> bool:
         """Take a directory for this process; False if another one has it."""
         with failures(path):
-            os.makedirs(path, exist_ok=True)
-            fd = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
+            fd = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 lock_against_java(fd)
@@ -315,9 +328,20 @@ class SystemDisk:
     def _open_again(self, file: OpenFile) -> int:
         with failures(file.path):
             if file.fd < 0:
-                file.fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+                file.fd = self._new_descriptor(file.path, os.O_RDWR | os.O_CLOEXEC)
                 self._open[file] = None
             return file.fd
+
+    def _new_descriptor(self, path: str, flags: int) -> int:
+        try:
+            return os.open(path, flags, _FILE_MODE)
+        except OSError as error:
+            if error.errno not in (EMFILE, ENFILE):
+                raise
+            # Our own that nobody uses now go first.
+            for file in [file for file in self._open if not file.pins][: max(1, len(self._open) // 2)]:
+                self._release(file)
+            return os.open(path, flags, _FILE_MODE)
 
     def _take_back(self, keep: OpenFile) -> None:
         """Close the files that were opened first, down to the number allowed."""
@@ -332,13 +356,6 @@ class SystemDisk:
         if file.fd >= 0:
             os.close(file.fd)
             file.fd = -1
-
-
-def disk_error(path: str, error: OSError) -> DiskError:
-    """What the operating system says as the port's own error."""
-    return DiskError(
-        f"{path}: {error.strerror}", full=error.errno in _FULL, broken=error.errno in _BROKEN, path=path
-    )
 
 
 class failures:  # noqa: N801  (reads as what it is: `with failures(path):`)
@@ -358,3 +375,13 @@ class failures:  # noqa: N801  (reads as what it is: `with failures(path):`)
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, OSError):
             raise disk_error(self._path, error) from error
+
+
+class sync_failures(failures):  # noqa: N801
+    """The same for a sync itself."""
+
+    __slots__ = ()
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise sync_error(self._path, error) from error

@@ -83,9 +83,14 @@ class EmbeddedStore:
         try:
             self._disk.sync(self._file)
         except DiskError as error:
-            # R11: a failed sync is final, whatever a second one would say.
-            self._failed = f"the metadata journal is not written any more since a sync failed: {error}"
-            self._disk.truncate(self._file, self._size)
+            if not error.short:
+                # R11: a failed sync is final, whatever a second one would say.
+                self._failed = f"the metadata journal is not written any more since a sync failed: {error}"
+            try:
+                self._disk.truncate(self._file, self._size)
+            except DiskError as second:
+                # A start would find an entry that was refused.
+                self._failed = self._failed or f"the metadata journal could not be cut back: {second}"
             raise
         self._size = end
         self.records_on_disk += len(records)
@@ -99,7 +104,7 @@ class EmbeddedStore:
         try:
             self._disk.replace_file(self._path, data)
         except DiskError as error:
-            if not error.full:
+            if not error.passing:
                 # Which of the two files has the name is not known any more.
                 self._failed = f"the metadata journal could not be replaced: {error}"
             raise

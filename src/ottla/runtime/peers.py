@@ -16,6 +16,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeAlias
 
 from ottla.config.broker import BrokerConfig
@@ -35,6 +36,8 @@ _RECEIVE_BYTES: Final = 256 * 1024
 _FIRST_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = 4 << 20
 _SWEEP_S: Final = 1.0
+#: Addresses of brokers that are remembered: more than a cluster has.
+_ADDRESSES_MAX: Final = 10_000
 
 #: (node id, host, port)
 Peer: TypeAlias = tuple[int, str, int]
@@ -75,6 +78,8 @@ class Peers:
         self.view = memoryview(self.buffer).toreadonly()
         self._lines: dict[tuple[int, Any], Line] = {}
         self._asked: dict[Line, None] = {}
+        #: Where other brokers were reached: their connections to us come from there.
+        self.addresses: set[str] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped = False
 
@@ -98,6 +103,12 @@ class Peers:
         head = self.client_id + b"\0" if request_header_is_flexible(key, version) else self.client_id
         form = self._forms[key << 16 | version] = head, response_header_is_flexible(key, version)
         return form
+
+    def reached(self, sock: socket.socket) -> None:
+        if len(self.addresses) >= _ADDRESSES_MAX:
+            self.addresses.clear()
+        with suppress(OSError):
+            self.addresses.add(sock.getpeername()[0])
 
     def flush(self) -> None:
         """Send what was asked for since the last time."""
@@ -210,6 +221,7 @@ class Line:
             return
         self._sock = sock
         self._fd = sock.fileno()
+        self._peers.reached(sock)
         self._peers.loop.add_reader(self._fd, self._readable)
         self.flush()
 

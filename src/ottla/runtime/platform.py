@@ -9,6 +9,7 @@ import socket
 import struct
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 PORTABLE: Final = os.environ.get("OTTLA_PORTABLE") == "1"
@@ -92,6 +93,16 @@ def sync_file_system(fd: int) -> None:
     if ctypes.CDLL(None, use_errno=True).syncfs(fd):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def trim_memory() -> None:
+    """Give freed memory back to the system, where the C library keeps it (glibc)."""
+    if not _LINUX:
+        return
+    import ctypes
+
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 #: Write several buffers at a position.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from heapq import nlargest
 from time import monotonic
 from typing import Any, Final
 
@@ -20,12 +20,15 @@ from ottla.log.compaction import Task
 from ottla.model.interrupted import interrupted_objects
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK, Effect, refusal
+from ottla.runtime.admission import Admission
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
 from ottla.runtime.clustering import Clustering
 from ottla.runtime.core import Core, Interruptible, Session
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import EmbeddedStore
+from ottla.runtime.memory import Budget
+from ottla.runtime.platform import trim_memory
 from ottla.runtime.transport import Transport
 from ottla.runtime.turns import LongestTurn, Turns, request_in
 from ottla.runtime.worker import Worker
@@ -36,6 +39,12 @@ _SPARE_BUFFERS: Final = 8
 _SPARE_BYTES_MAX: Final = 2 << 20
 _ACCEPT_MAX: Final = 64
 _SWEEP_SECONDS: Final = 5.0
+#: While others wait for memory, a large request that has stopped arriving is closed after this long.
+_STALLED_MS: Final = 5000
+#: How many clients that do not read are closed at once.
+_UNREAD_CLOSED_MAX: Final = 16
+#: After so much memory of requests was in use and is free again, it is given back.
+_TRIM_BYTES: Final = 32 << 20
 #: Kinds of refusals that are told between two sweeps, and what is left out of one to know its kind.
 _KINDS_TOLD_MAX: Final = 20
 _PARTICULARS: Final = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
@@ -52,7 +61,10 @@ class Shell:
         store: EmbeddedStore | Clustering,
         loop: asyncio.AbstractEventLoop,
         say: Callable[[str], None],
+        *,
+        connections_max: int = 1 << 31,
     ) -> None:
+        """`connections_max` is what the descriptors allow (`descriptors.py`), whatever max.connections says."""
         self.broker = broker
         self.disk = disk
         self.clock = clock
@@ -67,7 +79,19 @@ class Shell:
         self.view = memoryview(self.buffer).toreadonly()
         self._spare: list[bytearray] = []
         self._transports: dict[Transport, None] = {}
-        self._by_host: Counter[str] = Counter()
+        self._admission = Admission(
+            connections_max, None if self._cluster is None else self._cluster.broker_addresses
+        )
+        #: Connections that have proven to be other brokers'.
+        self._brokers = 0
+        self.budget = Budget(
+            loop,
+            limit=broker.config.queued_max_request_bytes,
+            request_bytes_max=self.request_bytes_max,
+            held=lambda: broker.held_bytes,
+            held_answers=lambda: broker.held_answer_bytes,
+            drop=self._drop,
+        )
         self._listeners: list[socket.socket] = []
         self._accepted_this_second = 0
         #: Whether a listener is not looked at until the next second.
@@ -130,17 +154,20 @@ class Shell:
                 self._tell_once(f"a connection could not be accepted: {error.strerror}")
                 self._rest(listener)
                 return
-            self._accepted_this_second += 1
             host = address[0]
-            limit = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
-            if len(self._transports) >= config.max_connections or self._by_host[host] >= limit:
-                self._tell_once(
-                    f"too many connections (from {host}): max.connections, max.connections.per.ip"
-                )
+            refusal = self._admission.refusal(host, config, self._brokers)
+            wait_ms = 0.0 if refusal else self._admission.wait_ms(host, config, self.clock.now_ms())
+            if wait_ms is None:
+                refusal = f"connections from {host} come too fast: see max.connection.creation.rate.per.ip"
+            if refusal:
+                self._tell_once(refusal)
                 sock.close()
                 continue
+            if not wait_ms:
+                # One that has to wait is not at others' expense.
+                self._accepted_this_second += 1
             try:
-                self._open(sock, host, address[1])
+                self._open(sock, host, address[1], wait_ms or 0.0)
             except Exception as error:
                 # One client's: those behind it in the backlog are accepted.
                 self.isolation.contain(f"a new connection from {host}", error)
@@ -150,28 +177,71 @@ class Shell:
         self.loop.remove_reader(listener.fileno())
         self._resting = True
 
-    def _open(self, sock: socket.socket, host: str, port: int) -> None:
+    def _open(self, sock: socket.socket, host: str, port: int, wait_ms: float) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = self.broker.connected(f"{host}:{port}")
         transport = Transport(self, sock, connection, host, self.clock.now_ms())
         connection.transport = transport
         self._transports[transport] = None
-        self._by_host[host] += 1
-        transport.resume()
+        self._admission.opened(host)
+        if wait_ms:
+            self.loop.call_later(wait_ms / 1000, transport.resume)
+        else:
+            transport.resume()
+
+    def is_broker(self, connection: Session) -> None:
+        """A connection has proven to be another broker's: it does not count as a client's."""
+        transport = connection.transport
+        if transport in self._transports and not transport.is_broker:
+            transport.is_broker = True
+            self._brokers += 1
+
+    def authentication_failed(self, connection: Session) -> None:
+        """Whoever is at its address has to wait before it can try again. The connection is closed by the caller."""
+        self._admission.authentication_failed(connection.transport.host, self.clock.now_ms())
 
     def closed(self, transport: Transport) -> None:
         """A transport is gone: the core forgets the connection."""
         if self._transports.pop(transport, self) is self:
             return
-        self._by_host[transport.host] -= 1
-        if not self._by_host[transport.host]:
-            del self._by_host[transport.host]
+        self._admission.closed(transport.host)
+        self._brokers -= transport.is_broker
         self.isolation.run("the end of a connection", self.broker.disconnected, transport.connection)
 
     def refuse(self, transport: Transport, reason: str) -> None:
         # As an effect, so that the answers to the requests before it leave first.
         self.broker.outbox.append((CLOSE, transport.connection, reason))
+
+    def _drop(self, transport: Transport, reason: str) -> None:
+        self._tell_once(f"{transport.connection.peer} closed: {reason}")
+        transport.close()
+
+    def close_unread(self) -> None:
+        """Too many answers wait for clients that do not read: those that hold most for longest go."""
+        now_ms = self.clock.now_ms()
+        for transport in nlargest(
+            _UNREAD_CLOSED_MAX,
+            (each for each in self._transports if each.writing or each.connection.held_bytes),
+            key=lambda each: (
+                (each.queued_bytes + each.connection.held_bytes) * (1000 + now_ms - each.active_ms)
+            ),
+        ):
+            if not self.budget.is_too_much_unread:
+                break
+            size = transport.queued_bytes + transport.connection.held_bytes
+            self._drop(transport, f"it does not read its answers, and {size} bytes of them were held")
+
+    def close_most_pinning(self, but: Transport) -> bool:
+        """No descriptor is left for another file that is to be sent: the client goes for which most files are held."""
+        others = [
+            (each.slices, each.fd, each) for each in self._transports if each is not but and each.writing
+        ]
+        slices, _fd, transport = max(others, default=(0, 0, None))
+        if transport is None or not slices:
+            return False
+        self._drop(transport, f"it does not read its answers, and {slices} files were held open for them")
+        return True
 
     def receive(self, connection: Session, frame: memoryview, now_ms: int) -> None:
         try:
@@ -348,10 +418,14 @@ class Shell:
             # Whatever happened: without an alarm nothing that waits would ever be answered.
             self._set_alarm(now_ms)
 
-    def _synced(self, targets: list[Any], failures: list[tuple[str, str]]) -> None:
+    def _synced(
+        self, targets: list[Any], failures: list[tuple[str, str]], refused: list[tuple[Any, str]]
+    ) -> None:
         now_ms = self.broker.now_ms = self.clock.now_ms()
         for path, error in failures:
             self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
+        for target, error in refused:
+            self.isolation.run("a refused sync", self.broker.sync_refused, target, error)
         self.isolation.run("a sync", self.broker.synced, targets, now_ms)
         self.turn(now_ms, what="a finished sync")
 
@@ -406,7 +480,13 @@ class Shell:
         if self._stopping:
             return
         self._sweep_later()
-        before_ms = self.clock.now_ms() - self.broker.config.connections_max_idle_ms
+        now_ms = self.clock.now_ms()
+        before_ms = now_ms - self.broker.config.connections_max_idle_ms
+        self._close_stalled(now_ms, self.broker.config.socket_request_timeout_ms)
+        if self.budget.peak > _TRIM_BYTES and self.budget.used < self.budget.peak // 4:
+            # After a flood: what was freed goes back to the system.
+            self.budget.peak = self.budget.used
+            trim_memory()
         for transport in list(self._transports):
             # One whose request waits is not idle; one that does not read its answers is.
             if transport.active_ms < before_ms and (transport.out or not transport.connection.waiting):
@@ -415,6 +495,11 @@ class Shell:
         if self._refusals_untold:
             self._say(f"{self._refusals_untold} more connections were closed for reasons like those above")
             self._refusals_untold = 0
+
+    def _close_stalled(self, now_ms: int, timeout_ms: int, *, large_only: bool = False) -> None:
+        for transport in list(self._transports):
+            if transport.is_stalled(now_ms, timeout_ms, large_only=large_only):
+                self._drop(transport, f"no more of it comes: {transport.frame_state}")
 
     def _sweep_later(self) -> None:
         idle_seconds = self.broker.config.connections_max_idle_ms / 1000
@@ -429,6 +514,10 @@ class Shell:
             self._resting = False
             for listener in self._listeners:
                 self.loop.add_reader(listener.fileno(), self._accept, listener)
+        if self.budget.is_too_much_unread:
+            self.close_unread()
+        if self.budget.waiting:
+            self._close_stalled(self.clock.now_ms(), _STALLED_MS, large_only=True)
         if self.clock.look_at_the_wall():
             self.broker.wall_clock_set(self.clock.wall_ahead_ms, self.clock.now_ms())
 

@@ -1,7 +1,8 @@
 """One client's socket: frames in, parts out, in order, without waiting.
 
 In: a shared buffer receives what is there; whole frames in it go straight to the core. Only a frame that comes in pieces
-gets memory of its own, which grows as the bytes come and not as the length prefix promises.
+gets memory of its own, which grows as the bytes come and not as the length prefix promises, within the budget that all
+connections share (`memory.py`). A frame that comes too slowly ends its connection (`is_stalled`).
 
 Out: one line of bytes and file slices. Small slices are read and joined with their neighbours into one send; large ones go
 by sendfile, with the bytes before them sent under MSG_MORE. While the line is blocked nothing more is read from this
@@ -14,12 +15,13 @@ import os
 import socket
 import struct
 from collections import deque
-from errno import EIO
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.model.limits import REQUEST_BYTES_PER_SECOND_MIN
 from ottla.ports.disk import DiskError
+from ottla.ports.effects import SEND
 from ottla.runtime.core import Session
-from ottla.runtime.disk import disk_error
+from ottla.runtime.disk_errors import DEVICE_ERRNOS, disk_error
 from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE, in_memory, load
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ _PIECE_BYTES: Final = 1 << 20
 #: A frame in pieces gets at most this much memory before its bytes arrive, or so many times what has arrived.
 _FIRST_BYTES: Final = 16 * 1024
 _FIRST_TIMES: Final = 4
+#: It grows by as much as it has, but not by more than this: what it grows by is zeros in memory for a moment.
+_GROWTH_BYTES_MAX: Final = 8 << 20
+#: After an answer of this size the client's next request waits until it has left, or is known not to be read.
+_LARGE_ANSWER_BYTES: Final = 64 * 1024
+#: From this size on a request that has stopped arriving is closed early if others wait for memory.
+_LARGE_FRAME_BYTES: Final = 1 << 20
 
 #: Frames of one read that are answered before others have their turn: what a client may have answered to it in one go
 #: without having read any of it.
@@ -44,8 +52,9 @@ _NOTHING: Final = memoryview(b"")
 
 class Transport:
     __slots__ = (
-        "_broken", "_file", "_frame", "_frame_size", "_have", "_prefix", "_rest", "_sock", "active_ms", "closing", "connection",
-        "fd", "host", "loading", "out", "paused", "reading", "shell", "writing",
+        "_broken", "_file", "_frame", "_frame_size", "_have", "_marked_have", "_marked_ms", "_prefix", "_rest", "_sock",
+        "active_ms", "closing", "connection", "fd", "host", "is_broker", "loading", "out", "paused", "queued_bytes", "reading",
+        "shell", "starved", "writing",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +84,15 @@ class Transport:
         self._prefix = b""
         # Whole frames that were received but not looked at yet.
         self._rest = _NOTHING
+        #: Its frame has to wait for memory.
+        self.starved = False
+        # When it was last looked whether the frame arrives, and how much of it was here then.
+        self._marked_ms = 0
+        self._marked_have = 0
+        #: Bytes of answers in `out`.
+        self.queued_bytes = 0
+        #: It has proven to be another broker of the cluster.
+        self.is_broker = False
 
     # --- in -----------------------------------------------------------------------------------------------------
 
@@ -106,10 +124,16 @@ class Transport:
                 self._frame_size = -1
                 with memoryview(frame).toreadonly() as whole:
                     shell.receive(self.connection, whole, now_ms)
+                shell.budget.release(self)
                 shell.recycle(frame)
             elif self._have == len(frame):
                 # Memory follows the bytes that really came.
-                frame.extend(bytes(min(len(frame), self._frame_size - len(frame))))
+                growth = min(len(frame), self._frame_size - len(frame), _GROWTH_BYTES_MAX)
+                if shell.budget.may_grow(self, growth):
+                    frame.extend(bytes(growth))
+                else:
+                    self.starved = True
+                    self.stop_reading()
         shell.turn(now_ms, what=frame or self)
 
     def _take(self, view: memoryview, size: int, now_ms: int) -> None:
@@ -122,8 +146,18 @@ class Transport:
         limit = shell.request_bytes_max
         at = frames = 0
         while size - at >= 4:
-            if frames == _FRAMES_MAX:
+            if frames and (
+                frames == _FRAMES_MAX
+                or connection.paused
+                # An answer that must leave, or be known not to be read, before there is another.
+                or (
+                    (outbox := shell.broker.outbox)
+                    and outbox[-1][0] == SEND
+                    and len(outbox[-1][2][0]) > _LARGE_ANSWER_BYTES
+                )
+            ):
                 self._rest = memoryview(bytes(view[at:size]))
+                shell.budget.charge(self, size - at)
                 self._later()
                 return
             frames += 1
@@ -151,6 +185,7 @@ class Transport:
         # While reading is stopped the frames stay; `resume` comes back here.
         if self.reading and not self._broken:
             rest, self._rest = self._rest, _NOTHING
+            self.shell.budget.release(self)
             now_ms = self.shell.clock.now_ms()
             self._take(rest, len(rest), now_ms)
             self.shell.turn(now_ms, what="many requests of one client")
@@ -164,6 +199,49 @@ class Transport:
         frame = self.shell.memory(min(length, max(_FIRST_BYTES, _FIRST_TIMES * len(first))))
         frame[: len(first)] = first
         self._frame, self._frame_size, self._have = frame, length, len(first)
+        self._marked_ms, self._marked_have = self.active_ms, 0
+        self.shell.budget.charge(self, len(frame))
+
+    def go_on_growing(self, size: int) -> None:
+        """There is memory for the frame again."""
+        if self._frame is not None and not self._broken:
+            self._frame.extend(bytes(size))
+            self.starved = False
+            self._marked_ms, self._marked_have = self.shell.clock.now_ms(), self._have
+            if not self.paused and not self.out:
+                self.resume()
+
+    def is_stalled(self, now_ms: int, timeout_ms: int, *, large_only: bool = False) -> bool:
+        """Whether too little of an unfinished frame has come within the time. Time that we did not read does not count."""
+        frame = self._frame
+        if frame is None or (large_only and len(frame) < _LARGE_FRAME_BYTES):
+            return False
+        if self.starved or self.paused:
+            self._marked_ms, self._marked_have = now_ms, self._have
+            return False
+        if now_ms - self._marked_ms < timeout_ms:
+            return False
+        came = self._have - self._marked_have
+        if came * 1000 < REQUEST_BYTES_PER_SECOND_MIN * timeout_ms and not self._has_more():
+            return True
+        self._marked_ms, self._marked_have = now_ms, self._have
+        return False
+
+    def _has_more(self) -> bool:
+        """Whether bytes are here that we have not read: then it is we who are slow."""
+        try:
+            return self.reading and bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    @property
+    def slices(self) -> int:
+        """How many slices of files wait to be sent, each with a descriptor."""
+        return sum(1 for part in self.out if part.__class__ is tuple)
+
+    @property
+    def frame_state(self) -> str:
+        return f"{self._have} of {self._frame_size} bytes of a request have arrived"
 
     # --- out ----------------------------------------------------------------------------------------------------
 
@@ -171,19 +249,31 @@ class Transport:
         """Queue one response; `flush` sends."""
         disk = self.shell.disk
         pinned: list[Any] = []
+        size = 0
         try:
             for part in parts:
                 if part.__class__ not in (bytes, bytearray):
                     disk.pin(part[0])
                     pinned.append(part[0])
-        except DiskError:
-            # Deleted while the answer stood in line behind another. What was before it leaves; then the client learns
-            # by the closing that it must ask again.
+                else:
+                    size += len(part)
+        except DiskError as error:
+            # Deleted while the answer stood in line behind another, or no descriptor is left for it. What was before it
+            # leaves; then the client learns by the closing that it must ask again.
             for file in pinned:
                 disk.unpin(file)
-            self.finish()
+            if error.short and self.shell.close_most_pinning(self):
+                self.send(parts)
+            else:
+                self.finish()
             return
         self.out += parts
+        self._queue(size)
+
+    def _queue(self, size: int) -> None:
+        """Account for bytes that came to `out`, or left it."""
+        self.queued_bytes += size
+        self.shell.budget.answers += size
 
     def send_now(self, parts: list[Any]) -> None:
         """Send one response and nothing else."""
@@ -201,6 +291,7 @@ class Transport:
             if sent == len(data):
                 return
             self.out.append(memoryview(data)[sent:])
+            self._queue(len(data))
             self._wait_writable()
             return
         self.send(parts)
@@ -241,10 +332,16 @@ class Transport:
         """Send the bytes and small slices at the head of the line; False if the socket is full."""
         out = self.out
         chunks: list[Any] = []
-        size = 0
+        size = left = 0
         while out and size < _SEND_BYTES and self._joinable(out[0]):
             part = out.popleft()
-            if part.__class__ not in (bytes, bytearray, memoryview):
+            kind = part.__class__
+            if kind is memoryview:
+                # The rest of a send: all of it is in memory.
+                left += len(part.obj)
+            elif kind is bytes or kind is bytearray:
+                left += len(part)
+            else:
                 part = self._read(*part)
             chunks.append(part)
             size += len(part)
@@ -256,8 +353,12 @@ class Transport:
         if sent:
             self.active_ms = self.shell.clock.now_ms()
         if sent < size:
-            out.appendleft(memoryview(data)[sent:])
+            rest = memoryview(data)[sent:]
+            out.appendleft(rest)
+            base: Any = rest.obj
+            self._queue(len(base) - left)
             return False
+        self._queue(-left)
         return True
 
     def _read(self, file: Any, position: int, size: int) -> bytes:
@@ -293,8 +394,8 @@ class Transport:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == EIO:
-                # The one of the two that is not a socket.
+            if error.errno in DEVICE_ERRNOS:
+                # Of the file: a socket has no such errors.
                 raise disk_error(file.path, error) from error
             raise
         if sent == 0:
@@ -344,11 +445,13 @@ class Transport:
         elif not self.writing:
             self.writing = True
             self.shell.loop.add_writer(self.fd, self.flush)
+            if self.shell.budget.is_too_much_unread:
+                self.shell.close_unread()
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     def resume(self) -> None:
-        if not self.reading and not self.closing and not self._broken:
+        if not self.reading and not self.closing and not self._broken and not self.starved:
             self.reading = True
             if self._rest:
                 self.shell.loop.call_soon(self._go_on)
@@ -383,6 +486,8 @@ class Transport:
             if part.__class__ not in (bytes, bytearray, memoryview):
                 self.shell.disk.unpin(part[0])
         self.out.clear()
+        self._queue(-self.queued_bytes)
+        self.shell.budget.release(self)
         if self._frame is not None:
             self.shell.recycle(self._frame)
             self._frame = None

@@ -56,7 +56,7 @@ def claim(disk: SystemDisk, config: BrokerConfig) -> dict[str, str]:
                     f"another broker is running on {path}: stop it, or choose another --data-dir"
                 )
         except DiskError as error:
-            if path == metadata_dir:
+            if path == metadata_dir or error.short:
                 raise BadDirectories(f"the directory of the metadata cannot be used: {error}") from error
             unusable[path] = str(error)
     for path in config.log_dirs:

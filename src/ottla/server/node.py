@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
@@ -29,6 +28,7 @@ from ottla.config.not_honoured import NOT_HONOURED
 from ottla.log.names import id_text
 from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
+from ottla.runtime.descriptors import share_out
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
@@ -99,12 +99,15 @@ class Node:
         return self.config.metadata_log_dir
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        files_max = _raise_descriptor_limit()
-        self._disk = SystemDisk(files_max=files_max)
+        shares = self._shares = share_out(clustered=self.config.zookeeper_connect is not None)
+        self._disk = SystemDisk(files_max=shares.files)
         # The journal is written in its own thread: no other file of the broker may take its descriptor back.
         self._journal_disk = SystemDisk()
         sock = self._bind()
         self._loop = loop
+        news = shares.news(self.config.max_connections, is_set="max.connections" in self.config.properties)
+        if news is not None:
+            self.say(news)
         try:
             unusable = claim(self._disk, self.config)
             for name in self.config.ignored:
@@ -147,7 +150,15 @@ class Node:
         if self._store.records_on_disk > max(_JOURNAL_RECORDS, 4 * len(live)):
             self._store.rewrite(live)
         self._listen(sock)
-        self._shell = Shell(self._broker, self._disk, clock, self._store, loop, self.say)
+        self._shell = Shell(
+            self._broker,
+            self._disk,
+            clock,
+            self._store,
+            loop,
+            self.say,
+            connections_max=self._shares.connections,
+        )
         self._shell.listen(sock)
 
     async def _join(
@@ -174,7 +185,15 @@ class Node:
                     self._disk, each.path, zookeeper=self.config.zookeeper_connect, cluster_id=cluster_id
                 )
             self._listen(sock)
-            shell = self._shell = Shell(broker, self._disk, clock, member.cluster, loop, self.say)
+            shell = self._shell = Shell(
+                broker,
+                self._disk,
+                clock,
+                member.cluster,
+                loop,
+                self.say,
+                connections_max=self._shares.connections,
+            )
             member.cluster.attach(broker, member.store, shell.turn)
             shell.listen(sock)
             await member.join(broker, shell.turn)
@@ -327,17 +346,3 @@ def _heed_signals(loop: asyncio.AbstractEventLoop, node: Node, lifeline: int | N
 
         os.set_blocking(lifeline, False)
         loop.add_reader(lifeline, cut)
-
-
-def _raise_descriptor_limit() -> int:
-    """H2: as many descriptors as we may have; three quarters of them are for connections, the rest for files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = 1 << 20
-    if soft < hard:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
-        except (OSError, ValueError):
-            pass
-    return max(64, min(16_384, soft // 4))

@@ -270,7 +270,7 @@ def test_a_deletion_that_the_disk_refuses_takes_the_directory_offline(
     assert driver.replica("a").opened
 
     def refuse(source: str, _target: str) -> None:
-        raise DiskError(f"{source}: Input/output error")
+        raise DiskError(f"{source}: Input/output error", broken=True)
 
     monkeypatch.setattr(driver.disk, "rename", refuse)
     assert delete(client, {"name": "a"}) == [("a", 0)]

@@ -315,6 +315,9 @@ class SimNode:
         kinds, self._kinds = self._kinds, {}
         targets: list[Any] = [*files.values(), *self._loose]
         self._loose = []
+        # What could not be opened: for want of descriptors, asked for once more; for a reason of its own, refused.
+        again: dict[Any, tuple[Any, str]] = {}
+        refused: list[tuple[Any, str]] = []
 
         def perform() -> None:
             # A pool of threads: in any order.
@@ -326,7 +329,14 @@ class SimNode:
                     with self.disk.at(f"SYNC {kinds[file]}"):
                         self.disk.sync(file)
                 except DiskError as failed:
-                    failures.append((file.path, str(failed)))
+                    if failed.broken:
+                        failures.append((file.path, str(failed)))
+                        continue
+                    targets.remove(files[file])
+                    if failed.short:
+                        again[file] = files[file], kinds[file]
+                    else:
+                        refused.append((files[file], str(failed)))
             for directory, kind in directories.items():
                 try:
                     with self.disk.at(f"SYNC {kind}"):
@@ -337,12 +347,17 @@ class SimNode:
             self.schedule(self.world.below(3), lambda: finished(failures))
 
         def finished(failures: list[tuple[str, str]]) -> None:
+            for file, (target, kind) in again.items():
+                self._files.setdefault(file, target)
+                self._kinds.setdefault(file, kind)
             if self._files or self._directories:
                 self.schedule(0, self._start_round)
             else:
                 self._syncing = False
             for path, error in failures:
                 self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
+            for target, error in refused:
+                self.isolation.run("a refused sync", self.broker.sync_refused, target, error)
             self.isolation.run("a sync", self.broker.synced, targets, self.world.now_ms)
             self._turn()
 
