@@ -35,6 +35,9 @@ class SeededEntropy:
     def below(self, limit: int) -> int:
         return self._random.randrange(limit)
 
+    def token(self, size: int) -> bytes:
+        return self._random.randbytes(size)
+
 
 class Driver:
     """Stands where the shell stands."""

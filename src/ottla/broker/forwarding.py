@@ -233,7 +233,7 @@ class Forwarding:
                 at = after_tags(memoryview(data), 4) if response_header_is_flexible(key, version) else 4
                 done(decode_response(key, version, data, at), None)
 
-            self.serve("this broker", head + body, served)
+            self.serve("this broker", head + body, served, broker_id=self._broker.membership.node_id)
             return True
 
         def answered(answer: memoryview | None, error: str | None) -> None:
@@ -320,9 +320,18 @@ class Forwarding:
 
     # --- on the controller ------------------------------------------------------------------------------------
 
-    def serve(self, peer: str, frame: bytes, done: Callable[[bytes | None, str | None], None]) -> Enclosed:
-        """Serve a request here, whoever brought it; `done` with its answer (header and body), or why there is none."""
-        connection = Enclosed(peer, done)
+    def serve(
+        self,
+        peer: str,
+        frame: bytes,
+        done: Callable[[bytes | None, str | None], None],
+        broker_id: int | None = None,
+    ) -> Enclosed:
+        """Serve a request here, whoever brought it; `done` with its answer (header and body), or why there is none.
+
+        With `broker_id` it is a request of that broker itself, not of a client.
+        """
+        connection = Enclosed(peer, done, broker_id)
         self._broker.receive(connection, memoryview(frame), self._broker.now_ms)
         return connection
 

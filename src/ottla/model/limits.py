@@ -105,3 +105,17 @@ REQUESTS_WAITING_PER_CONNECTION_MAX: Final = _limit(
     "Each holds memory until it is answered.",
     "nothing: the broker stops reading from this connection until half of them are answered",
 )
+SASL_MESSAGE_BYTES_MAX: Final = _limit(
+    CONNECTIONS,
+    "bytes of a SaslAuthenticate request",
+    512 * 1024,
+    "It comes before the sender has proven anything; Kafka has the same limit (sasl.server.max.receive.size).",
+    "the connection is closed",
+)
+FAILED_AUTHENTICATION_DELAY_MS: Final = _limit(
+    CONNECTIONS,
+    "milliseconds until a failed authentication is answered",
+    100,
+    "Guesses cost time; Kafka's default (connection.failed.authentication.delay.ms).",
+    "SASL_AUTHENTICATION_FAILED after that time, then the connection is closed",
+)

@@ -49,7 +49,9 @@ class Clustering:
     def attach(self, core: ClusterCore, store: ClusterStore, turn: Callable[[int], None]) -> None:
         """From now on the core hears everything itself. It has been started with the records."""
         self._core, self._store, self._turn = core, store, turn
-        self._peers = Peers(self._loop, self._clock, core, turn, self._say, client_id=self._client_id)
+        self._peers = Peers(
+            self._loop, self._clock, core, turn, self._say, client_id=self._client_id, prove_to=core.prove_to
+        )
         self._watching = Watching(self._loop, self._refused)
         self.records = []
         core.records_in_log = store.records_in_log
