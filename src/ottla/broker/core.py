@@ -28,6 +28,7 @@ from ottla.broker.controlling import Controlling
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.group_coordinating import Groups
+from ottla.broker.hanging_transactions import HangingTransactions
 from ottla.broker.hosting import Hosting
 from ottla.broker.log_directories import LogDirectories
 from ottla.broker.log_directory import ForeignDirectory, LogDirectory
@@ -109,6 +110,7 @@ class Broker:
         self.groups = Groups(self)
         self.transactions = Transactions(self)
         self.marking = Marking(self)
+        self.hanging_transactions = HangingTransactions(self)
         self.verification = Verification(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)

@@ -86,6 +86,14 @@ TOPIC_NAME_LENGTH_MAX: Final = _limit(
 
 PRODUCER_ID_BLOCK: Final = 1000
 
+HANGING_CHECKS_MAX: Final = _limit(
+    GROUPS,
+    "WriteTxnMarkers requests of clients that are checked at the same time",
+    8,
+    "Each asks every coordinator whether the transaction hangs.",
+    "COORDINATOR_NOT_AVAILABLE",
+)
+
 # --- topics and partitions --------------------------------------------------------------------------------------
 
 PARTITIONS_PER_REQUEST_MAX: Final = _limit(

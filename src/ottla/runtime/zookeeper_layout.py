@@ -26,7 +26,7 @@ from ottla.controller.records import Record, decode, encode
 from ottla.ports.store import Registration
 
 CLUSTER_ID: Final = "/cluster_id"
-CLUSTER_SECRET: Final = "/cluster_secret"
+CLUSTER_SECRET: Final = "/cluster_secret"  # noqa: S105  # a path
 IDS: Final = "/brokers/ids"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"

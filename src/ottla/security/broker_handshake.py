@@ -87,9 +87,7 @@ class Dialing:
         if self._key == SASL_HANDSHAKE:
             self._read(SASL_HANDSHAKE, _HANDSHAKE_VERSION, body)
             self._key = SASL_AUTHENTICATE
-            return _authenticate(
-                _HELLO.pack(_FORMAT, self._me.node_id, self._accepting_id, self._nonce)
-            )
+            return _authenticate(_HELLO.pack(_FORMAT, self._me.node_id, self._accepting_id, self._nonce))
         value = _value(self._read(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, body).auth_bytes)
         if self._expected is None:
             transcript = _transcript(
@@ -131,7 +129,9 @@ class Accepting:
             return self._challenge(message)
         transcript, expected = self._transcript, self._me.secret.mac(_DIALING + self._transcript)
         if not hmac.compare_digest(_value(message), expected):
-            raise NotProven("the proof is wrong: it was made with another cluster secret, or for another connection")
+            raise NotProven(
+                "the proof is wrong: it was made with another cluster secret, or for another connection"
+            )
         self.is_proven = True
         return _VALUE.pack(_FORMAT, self._me.secret.mac(_ACCEPTING + transcript))
 
@@ -165,4 +165,6 @@ def _transcript(
     cluster_id: str, dialing_id: int, accepting_id: int, dialing_nonce: bytes, accepting_nonce: bytes
 ) -> bytes:
     cluster = cluster_id.encode()
-    return _IDS.pack(_FORMAT, len(cluster), dialing_id, accepting_id) + cluster + dialing_nonce + accepting_nonce
+    return (
+        _IDS.pack(_FORMAT, len(cluster), dialing_id, accepting_id) + cluster + dialing_nonce + accepting_nonce
+    )

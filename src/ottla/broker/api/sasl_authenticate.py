@@ -26,7 +26,8 @@ def sasl_authenticate(broker: Broker, call: Call, request: Any, now_ms: int) -> 
     handshake = connection.handshake
     if handshake is None:
         return _failed(
-            ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate needs a SaslHandshake before it; this listener is PLAINTEXT"
+            ErrorCode.ILLEGAL_SASL_STATE,
+            "SaslAuthenticate needs a SaslHandshake before it; this listener is PLAINTEXT",
         )
     try:
         message = handshake.answer(bytes(request.auth_bytes))
