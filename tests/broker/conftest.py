@@ -36,6 +36,9 @@ class SeededEntropy:
     def below(self, limit: int) -> int:
         return self._random.randrange(limit)
 
+    def token(self, size: int) -> bytes:
+        return self._random.randbytes(size)
+
 
 class Driver:
     """Stands where the shell stands."""
@@ -67,10 +70,15 @@ class Driver:
         self.held_work: list[tuple[Task, Callable[[Outcome | None, str | None], None]]] = []
         self.turn()
 
-    def connect(self) -> "Client":
+    def connect(self, broker_id: int | None = None) -> "Client":
+        """A client; with `broker_id` that broker, as if it had proven itself."""
         client = Client(self, self.broker.connected("test:1"))
+        client.connection.broker_id = broker_id
         self.clients[client.connection] = client
         return client
+
+    def connect_broker(self) -> "Client":
+        return self.connect(broker_id=2)
 
     def turn(self) -> None:
         """What the shell does after each call: wake who waits, perform what was asked for."""

@@ -13,6 +13,8 @@ from tests.broker.api.members import Member, committed, find, settle
 
 GROUPS = (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69)
 TRANSACTIONS = (24, 25, 26, 27, 28, 65, 66)
+#: A client may send AddPartitionsToTxn up to version 3; the test sends all versions as a broker.
+BETWEEN_BROKERS = (24, 27, 56, 58, 63, 67)
 
 EVERY = [
     pytest.param(api.key, version, id=f"{api.handler.__name__}-v{version}")
@@ -78,6 +80,7 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
         21: {"topics": [topic], "timeout": 1000},
         22: {"transaction_timeout": 1000},
         23: {"replica_id": -1, "topics": [topic]},
+        17: {"mechanism": "PLAIN"},
         24: {
             "v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0,
             "v3_and_below_topics": [{"name": "t", "partitions": [0, 1]}],
@@ -101,6 +104,7 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
         33: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
         34: {"dirs": [{"path": log_dir, "topics": [{"name": "t", "partitions": [0]}]}]},
         35: {"topics": [{"topic": "t", "partitions": [0]}]},
+        36: {"auth_bytes": b"a"},
         37: {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout": 1000},
         42: {"groups_names": ["by-hand"]},
         43: {"election_type": 0, "topic_partitions": None},
@@ -169,9 +173,8 @@ def transactions(client: Any) -> None:
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 0, 0)
     who = {"transactional_id": "tx", "producer_id": 0, "producer_epoch": 0}
     added = {"name": "t", "partitions": [0]}
-    assert not error_codes(client.ask(24, 5, transactions=[who | {"verify_only": False, "topics": [added]}]))[
-        0
-    ]
+    adding = [who | {"verify_only": False, "topics": [added]}]
+    assert not error_codes(client.driver.connect(broker_id=2).ask(24, 5, transactions=adding))[0]
     assert client.ask(25, 4, **who, group_id="g").error_code == 0
     client.driver.advance(1)
 
@@ -197,9 +200,11 @@ def test_every_version_is_answered(key: int, version: int, client: Any, batch: A
     if key in TRANSACTIONS:
         transactions(client)
     path = client.driver.broker.directories.all[0].path
+    if key in BETWEEN_BROKERS:
+        client.connection.broker_id = 1
     answer = client.ask(key, version, **requests(topic_id, batch(b"x"), path, member_id)[key])
-    no_such_broker = 102
-    expected = {64: no_such_broker}
+    no_such_broker, illegal_sasl_state = 102, 34
+    expected = {64: no_such_broker, 17: illegal_sasl_state, 36: illegal_sasl_state}
     assert set(error_codes(answer)) <= {expected.get(key, 0)}
     check = globals()[f"check_{APIS[key].handler.__name__}"]
     check(answer, version, client)
@@ -232,7 +237,7 @@ def test_no_request_however_broken_is_an_error_of_ours(
                     broken[at:at] = chance.randbytes(chance.randint(1, 5))
                 case _:
                     del broken[at : at + chance.randint(1, 4)]
-        stranger = driver.connect()
+        stranger = driver.connect(broker_id=chance.choice((None, 1)))
         stranger.sent = lambda _data: None
         stranger.send_frame(struct.pack(">hhih", key, version, 1, -1) + tags + broken)
         stranger.disconnect()
@@ -243,6 +248,14 @@ def test_no_request_however_broken_is_an_error_of_ours(
 def check_envelope(answer: Any, version: int, client: Any) -> None:
     correlation_id, _tags = struct.unpack_from(">ib", answer.response_data)
     assert correlation_id == 7
+
+
+def check_sasl_handshake(answer: Any, version: int, client: Any) -> None:
+    assert answer.mechanisms == ()
+
+
+def check_sasl_authenticate(answer: Any, version: int, client: Any) -> None:
+    assert "PLAINTEXT" in answer.error_message and answer.auth_bytes == b""
 
 
 def check_produce(answer: Any, version: int, client: Any) -> None:

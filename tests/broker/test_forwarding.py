@@ -3,6 +3,7 @@
 The metadata log of the controller reaches the other core when a test says so.
 """
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from ottla.controller import records as r
 from ottla.controller.image import Image
 from ottla.model.errors import ErrorCode
 from ottla.ports.effects import ASK, REFUSED
+from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
 from tests.broker.conftest import Client, Driver
 
@@ -80,6 +82,7 @@ class Pair:
                 continue
             wire = ClientConnection("broker 2")
             client = Client(self.controller, self.controller.broker.connected("127.0.0.1:5"))
+            client.connection.broker_id = 2
             self.controller.clients[client.connection] = client
             answered: list[memoryview] = []
             client.sent = lambda data, wire=wire, answered=answered: answered.extend(  # type: ignore[misc]
@@ -279,13 +282,26 @@ def test_a_client_that_left_is_not_asked_for(pair: Pair, client: Client) -> None
     ],
 )
 def test_an_envelope_holds_only_what_the_controller_serves(pair: Pair, head: bytes, error: int) -> None:
-    client = pair.controller.connect()
+    client = pair.controller.connect(broker_id=2)
     answer = client.ask(ENVELOPE, request_data=head, request_principal=None, client_host_address=b"")
     assert answer.error_code == error
     assert answer.response_data is None
 
 
+def test_an_envelope_of_a_client_is_not_opened(pair: Pair) -> None:
+    """It would say whose request it is."""
+    head = struct.pack(">hhihb", CREATE_TOPICS, 7, 1, -1, 0)
+    enclosed = head + request_encoder(CREATE_TOPICS, 7)(creating("new"))
+    client = pair.controller.connect()
+    fields = {"request_data": enclosed, "request_principal": None, "client_host_address": b""}
+    assert client.ask(ENVELOPE, **fields).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert "new" not in pair.controller.broker.image.topics
+    assert pair.controller.connect(broker_id=2).ask(ENVELOPE, **fields).error_code == 0
+    assert "new" in pair.controller.broker.image.topics
+
+
 def test_a_broker_that_does_not_control_says_so(client: Client) -> None:
+    client.connection.broker_id = 1
     answer = client.ask(ENVELOPE, request_data=b"", request_principal=None, client_host_address=b"")
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
 

@@ -140,7 +140,7 @@ def as_follower(quiet: Quiet, epoch: int, offset: int) -> int:
         epoch=quiet.partition("t").leader_epoch,
         replica_state={"replica_id": 3, "replica_epoch": epoch},
     )
-    return int(quiet.call(1, FETCH, 16, body).responses[0].partitions[0].error_code)
+    return int(quiet.call(1, FETCH, 16, body, as_broker=3).responses[0].partitions[0].error_code)
 
 
 def test_r5_an_earlier_life_joins_no_isr() -> None:

@@ -38,7 +38,14 @@ class Asker:
         self.said: list[str] = []
         self._news = asyncio.Event()
         self.peers = Peers(
-            asyncio.get_running_loop(), Clock(), self, self._turn, self._failed, client_id="broker-7"
+            asyncio.get_running_loop(),
+            Clock(),
+            self,
+            self._turn,
+            self._failed,
+            self.said.append,
+            client_id="broker-7",
+            prove_to=lambda _node_id: None,
         )
 
     def _failed(self, what: str, error: Exception) -> None:

@@ -17,15 +17,21 @@ def test_names_sort_as_numbers() -> None:
 
 
 def test_everything_reads_back() -> None:
-    registration = Registration(3, "h", 1, "r", ("a", "b"), "i", clean=False)
+    registration = Registration(3, "h", 1, "r", ("a", "b"), "i", clean=False, epoch=1 << 45)
     data = layout.encode_registration(registration)
-    assert layout.decode_registration(3, data, 77) == registration._replace(epoch=77)
+    assert layout.decode_registration(3, data, 77) == registration
     assert layout.decode_holder(layout.encode_holder(layout.Holder(1, 2))) == (1, 2)
     assert layout.decode_end(layout.encode_end(5, -1), 9) == (5, -1, 9)
     body = layout.encode_records(RECORDS)
     entry = layout.decode_entry(layout.encode_entry(by=1, epoch=2, tag="t", size=3, body=body))
     assert (entry.tag, entry.size, entry.records()) == ("t", 3, RECORDS)
     assert layout.decode_snapshot(layout.encode_snapshot(4)) == 4
+
+
+def test_a_registration_without_an_epoch_has_its_czxid() -> None:
+    """As brokers before the handshake between brokers wrote it."""
+    data = layout.encode_registration(Registration(3, "h", 1, None, (), "i", clean=True, epoch=5))
+    assert layout.decode_registration(3, data.replace(b',"epoch":5', b""), 77).epoch == 77
 
 
 def test_records_of_a_newer_version_are_passed_over_but_counted() -> None:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from ottla.broker.api.table import Entry
     from ottla.broker.fetching import Fetching
+    from ottla.security.broker_handshake import Accepting
 
 
 class Connection:
     __slots__ = (
-        "closed", "fetch_sessions", "held_bytes", "paused", "peer", "transport", "waiting",
+        "broker_id", "closed", "fetch_sessions", "handshake", "held_bytes", "paused", "peer", "transport", "waiting",
     )  # fmt: skip
 
     def __init__(self, peer: str) -> None:
@@ -35,6 +36,10 @@ class Connection:
         self.paused = False
         #: Bytes of answers behind one that is not there yet.
         self.held_bytes = 0
+        #: The broker that has proven to be at the other end; None for everybody else.
+        self.broker_id: int | None = None
+        #: The proof that is under way.
+        self.handshake: Accepting | None = None
 
 
 class Call:
@@ -68,8 +73,11 @@ class Enclosed(Connection):
 
     __slots__ = ("_done",)
 
-    def __init__(self, peer: str, done: Callable[[bytes | None, str | None], None]) -> None:
+    def __init__(
+        self, peer: str, done: Callable[[bytes | None, str | None], None], broker_id: int | None = None
+    ) -> None:
         super().__init__(peer)
+        self.broker_id = broker_id
         self._done: Callable[[bytes | None, str | None], None] | None = done
         self.waiting.append(Call(self, cast(Any, None), -1))
 

@@ -28,6 +28,7 @@ from ottla.broker.controlling import Controlling
 from ottla.broker.fetching import FetchSessions
 from ottla.broker.forwarding import Forwarding
 from ottla.broker.group_coordinating import Groups
+from ottla.broker.hanging_transactions import HangingTransactions
 from ottla.broker.hosting import Hosting
 from ottla.broker.isolation import Isolation
 from ottla.broker.log_directories import LogDirectories
@@ -59,6 +60,8 @@ from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, 
 from ottla.ports.entropy import Entropy
 from ottla.ports.store import Registration
 from ottla.replication.replica import Replica
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
+from ottla.security.cluster_secret import ClusterSecret
 from ottla.wire.decode import MalformedMessage, decode_request
 from ottla.wire.frames import after_tags
 
@@ -109,6 +112,7 @@ class Broker:
         self.groups = Groups(self)
         self.transactions = Transactions(self)
         self.marking = Marking(self)
+        self.hanging_transactions = HangingTransactions(self)
         self.verification = Verification(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
@@ -127,15 +131,23 @@ class Broker:
         self.now_ms = 0
         #: The cluster that the directories here belong to.
         self.cluster_id = ""
+        #: What this broker proves itself to others with; None on its own.
+        self.credentials: Credentials | None = None
         #: How many records the store keeps beside its snapshot, as it says itself.
         self.records_in_log = 0
 
     # --- start and stop ---------------------------------------------------------------------------------------
 
-    def start(self, records: Iterable[r.Record | None], now_ms: int, cluster_id: str = "") -> list[r.Record]:
+    def start(
+        self,
+        records: Iterable[r.Record | None],
+        now_ms: int,
+        cluster_id: str = "",
+        secret: ClusterSecret | None = None,
+    ) -> list[r.Record]:
         """Take the metadata log as it stands and open the logs; returns what must be proposed before serving.
 
-        In a cluster the store has the `cluster_id`, and nothing is proposed before `join`.
+        In a cluster the store has the `cluster_id` and the `secret`, and nothing is proposed before `join`.
         """
         self.now_ms = now_ms
         records = list(records)
@@ -149,6 +161,8 @@ class Broker:
             self.image = self.proposed = self.image.apply(bootstrap)
             self.cluster_id = chosen
         self.config = self.resolve_config()
+        if secret is not None:
+            self.credentials = Credentials(secret, self.cluster_id, self.config.node_id)
         known = self.image.brokers
         if known and self.config.node_id not in known and not self.clustered:
             # Every partition is another's: nothing would be served, and nobody told why.
@@ -718,6 +732,12 @@ class Broker:
         """A peer that is watched is not there any more: its port refuses."""
         self.now_ms = now_ms
         self.membership.refused(node_id, now_ms)
+
+    def prove_to(self, node_id: int) -> Dialing | None:
+        """The handshake for a new connection to another broker; None if this one has no cluster secret."""
+        if self.credentials is None:
+            return None
+        return Dialing(self.credentials, node_id, self.entropy.token(NONCE_BYTES))
 
     def serve(self) -> None:
         """This broker's life has begun: its replicas take their roles."""

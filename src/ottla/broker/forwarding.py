@@ -220,34 +220,40 @@ class Forwarding:
 
     def ask(self, key: int, version: int, request: Mapping[str, Any], done: Done) -> bool:
         """One request of this broker to the controller, once; `done(answer entity, error)`. Whether anything was sent."""
-        body = request_encoder(key, version)(request)
         if self._broker.controlling.is_active:
-            head = _REQUEST_HEAD.pack(key, version, 0, -1)
-            if request_header_is_flexible(key, version):
-                head += b"\0"
-
-            def served(data: bytes | None, error: str | None) -> None:
-                if data is None:
-                    done(None, error)
-                    return
-                at = after_tags(memoryview(data), 4) if response_header_is_flexible(key, version) else 4
-                done(decode_response(key, version, data, at), None)
-
-            self.serve("this broker", head + body, served)
+            self._ask_here(key, version, request, done)
             return True
+        body = request_encoder(key, version)(request)
+        return self._ask_controller(OWN_LANE, key, version, body, _decoded(key, version, done))
 
-        def answered(answer: memoryview | None, error: str | None) -> None:
-            if answer is None:
+    def ask_broker(
+        self, node_id: int, lane: int, key: int, version: int, request: Mapping[str, Any], done: Done
+    ) -> None:
+        """The same to any broker, this one too."""
+        if node_id == self._broker.membership.node_id:
+            return self._ask_here(key, version, request, done)
+        node = self._broker.image.brokers.get(node_id)
+        if node is None or node.fenced:
+            return done(None, f"broker {node_id} is not there")
+        body = request_encoder(key, version)(request)
+        peer = (node_id, node.host, node.port)
+        self._broker.outbox.append((ASK, peer, lane, key, version, body, _decoded(key, version, done)))
+        return None
+
+    def _ask_here(self, key: int, version: int, request: Mapping[str, Any], done: Done) -> None:
+        head = _REQUEST_HEAD.pack(key, version, 0, -1)
+        if request_header_is_flexible(key, version):
+            head += b"\0"
+
+        def served(data: bytes | None, error: str | None) -> None:
+            if data is None:
                 done(None, error)
                 return
-            try:
-                decoded = decode_response(key, version, answer, 0)
-            except MalformedMessage as damage:
-                done(None, str(damage))
-                return
-            done(decoded, None)
+            at = after_tags(memoryview(data), 4) if response_header_is_flexible(key, version) else 4
+            done(decode_response(key, version, data, at), None)
 
-        return self._ask_controller(OWN_LANE, key, version, body, answered)
+        body = request_encoder(key, version)(request)
+        self.serve("this broker", head + body, served, broker_id=self._broker.membership.node_id)
 
     def insist(
         self,
@@ -320,9 +326,18 @@ class Forwarding:
 
     # --- on the controller ------------------------------------------------------------------------------------
 
-    def serve(self, peer: str, frame: bytes, done: Callable[[bytes | None, str | None], None]) -> Enclosed:
-        """Serve a request here, whoever brought it; `done` with its answer (header and body), or why there is none."""
-        connection = Enclosed(peer, done)
+    def serve(
+        self,
+        peer: str,
+        frame: bytes,
+        done: Callable[[bytes | None, str | None], None],
+        broker_id: int | None = None,
+    ) -> Enclosed:
+        """Serve a request here, whoever brought it; `done` with its answer (header and body), or why there is none.
+
+        With `broker_id` it is a request of that broker itself, not of a client.
+        """
+        connection = Enclosed(peer, done, broker_id)
         self._broker.receive(connection, memoryview(frame), self._broker.now_ms)
         return connection
 
@@ -360,6 +375,23 @@ class Forwarding:
 
     def _has(self, end: int) -> bool:
         return self._broker.image.end >= end
+
+
+def _decoded(key: int, version: int, done: Done) -> Callable[[memoryview | None, str | None], None]:
+    """Hand over the body of an answer as an entity."""
+
+    def answered(answer: memoryview | None, error: str | None) -> None:
+        if answer is None:
+            done(None, error)
+            return
+        try:
+            decoded = decode_response(key, version, answer, 0)
+        except MalformedMessage as damage:
+            done(None, str(damage))
+            return
+        done(decoded, None)
+
+    return answered
 
 
 def failure(call: Call, request: Any, code: int, message: str) -> Response:

@@ -10,14 +10,16 @@ Called by the coordinators of transactions and by `api/write_txn_markers.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.broker.appending import append_marker_as_leader
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
+from ottla.broker.hanging_transactions import Coordinated
 from ottla.log.markers import Marker as LogMarker
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
 from ottla.transactions.formats import Place
 from ottla.transactions.host import Marker, Owed
@@ -27,6 +29,7 @@ from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
 
 _WRITE_TXN_MARKERS: Final = 27
 _VERSION: Final = 2
@@ -34,6 +37,21 @@ _VERSION: Final = 2
 _LANE: Final = -2
 
 Codes: TypeAlias = Mapping[Place, ErrorCode]
+
+
+class Abort(NamedTuple):
+    """A client's abort marker, and who is told what became of it in each partition."""
+
+    marker: Marker
+    places: tuple[Place, ...]
+    done: Callable[[Codes], None]
+
+
+class Opened(NamedTuple):
+    """An open transaction of a partition: its first offset, and the leader epoch in which it was looked at."""
+
+    first_offset: int
+    leader_epoch: int
 
 
 class Marking:
@@ -60,6 +78,75 @@ class Marking:
 
     # --- here ---------------------------------------------------------------------------------------------------
 
+    def abort_hanging(self, aborts: Sequence[Abort]) -> None:
+        """The same for a client that is no broker: it may abort what hangs, and nothing else. The coordinators are asked once."""
+        opened = [
+            {place: self._opened(abort.marker, place) for place in dict.fromkeys(abort.places)}
+            for abort in aborts
+        ]
+        producer_ids = {
+            abort.marker.producer_id
+            for abort, found in zip(aborts, opened, strict=True)
+            if any(not isinstance(each, ErrorCode) for each in found.values())
+        }
+
+        def asked(coordinated: Coordinated) -> None:
+            for abort, before in zip(aborts, opened, strict=True):
+                self._abort(abort, before, coordinated)
+
+        if producer_ids:
+            self._broker.hanging_transactions.ask(producer_ids, asked)
+        else:
+            asked(None)
+
+    def _abort(
+        self, abort: Abort, before: Mapping[Place, Opened | ErrorCode], coordinated: Coordinated
+    ) -> None:
+        codes: dict[Place, ErrorCode] = {}
+        hanging = []
+        for place, opened in before.items():
+            if isinstance(opened, ErrorCode):
+                codes[place] = opened
+            elif coordinated is None:
+                codes[place] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            elif place in coordinated.get(abort.marker.producer_id, ()):
+                codes[place] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            elif (now := self._opened(abort.marker, place)) != opened:
+                codes[place] = now if isinstance(now, ErrorCode) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            else:
+                hanging.append(place)
+        self.write_all(abort.marker, tuple(hanging), lambda written: abort.done({**codes, **written}))
+
+    def _opened(self, marker: Marker, place: Place) -> Opened | ErrorCode:
+        """The transaction that a client's abort marker would end, or why it may not."""
+        replica = self._replica(place)
+        if isinstance(replica, ErrorCode):
+            return replica
+        if marker.commit:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if replica.leading is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            producer = replica.log.producers.by_id.get(marker.producer_id)
+        except DiskError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if producer is None or producer.transaction_start < 0:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if marker.producer_epoch != producer.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if marker.coordinator_epoch > max(producer.coordinator_epoch, 0):
+            # It would shut out the coordinator of the producer's next transaction.
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return Opened(producer.transaction_start, replica.leader_epoch)
+
+    def _replica(self, place: Place) -> Replica | ErrorCode:
+        topic, number = place
+        hosted = self._broker.hosting.by_name.get(topic)
+        replica = hosted.replicas.get(number) if hosted is not None else None
+        if replica is None:
+            return self._broker.not_here(None, topic, number) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return replica
+
     def write_all(self, marker: Marker, places: tuple[Place, ...], done: Callable[[Codes], None]) -> None:
         """The same for partitions that this broker should lead."""
         codes: dict[Place, ErrorCode] = {}
@@ -85,10 +172,9 @@ class Marking:
         """`done` once: when the marker counts, or with why it is not written or nobody knows."""
         broker = self._broker
         topic, number = place
-        hosted = broker.hosting.by_name.get(topic)
-        replica = hosted.replicas.get(number) if hosted is not None else None
-        if replica is None:
-            return done(broker.not_here(None, topic, number) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        replica = self._replica(place)
+        if isinstance(replica, ErrorCode):
+            return done(replica)
         written = LogMarker(marker.commit, marker.coordinator_epoch, marker.transaction_version >= V2)
         try:
             if topic == OFFSETS_TOPIC:

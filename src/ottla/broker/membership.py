@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.cut_off import CutOff
 from ottla.broker.timers import Later
 from ottla.config.topic import TopicConfig
+from ottla.controller.broker_epoch import TOKEN_BYTES, proposed_epoch
 from ottla.log.names import id_text
 from ottla.ports.effects import CLAIM, REGISTER, USURP, WATCH
 from ottla.ports.store import Registration
@@ -85,6 +86,7 @@ class Membership:
         self._registering = True
         broker = self._broker
         address = broker.config.advertised_listeners[0]
+        before = broker.image.brokers.get(self.node_id)
         registration = Registration(
             self.node_id,
             address.host,
@@ -94,6 +96,7 @@ class Membership:
             # A registration like the one before would be taken for the same one, and get the same epoch.
             id_text(broker.entropy.id_bytes()),
             self._is_clean,
+            proposed_epoch(before.epoch if before is not None else -1, broker.entropy.token(TOKEN_BYTES)),
             damaged=self._is_damaged,
             durable=TopicConfig.resolve({}, broker.config).durable,
         )

@@ -226,13 +226,14 @@ class Replicating:
     def _is_alive(self, follower: Follower, epoch: int) -> bool:
         """R5: whether a fetch is of a broker's present life. What an earlier one had this one may have lost, and a client that
         calls itself a broker has nothing at all. (Kafka takes a fetch without an epoch for an old broker's; here are none.)"""
-        membership, node = self._broker.membership, self._broker.image.brokers.get(follower.node_id)
+        node = self._broker.image.brokers.get(follower.node_id)
         known = node.epoch if node is not None else -1
         if epoch < max(known, follower.epoch, 0):
             return False
-        # A life that the image here does not have yet is registered, unless that cannot be seen either.
-        live = membership.live.get(follower.node_id)
-        return epoch == known or membership.suspended or (live is not None and live.epoch == epoch)
+        # An epoch that the image here does not have yet is registered. One that nobody has told this broker of is refused, also while
+        # the store is out of reach: the follower comes again when the store is back.
+        live = self._broker.membership.live.get(follower.node_id)
+        return epoch == known or (live is not None and live.epoch == epoch)
 
     def nearer(self, replica: Replica, rack: str, offset: int) -> int:
         """KIP-392: the follower in this rack that is in sync and has come furthest, at least to this offset; -1 if there is none.

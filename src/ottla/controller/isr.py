@@ -29,7 +29,7 @@ class Wish(NamedTuple):
     leader: int
     leader_epoch: int
     partition_epoch: int
-    #: The new ISR: by broker the epoch of its life, or ANY_EPOCH.
+    #: The new ISR: by broker its broker epoch. ANY_EPOCH is enough for a member of the present ISR.
     isr: Mapping[int, int]
 
 
@@ -74,7 +74,7 @@ def _check(image: Image, old: r.Partition, wish: Wish) -> None:
         raise Refusal(ErrorCode.INVALID_REQUEST, "the ISR must hold replicas only")
     for node, epoch in wish.isr.items():
         broker = image.brokers.get(node)
-        if broker is None or (epoch not in (ANY_EPOCH, broker.epoch)):
+        if broker is None or not (epoch == broker.epoch or (epoch == ANY_EPOCH and node in old.isr)):
             raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {node} has another epoch")
         if node not in old.isr and not image.is_live(node):
             raise Refusal(ErrorCode.INELIGIBLE_REPLICA, f"broker {node} is fenced or about to stop")

@@ -86,6 +86,14 @@ TOPIC_NAME_LENGTH_MAX: Final = _limit(
 
 PRODUCER_ID_BLOCK: Final = 1000
 
+HANGING_CHECKS_MAX: Final = _limit(
+    GROUPS,
+    "WriteTxnMarkers requests of clients that are checked at the same time",
+    8,
+    "Each asks every coordinator whether the transaction hangs.",
+    "COORDINATOR_NOT_AVAILABLE",
+)
+
 # --- topics and partitions --------------------------------------------------------------------------------------
 
 PARTITIONS_PER_REQUEST_MAX: Final = _limit(
@@ -140,4 +148,18 @@ REQUESTS_WAITING_PER_CONNECTION_MAX: Final = _limit(
     256,
     "Each holds memory until it is answered.",
     "nothing: the broker stops reading from this connection until half of them are answered",
+)
+SASL_MESSAGE_BYTES_MAX: Final = _limit(
+    CONNECTIONS,
+    "bytes of a SaslAuthenticate request",
+    512 * 1024,
+    "It comes before the sender has proven anything; Kafka has the same limit (sasl.server.max.receive.size).",
+    "the connection is closed",
+)
+FAILED_AUTHENTICATION_DELAY_MS: Final = _limit(
+    CONNECTIONS,
+    "milliseconds until a failed authentication is answered",
+    100,
+    "Guesses cost time; Kafka's default (connection.failed.authentication.delay.ms).",
+    "SASL_AUTHENTICATION_FAILED after that time, then the connection is closed",
 )

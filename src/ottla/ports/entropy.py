@@ -11,3 +11,6 @@ class Entropy(Protocol):
 
     def below(self, limit: int) -> int:
         """A number from 0 to limit - 1."""
+
+    def token(self, size: int) -> bytes:
+        """So many unpredictable bytes, for a secret or a nonce."""

@@ -44,7 +44,8 @@ class Registration(NamedTuple):
     incarnation: str
     #: Whether the life before this one ended with everything flushed (R7).
     clean: bool
-    #: Given by the store, higher with each registration (R5).
+    #: Asked for by the broker, and raised by the store if need be: higher with each registration of a broker (R5), and not to be
+    #: guessed (`controller/broker_epoch.py`).
     epoch: int = 0
     #: Whether something is missing that was flushed: a directory, a log, or the end of one (R12).
     damaged: bool = False

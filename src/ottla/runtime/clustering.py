@@ -49,7 +49,14 @@ class Clustering:
         """From now on the core hears everything itself. It has been started with the records."""
         self._core, self._store, self._turn = core, store, turn
         self._peers = Peers(
-            self._loop, self._clock, core, turn, core.isolation.contain, client_id=self._client_id
+            self._loop,
+            self._clock,
+            core,
+            turn,
+            core.isolation.contain,
+            self._say,
+            client_id=self._client_id,
+            prove_to=core.prove_to,
         )
         self._watching = Watching(self._loop, self._refused)
         self.records = []

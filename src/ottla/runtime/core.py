@@ -12,6 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.records import Record
 from ottla.ports.disk import DiskError
 from ottla.ports.store import Registration
+from ottla.security.broker_handshake import Dialing
 
 
 class Session(Protocol):
@@ -86,6 +87,7 @@ class ClusterCore(Core, Protocol):
     #: How many records of the metadata log a new broker reads beside the snapshot.
     records_in_log: int
 
+    def prove_to(self, node_id: int) -> Dialing | None: ...
     def restored(self, records: Sequence[Record], now_ms: int) -> None: ...
     def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None: ...
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None: ...

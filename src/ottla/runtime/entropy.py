@@ -12,3 +12,6 @@ class SystemEntropy:
 
     def below(self, limit: int) -> int:
         return secrets.randbelow(limit)
+
+    def token(self, size: int) -> bytes:
+        return secrets.token_bytes(size)

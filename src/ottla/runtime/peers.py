@@ -1,5 +1,8 @@
 """Requests to other brokers (ASK): one connection a peer and lane, requests out in order, answers in.
 
+A connection begins with the handshake between brokers (`security/broker_handshake.py`): requests leave once both ends have proven
+themselves. If the other end fails to, the connection ends, and the reason is logged once.
+
 Replication's fetches go through here, so a request is a tuple in a line and an answer a call: no task, no future. What is
 asked in one turn leaves in one send a connection (`flush`), what comes in one read is answered before one turn.
 
@@ -22,6 +25,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from ottla.config.broker import BrokerConfig
 from ottla.runtime.clock import Clock
 from ottla.runtime.dialing import Dial
+from ottla.security.broker_handshake import Dialing, NotProven, Request
 from ottla.wire.frames import RESPONSE_BYTES_MAX, after_tags
 from ottla.wire.guard import MalformedMessage
 from ottla.wire.schema import request_header_is_flexible, response_header_is_flexible
@@ -38,6 +42,8 @@ _KEPT_BYTES: Final = 4 << 20
 _SWEEP_S: Final = 1.0
 #: Addresses of brokers that are remembered: more than a cluster has.
 _ADDRESSES_MAX: Final = 10_000
+#: Failed handshakes that are remembered, so that each is logged once.
+_LOGGED_MAX: Final = 100
 
 #: (node id, host, port)
 Peer: TypeAlias = tuple[int, str, int]
@@ -61,14 +67,21 @@ class Peers:
         settings: Settings,
         turn: Callable[[int], None],
         failed: Callable[[str, Exception], None],
+        say: Callable[[str], None],
         *,
         client_id: str,
+        prove_to: Callable[[int], Dialing | None],
     ) -> None:
-        """`failed(what, error)` is called with what a `done` raised."""
+        """`failed(what, error)` is called with what a `done` raised. `prove_to` makes the handshake for a new connection to a
+        broker; without one, requests leave at once."""
         self.loop = loop
         self.clock = clock
         self.turn = turn
         self._failed = failed
+        self._say = say
+        self.prove_to = prove_to
+        #: Handshakes that failed and were logged.
+        self._logged: set[str] = set()
         self._settings = settings
         name = client_id.encode()
         self.client_id = len(name).to_bytes(2, "big") + name
@@ -95,11 +108,11 @@ class Peers:
                 self._sweep_later()
         form = self._forms.get(key << 16 | version)
         if form is None:
-            form = self._form(key, version)
+            form = self.form(key, version)
         line.add(key, version, form, body, done)
         self._asked[line] = None
 
-    def _form(self, key: int, version: int) -> tuple[bytes, bool]:
+    def form(self, key: int, version: int) -> tuple[bytes, bool]:
         head = self.client_id + b"\0" if request_header_is_flexible(key, version) else self.client_id
         form = self._forms[key << 16 | version] = head, response_header_is_flexible(key, version)
         return form
@@ -133,6 +146,13 @@ class Peers:
         for _number, _tagged, done, _asked_ms in waiting:
             self.tell(done, None, error)
         self.turn(self.clock.now_ms())
+
+    def log_failed_proof(self, text: str) -> None:
+        if text not in self._logged:
+            if len(self._logged) >= _LOGGED_MAX:
+                self._logged.clear()
+            self._logged.add(text)
+            self._say(text)
 
     def ended(self, line: Line) -> None:
         if self._lines.get(line.place) is line:
@@ -178,8 +198,8 @@ class Line:
     """One connection: requests that are not sent yet, and those that wait for their answers."""
 
     __slots__ = (
-        "_closed", "_dial", "_fd", "_have", "_next_id", "_out", "_peers", "_prefix", "_room", "_size", "_sock", "_spare",
-        "_writing", "active_ms", "peer", "place", "waiting",
+        "_added", "_closed", "_dial", "_fd", "_handshake", "_have", "_next_id", "_out", "_peers", "_prefix", "_room", "_size",
+        "_sock", "_spare", "_writing", "active_ms", "peer", "place", "waiting",
     )  # fmt: skip
 
     def __init__(self, peers: Peers, peer: Peer, place: tuple[int, Any]) -> None:
@@ -191,6 +211,9 @@ class Line:
         self.active_ms = peers.clock.now_ms()
         self._next_id = 0
         self._out: list[Any] = []
+        self._handshake = peers.prove_to(peer[0])
+        #: Where new requests are added: to what leaves next, or behind the handshake.
+        self._added: list[Any] = self._out if self._handshake is None else []
         self._writing = False
         self._closed = False
         # An answer that comes in pieces: its size, what we have of it, and where. A piece of its size field alone.
@@ -209,8 +232,9 @@ class Line:
         head, tagged = form
         number = self._next_id
         self._next_id = (number + 1) & _IDS
-        self._out.append(_request_head(_HEAD_BYTES + len(head) + len(body), key, version, number) + head)
-        self._out.append(body)
+        added = self._added
+        added.append(_request_head(_HEAD_BYTES + len(head) + len(body), key, version, number) + head)
+        added.append(body)
         self.active_ms = now_ms = self._peers.clock.now_ms()
         self.waiting.append((number, tagged, done, now_ms))
 
@@ -223,6 +247,36 @@ class Line:
         self._fd = sock.fileno()
         self._peers.reached(sock)
         self._peers.loop.add_reader(self._fd, self._readable)
+        if self._handshake is not None:
+            self._prove(self._handshake.first())
+        self.flush()
+
+    def _prove(self, request: Request) -> None:
+        """Send the next request of the handshake: its answer is the next one to come."""
+        key, version, body = request
+        head, tagged = self._peers.form(key, version)
+        number = self._next_id
+        self._next_id = (number + 1) & _IDS
+        self._out += (_request_head(_HEAD_BYTES + len(head) + len(body), key, version, number) + head, body)
+        self.waiting.appendleft((number, tagged, self._proof_answered, self._peers.clock.now_ms()))
+
+    def _proof_answered(self, answer: memoryview | None, _error: str | None) -> None:
+        handshake = self._handshake
+        if answer is None or handshake is None:
+            return
+        try:
+            request = handshake.answered(answer)
+        except NotProven as error:
+            text = f"{self._name} has not proven that it is that broker of this cluster: {error}"
+            self._peers.log_failed_proof(text)
+            self.end(text)
+            return
+        if request is not None:
+            self._prove(request)
+        else:
+            self._handshake = None
+            self._out += self._added
+            self._added = self._out
         self.flush()
 
     def flush(self) -> None:
@@ -364,6 +418,7 @@ class Line:
         self._closed = True
         self.waiting.clear()
         self._out.clear()
+        self._added.clear()
         if self._dial is not None:
             self._dial.cancel()
         if self._sock is not None:

@@ -1,8 +1,10 @@
 """What the cluster keeps in ZooKeeper: paths, and the bytes of each znode. All under the chroot.
 
     /cluster_id               persistent  the id of the cluster, made by its first broker
+    /cluster_secret           persistent  64 hexadecimal digits: what brokers prove themselves to each other with, made by the first
     /brokers/ids              persistent  empty; its version counts registrations, so that two cannot cross
-    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean", "damaged"}
+    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean", "damaged",
+                                          "durable", "epoch"}
     /controller               ephemeral   {"node_id", "epoch"}
     /controller_epoch         persistent  a number; its version is what every write of the controller checks
     /metadata/end             persistent  {"end": N, "snapshot": S}; what brokers watch. S is -1 if there is none
@@ -24,6 +26,7 @@ from ottla.controller.records import Record, decode, encode
 from ottla.ports.store import Registration
 
 CLUSTER_ID: Final = "/cluster_id"
+CLUSTER_SECRET: Final = "/cluster_secret"  # noqa: S105  # a path
 IDS: Final = "/brokers/ids"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
@@ -103,8 +106,8 @@ def _json(fields: dict[str, Any]) -> bytes:
 
 def encode_registration(registration: Registration) -> bytes:
     fields = registration._asdict()
-    # The number is the znode's name, and the epoch its czxid.
-    del fields["node_id"], fields["epoch"]
+    # The number is the znode's name.
+    del fields["node_id"]
     return _json(fields)
 
 
@@ -120,7 +123,8 @@ def decode_registration(node_id: int, data: bytes, czxid: int) -> Registration:
         clean=fields["clean"],
         damaged=fields.get("damaged", False),
         durable=fields.get("durable", True),
-        epoch=czxid,
+        # A broker before the handshake between brokers has none: its znode's czxid was its epoch.
+        epoch=fields.get("epoch", czxid),
     )
 
 

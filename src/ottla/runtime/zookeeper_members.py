@@ -12,6 +12,7 @@ from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
+from ottla.controller.broker_epoch import registered_epoch
 from ottla.ports.store import Registration, StoreEvents
 from ottla.runtime import zookeeper_layout as layout
 from ottla.runtime.zookeeper_layout import Control, Holder
@@ -62,27 +63,30 @@ class Members:
 async def register(link: Link, registration: Registration) -> tuple[int, str | None]:
     """(broker epoch, None), or 0 and who has the number."""
     path = layout.broker(registration.node_id)
-    data = layout.encode_registration(registration)
     while True:
         parent, present = link.get(layout.IDS), link.get(path)
         # Every registration moves this version: what we see now is what our multi meets, or it fails.
         _, parent_stat = await parent
         operations: list[tuple[Any, ...]] = [("set", layout.IDS, b"", parent_stat.version)]
+        replaced = 0
         try:
             found, stat = await present
         except NoNodeError:
             pass
         else:
             ours = stat.ephemeralOwner == link.session
-            if ours and found == data:
-                return stat.czxid, None
             other = layout.decode_registration(registration.node_id, found, stat.czxid)
+            if ours and other._replace(epoch=0) == registration._replace(epoch=0):
+                return other.epoch, None
             if not ours and set(other.directories).isdisjoint(registration.directories):
                 return 0, (
                     f"node id {registration.node_id} is taken by the broker at {other.host}:{other.port}, "
                     "which has another data directory: give this one another node.id"
                 )
+            replaced = other.epoch
             operations.append(("delete", path))
+        epoch = registered_epoch(registration.epoch, parent_stat.version + 1, replaced)
+        data = layout.encode_registration(registration._replace(epoch=epoch))
         # Whether it succeeds or not, the next turn sees whose it is.
         raise_unless_race(await link.multi([*operations, ("ephemeral", path, data)]))
 

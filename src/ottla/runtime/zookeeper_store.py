@@ -22,6 +22,7 @@ from ottla.runtime.zookeeper_layout import Holder
 from ottla.runtime.zookeeper_link import UNKNOWN_OUTCOME, Link, ZookeeperSettings, in_words
 from ottla.runtime.zookeeper_log import MetadataLog
 from ottla.runtime.zookeeper_members import Members, claim, register
+from ottla.security.cluster_secret import ClusterSecret
 
 #: How long to wait before another attempt when something unforeseen went wrong.
 _RETRY_S: Final = 1.0
@@ -113,24 +114,39 @@ class ZookeeperStore:
 
     async def cluster_id(self, candidate: str) -> str:
         """The id of the cluster; the candidate, if it has none yet. Raises StoreUnavailable."""
-        found: asyncio.Future[tuple[str, str | None]] = self._loop.create_future()
+        return (await self._agreed(layout.CLUSTER_ID, candidate.encode())).decode()
 
-        def answer(cluster_id: str, error: str | None = None) -> None:
+    async def cluster_secret(self, candidate: ClusterSecret) -> ClusterSecret:
+        """The secret of the cluster; the candidate, if it has none yet. Raises StoreUnavailable."""
+        stored = await self._agreed(layout.CLUSTER_SECRET, candidate.stored())
+        try:
+            return ClusterSecret.from_stored(stored)
+        except ValueError as error:
+            raise StoreUnavailable(
+                f"ZooKeeper at {self.settings.connect}: {layout.CLUSTER_SECRET} has no cluster secret: {error}. "
+                "Stop all brokers and delete that znode: the first broker that starts makes a new one"
+            ) from None
+
+    async def _agreed(self, path: str, candidate: bytes) -> bytes:
+        """What the znode has; the candidate, if there is no such znode yet."""
+        found: asyncio.Future[tuple[bytes, str | None]] = self._loop.create_future()
+
+        def answer(data: bytes, error: str | None = None) -> None:
             # Who asked may have been cancelled meanwhile.
             if not found.done():
-                found.set_result((cluster_id, error))
+                found.set_result((data, error))
 
-        # Whoever loses the race, or the connection in its midst, reads what is there in the end.
-        self._ask(lambda: self._agree(candidate), answer, lambda error: answer("", error))
-        cluster_id, error = await found
+        async def agree() -> bytes:
+            # Whoever loses the race, or the connection in its midst, reads what is there in the end.
+            await self._link.ensure([(path, candidate)])
+            data: bytes = (await self._link.get(path))[0]
+            return data
+
+        self._ask(agree, answer, lambda error: answer(b"", error))
+        data, error = await found
         if error is not None:
             raise StoreUnavailable(f"ZooKeeper at {self.settings.connect}: {error}")
-        return cluster_id
-
-    async def _agree(self, candidate: str) -> str:
-        await self._link.ensure([(layout.CLUSTER_ID, candidate.encode())])
-        data, _ = await self._link.get(layout.CLUSTER_ID)
-        return str(data.decode())
+        return data
 
     def register(self, registration: Registration, done: EpochDone) -> None:
         self._ask(

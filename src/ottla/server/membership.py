@@ -17,6 +17,7 @@ from ottla.runtime.clustering import Clustering
 from ottla.runtime.core import ClusterCore
 from ottla.runtime.zookeeper_link import ZookeeperSettings
 from ottla.runtime.zookeeper_store import StoreUnavailable, ZookeeperStore
+from ottla.security.cluster_secret import ClusterSecret
 
 #: How long something may take before it is said what is waited for.
 _SAY_AFTER_S: Final = 1.0
@@ -54,12 +55,12 @@ class Member:
         self._connect = config.zookeeper_connect
         self._hurry = asyncio.Event()
 
-    async def connect(self, candidate: str) -> str:
-        """Read everything there is; returns the id of the cluster, the candidate if this is its first broker."""
+    async def connect(self, candidate: str, secret: ClusterSecret) -> tuple[str, ClusterSecret]:
+        """Read everything there is; returns id and secret of the cluster, the candidates if this is its first broker."""
         waiting = self._say_later(f"waiting for ZooKeeper at {self._connect}")
         try:
             await self.store.connect()
-            return await self.store.cluster_id(candidate)
+            return await self.store.cluster_id(candidate), await self.store.cluster_secret(secret)
         except StoreUnavailable as error:
             raise CannotJoin(str(error)) from error
         finally:

@@ -34,6 +34,7 @@ from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.shell import Shell
 from ottla.runtime.turns import LongestTurn
+from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.server.directories import (
     BadDirectories,
     claim,
@@ -178,8 +179,10 @@ class Node:
             member = self._member = Member(self.config, clock, self.say)
             # A directory that was in a cluster does not found another: if that one is not here, the start is refused.
             own = None if is_a_clusters(self._disk, self.config) else broker.directories.unused_cluster_id()
-            cluster_id = await member.connect(own or id_text(entropy.id_bytes()))
-            broker.start(member.cluster.records, clock.now_ms(), cluster_id=cluster_id)
+            cluster_id, secret = await member.connect(
+                own or id_text(entropy.id_bytes()), ClusterSecret(entropy.token(SECRET_BYTES))
+            )
+            broker.start(member.cluster.records, clock.now_ms(), cluster_id=cluster_id, secret=secret)
             for each in broker.directories.online:
                 mark_a_clusters(
                     self._disk, each.path, zookeeper=self.config.zookeeper_connect, cluster_id=cluster_id

@@ -43,6 +43,9 @@ class World(Protocol):
     def connect(self) -> Any:
         """Something with `ask(key, version, **fields)`."""
 
+    def connect_broker(self) -> Any:
+        """The same for requests between brokers."""
+
     def wait(self) -> None:
         """Let a little time pass."""
 
@@ -219,7 +222,7 @@ class Scene:
         asked = tx.who | {"verify_only": False} | fields
         topics = [{"name": topic, "partitions": [number]} for topic, number in places]
         if version >= 4:
-            answer = self.client.ask(ADD, version, transactions=[{**asked, "topics": topics}])
+            answer = self.driver.connect_broker().ask(ADD, version, transactions=[{**asked, "topics": topics}])
             if answer.error_code:
                 return dict.fromkeys(places, int(answer.error_code))
             rows = answer.results_by_transaction[0].topic_results
@@ -268,7 +271,7 @@ class Scene:
             "coordinator_epoch": coordinator,
             **({"transaction_version": transaction_version} if version >= 2 else {}),
         }  # fmt: skip
-        answer = self.driver.connect().ask(MARK, version, markers=[row])
+        answer = self.driver.connect_broker().ask(MARK, version, markers=[row])
         return {
             (topic.name, each.partition_index): int(each.error_code)
             for marker in answer.markers

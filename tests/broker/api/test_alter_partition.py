@@ -8,7 +8,13 @@ from tests.broker.api.clustered import T, join_cluster, part, partition
 
 FENCED_LEADER_EPOCH, STALE_BROKER_EPOCH, INVALID_UPDATE_VERSION, NOT_CONTROLLER = 74, 77, 95, 41
 UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, INVALID_REQUEST = 100, 3, 42
-INELIGIBLE_REPLICA, NEW_LEADER_ELECTED = 107, 108
+INELIGIBLE_REPLICA, NEW_LEADER_ELECTED, CLUSTER_AUTHORIZATION_FAILED = 107, 108, 31
+
+
+@pytest.fixture
+def client(driver: Any) -> Any:
+    """Broker 2."""
+    return driver.connect(broker_id=2)
 
 
 def fields(
@@ -65,7 +71,7 @@ def test_what_is_asked_for_already_waits_for_those_before(driver: Any, client: A
     join_cluster(driver, part(0, 2, 3, 4))
     driver.are_proposals_held = True
     client.send(56, 3, **fields((2, 3)))
-    other = driver.connect()
+    other = driver.connect(broker_id=2)
     other.send(56, 3, **fields((2, 3), partition_epoch=1))
     assert other.answers == []
     driver.commit()
@@ -97,6 +103,7 @@ def test_a_partition_is_refused_by_itself(driver: Any, client: Any, asked: Any, 
 def test_r5_another_life_of_the_leader_is_not_heard(driver: Any, client: Any) -> None:
     join_cluster(driver, part(0, 2, 3, 4))
     for leader, epoch in ((2, 1), (2, 3), (9, 9), (2, -1)):
+        client.connection.broker_id = leader
         answer = client.ask(56, 3, **fields((2,), leader=leader, epoch=epoch))
         assert (answer.error_code.value, answer.topics) == (STALE_BROKER_EPOCH, ())
 
@@ -132,3 +139,23 @@ def test_a_leader_without_its_directory_gives_up(driver: Any, client: Any) -> No
     join_cluster(driver, part(0, 2, 3, 4))
     row = alter(client, (3, 4))
     assert (row.error_code.value, row.leader_id, row.isr) == (NEW_LEADER_ELECTED, 3, (3, 4))
+
+
+def test_only_the_broker_itself_asks_for_it(driver: Any) -> None:
+    """Whatever epoch a client knows: an ISR that it may choose loses acknowledged records."""
+    join_cluster(driver, part(0, 2, 3, 4))
+    before = driver.broker.image.end
+    for sender in (driver.connect(), driver.connect(broker_id=3)):
+        answer = sender.ask(56, 3, **fields((2,)))
+        assert (answer.error_code.value, answer.topics) == (CLUSTER_AUTHORIZATION_FAILED, ())
+    assert driver.broker.image.end == before
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_new_member_of_the_isr_is_named_with_its_epoch(driver: Any, client: Any, version: int) -> None:
+    """ANY_EPOCH is enough for those that are in it."""
+    join_cluster(driver, part(0, 2, 3, 4, isr=(2, 3)))
+    members = [{"broker_id": node, "broker_epoch": -1} for node in (2, 3, 4)]
+    row = alter(client, (2, 3, 4), version=version, new_isr_with_epochs=members)
+    assert row.error_code.value == INELIGIBLE_REPLICA
+    assert alter(client, (2,), version=version, new_isr_with_epochs=members[:1]).isr == (2,)

@@ -6,10 +6,12 @@ from ottla.model.limits import PRODUCER_ID_BLOCK
 from tests.broker.api.clustered import join_cluster, part, partition
 
 NOT_CONTROLLER, INVALID_REQUEST, STALE_BROKER_EPOCH, NOT_REGISTERED, LEADER_NOT_AVAILABLE = 41, 42, 77, 102, 5
+NOT_AUTHORIZED = 31
 
 
 def beat(client: Any, node: int = 2, epoch: int | None = None, **more: Any) -> Any:
     fields = {"current_metadata_offset": 0, "want_fence": False, "want_shut_down": False, **more}
+    client.connection.broker_id = node
     return client.ask(63, broker_id=node, broker_epoch=node if epoch is None else epoch, **fields)
 
 
@@ -29,6 +31,7 @@ def test_a_heartbeat_tells_how_the_broker_stands(driver: Any, client: Any) -> No
 def test_a_broker_may_stop_once_others_lead(driver: Any, client: Any) -> None:
     join_cluster(driver, part(0, 2, 3, 4), part(1, 2, 3, isr=(2,)))
     driver.are_proposals_held = True
+    client.connection.broker_id = 2
     client.send(
         63, broker_id=2, broker_epoch=2, current_metadata_offset=0, want_fence=False, want_shut_down=True
     )
@@ -48,6 +51,7 @@ def test_a_broker_may_stop_once_others_lead(driver: Any, client: Any) -> None:
 def test_a_broker_may_not_stop_when_that_was_not_written(driver: Any, client: Any) -> None:
     join_cluster(driver, part(0, 2, 3, 4))
     driver.are_proposals_held = True
+    client.connection.broker_id = 2
     client.send(
         63, broker_id=2, broker_epoch=2, current_metadata_offset=0, want_fence=False, want_shut_down=True
     )
@@ -76,7 +80,8 @@ def test_a_broker_on_its_own_may_stop_and_loses_nothing_by_asking(client: Any, d
 def test_blocks_of_producer_ids_are_given_once(driver: Any, client: Any) -> None:
     join_cluster(driver)
     driver.are_proposals_held = True
-    others = [driver.connect() for _ in range(3)]
+    client.connection.broker_id = 2
+    others = [driver.connect(broker_id=2) for _ in range(3)]
     for each in (client, *others):
         each.send(67, broker_id=2, broker_epoch=2)
         assert each.answers == []
@@ -90,6 +95,7 @@ def test_blocks_of_producer_ids_are_given_once(driver: Any, client: Any) -> None
 
 def test_no_producer_ids_for_strangers_or_from_others(driver: Any, client: Any) -> None:
     join_cluster(driver)
+    client.connection.broker_id = 2
     assert client.ask(67, broker_id=2, broker_epoch=1).error_code.value == STALE_BROKER_EPOCH
     driver.are_proposals_held = True
     client.send(67, broker_id=2, broker_epoch=2)
@@ -98,6 +104,29 @@ def test_no_producer_ids_for_strangers_or_from_others(driver: Any, client: Any) 
     assert client.answers.pop().error_code.value == NOT_CONTROLLER
     driver.broker.controlling.resign()
     assert client.ask(67, broker_id=2, broker_epoch=2).error_code.value == NOT_CONTROLLER
+
+
+def test_nobody_else_speaks_for_a_broker(driver: Any) -> None:
+    """Whatever epoch a client knows: it could depose a live leader, or use up the producer ids."""
+    join_cluster(driver, part(0, 2, 3, 4))
+    before = driver.broker.image.end
+    for sender in (driver.connect(), driver.connect(broker_id=3)):
+        wanted = {"current_metadata_offset": 0, "want_fence": True, "want_shut_down": True}
+        answer = sender.ask(63, broker_id=2, broker_epoch=2, **wanted)
+        assert answer.error_code.value == NOT_AUTHORIZED
+        assert sender.ask(67, broker_id=2, broker_epoch=2).error_code.value == NOT_AUTHORIZED
+    assert driver.broker.image.end == before
+
+
+def test_nor_to_a_broker_on_its_own(driver: Any, client: Any) -> None:
+    before = driver.broker.image
+    wanted = {"current_metadata_offset": 0, "want_fence": True, "want_shut_down": True}
+    assert client.ask(63, broker_id=1, broker_epoch=1, **wanted).error_code.value == NOT_AUTHORIZED
+    assert client.ask(67, broker_id=1, broker_epoch=1).error_code.value == NOT_AUTHORIZED
+    assert client.ask(56, broker_id=1, broker_epoch=1, topics=[]).error_code.value == NOT_AUTHORIZED
+    assert driver.broker.image is before
+    refusals = [text for text in driver.said if "request between brokers" in text]
+    assert len(refusals) == 3, "once for each API"
 
 
 def test_a_broker_that_will_not_come_back_is_forgotten(driver: Any, client: Any) -> None:

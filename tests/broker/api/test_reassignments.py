@@ -35,7 +35,7 @@ def test_a_move_from_its_beginning_to_its_end(driver: Any, client: Any) -> None:
         == {}
     )
     assert len(listed(client, [{"name": "t", "partition_indexes": [0]}])) == 1
-    client.ask(
+    driver.connect(broker_id=2).ask(
         56, broker_id=2, broker_epoch=2,
         topics=[{
             "topic_id": T,

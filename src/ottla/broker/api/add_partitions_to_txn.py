@@ -1,7 +1,7 @@
 """AddPartitionsToTxn (24): partitions become part of a transaction, which begins with the first.
 
 Up to version 3 a producer adds them itself. From version 4 on leaders of partitions do it for it, or just ask (`verify_only`), for
-many transactions at once (KIP-890). Every partition has its error: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2
+many transactions at once (KIP-890); only a proven broker may, others get CLUSTER_AUTHORIZATION_FAILED. Every partition has its error: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2
 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED (a producer and a topic of
 the brokers' own) and OPERATION_NOT_ATTEMPTED for the others beside such, TRANSACTION_ABORTABLE (before version 5 INVALID_TXN_STATE), INVALID_REQUEST, and those of a coordinator that is elsewhere or not ready.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.api.cluster_action import is_broker
 from ottla.broker.api.grouping import Gathering
 from ottla.broker.api.table import Response, serves
 from ottla.broker.api.transacting import find_shard, places_of, results_of
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     version = call.version
     if version >= BY_LEADERS_SINCE:
+        if not is_broker(broker, call):
+            return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "results_by_transaction": ()}
         asked = [
             Add(
                 each.transactional_id, each.producer_id, each.producer_epoch, frozenset(places_of(each.topics)),

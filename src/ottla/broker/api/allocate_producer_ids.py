@@ -1,7 +1,8 @@
 """AllocateProducerIds (67): a block of producer ids for one broker, that nobody else gets (KIP-730). Not forwarded.
 
 The block is in the metadata log before it is answered, so no later controller gives it again (C5). Errors: NOT_CONTROLLER,
-STALE_BROKER_EPOCH.
+STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED
+(the connection is not that broker's).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @serves(67)
 def allocate_producer_ids(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    problem = asked_in_vain(broker, request.broker_id, request.broker_epoch)
+    problem = asked_in_vain(broker, call, request.broker_id, request.broker_epoch)
     if problem is not None:
         return _failed(problem)
     start = broker.proposed.next_producer_id

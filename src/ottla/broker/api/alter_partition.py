@@ -1,7 +1,8 @@
 """AlterPartition (56): a leader asks for another ISR (KIP-497, 841, 903). From broker to controller; not forwarded.
 
 The answer has each partition as it is once the change is committed. Version 3 names the lives of the members, so that
-one that restarted meanwhile is not counted in. Errors of the whole: NOT_CONTROLLER, STALE_BROKER_EPOCH. Of a partition:
+one that restarted meanwhile is not counted in. Errors of the whole: NOT_CONTROLLER, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED
+(the connection is not that broker's). Of a partition:
 UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, INVALID_REQUEST,
 NOT_CONTROLLER (the request knows more than this controller), and NEW_LEADER_ELECTED if the change was made and another one
 leads now, because it completed a reassignment, or the leader is about to stop.
@@ -29,7 +30,7 @@ _RECOVERED = 0
 
 @serves(56)
 def alter_partition(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    problem = asked_in_vain(broker, request.broker_id, request.broker_epoch)
+    problem = asked_in_vain(broker, call, request.broker_id, request.broker_epoch)
     if problem is not None:
         return _failed(problem)
     altering = _Altering(broker, request.broker_id, call.version)

@@ -4,7 +4,8 @@ That a broker lives is told by its registration in the cluster store, not by thi
 fenced. With want_shut_down others lead what it led and it leaves the ISRs that have another member; once that is committed
 should_shut_down is answered. It may be asked again and does what is left. A broker on its own has nothing to hand over and may
 stop at once. is_fenced is what the committed image says of it, and is_caught_up whether it has seen all records that the
-controller has. Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH.
+controller has. Errors: NOT_CONTROLLER, STALE_BROKER_EPOCH, CLUSTER_AUTHORIZATION_FAILED
+(the connection is not that broker's).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @serves(63)
 def broker_heartbeat(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     node_id = request.broker_id
-    problem = asked_in_vain(broker, node_id, request.broker_epoch)
+    problem = asked_in_vain(broker, call, node_id, request.broker_epoch)
     if problem is not None:
         return _failed(problem)
 

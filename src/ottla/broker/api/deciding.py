@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ottla.broker.api.cluster_action import is_broker
 from ottla.broker.api.table import WAIT, Response
 from ottla.model.errors import ErrorCode
 
@@ -35,8 +36,11 @@ def answer_committed(
     return WAIT
 
 
-def asked_in_vain(broker: Broker, node_id: int, epoch: int) -> ErrorCode | None:
-    """Why a broker's own request is refused: there is another controller, or another life of that broker (R5)."""
+def asked_in_vain(broker: Broker, call: Call, node_id: int, epoch: int) -> ErrorCode | None:
+    """Why a broker's own request is refused: it is not that broker's, there is another controller, or another registration of
+    that broker (R5)."""
+    if not is_broker(broker, call, node_id):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if not broker.controlling.may_decide:
         return ErrorCode.NOT_CONTROLLER
     known = broker.proposed.brokers.get(node_id)

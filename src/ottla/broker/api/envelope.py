@@ -2,7 +2,7 @@
 
 The answer holds the enclosed request's answer, header and all. Only APIs that go by the controller can be in an envelope, and no
 envelope in another. Errors: NOT_CONTROLLER (the controller has moved: whoever forwards asks the new one), INVALID_REQUEST
-(not such an API, or no request), UNSUPPORTED_VERSION.
+(not such an API, or no request), UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED (the sender is not a proven broker).
 
 The answer has one tagged field more than Kafka's, which a reader that does not know it passes over:
 
@@ -18,6 +18,7 @@ import struct
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.broker.api.cluster_action import is_broker
 from ottla.broker.api.table import APIS, SILENT, WAIT, Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.wire.encode import uvarint
@@ -46,6 +47,8 @@ class Answer(NamedTuple):
 
 @serves(KEY, request_bytes_max=None)
 def envelope(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    if not is_broker(broker, call):
+        return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
     if not broker.controlling.is_active:
         return {"error_code": ErrorCode.NOT_CONTROLLER}
     frame = request.request_data

@@ -8,7 +8,8 @@ From version 11 on a consumer that tells its rack is sent to a replica there, if
 followers serve consumers below their own high watermark (R9). Whoever asks the wrong broker hears who leads (KIP-951).
 
 Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, OFFSET_OUT_OF_RANGE, OFFSET_NOT_AVAILABLE (at a follower that
-has not come so far), NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH.
+has not come so far), NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH, KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE; of the request: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, and
+CLUSTER_AUTHORIZATION_FAILED (before version 7 of each partition) for a fetch as a replica that is not on that broker's own connection.
 
 This is the one answer that is not made by a compiled encoder, because its records are slices of files:
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.api.cluster_action import is_broker
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.fetching import Fetching, Interest, Row, find
 from ottla.config.replication_table import RACK_AWARE
@@ -58,6 +60,8 @@ _LEADER = struct.Struct(">iiB")
 _READ_COMMITTED: Final = 1
 #: Errors of somebody who should ask another broker, or has old news of this one.
 _ASKS_WRONG: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+#: From this version on the answer has an error of the whole request.
+_WITH_ERROR: Final = 7
 #: From this version on a consumer can be sent to a follower, and read from one.
 _ANY_REPLICA: Final = 11
 
@@ -68,10 +72,15 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     sessions = broker.fetch_sessions
     epoch = request.session_epoch
     if epoch <= 0:
+        follower = max(request.replica_state.replica_id, request.replica_id)
+        if follower >= 0 and not is_broker(broker, call, follower):
+            return _refuse_follower(broker, call, request, by_id)
         if request.session_id and (old := sessions.by_id.get(request.session_id)) is not None:
+            if old.follower >= 0 and not is_broker(broker, call, old.follower):
+                return _refuse(broker, call, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             sessions.remove(old)
         fetching = Fetching(sessions)
-        fetching.follower = max(request.replica_state.replica_id, request.replica_id)
+        fetching.follower = follower
         fetching.follower_epoch = request.replica_state.replica_epoch
         fetching.leader_only = call.entry.version < _ANY_REPLICA
         if fetching.follower >= 0:
@@ -85,6 +94,12 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         known = sessions.by_id.get(request.session_id)
         if known is None:
             return _refuse(broker, call, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if (
+            known.follower >= 0
+            and known.follower != call.connection.broker_id
+            and not is_broker(broker, call, known.follower)
+        ):
+            return _refuse(broker, call, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         if (
             epoch == known.epoch % 0x7FFFFFFF + 1
             and known.call is not None
@@ -177,6 +192,17 @@ def _belongs(call: Call, fetching: Fetching) -> None:
 
 def _refuse(broker: Broker, call: Call, error: ErrorCode) -> Response:
     broker.reply(call, _encode(call, None, [], error))
+    return SILENT
+
+
+def _refuse_follower(broker: Broker, call: Call, request: Any, by_id: bool) -> Response:
+    code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if call.entry.version >= _WITH_ERROR:
+        return _refuse(broker, call, code)
+    fetching = Fetching(broker.fetch_sessions)
+    _add(broker, fetching, request.topics, by_id)
+    rows = [Row(interest, code, -1, -1, None) for interest in fetching.interests.values()]
+    broker.reply(call, _encode(call, fetching, rows))
     return SILENT
 
 

@@ -1,8 +1,10 @@
 """WriteTxnMarkers (27): the end of transactions, written into their partitions. From a coordinator to the leaders, or by hand.
 
-An administrator sends it to end a transaction that no coordinator knows (KIP-664), so it is taken from anybody; what counts is the
-producer's epoch, and the coordinator's, below which a partition that has seen a later one takes none. Each marker is answered when it
-counts. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH, INVALID_REQUEST,
+A proven broker may write any marker; the epochs of the producer and of the coordinator decide. A client may only abort a hanging
+transaction (KIP-664): one that is open in the partition, under the epochs that the partition knows, and that no coordinator has
+among its own (`broker/hanging_transactions.py`). Each marker is answered when it is committed. Errors by partition:
+CLUSTER_AUTHORIZATION_FAILED (a client, and it does not hang), COORDINATOR_NOT_AVAILABLE (a client, and not all coordinators answered),
+UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH, INVALID_REQUEST,
 TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR; for partitions of groups' offsets those of their coordinator too.
 """
 
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.grouping import Gathering
 from ottla.broker.api.table import Response, serves
+from ottla.broker.marking import Abort
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Reply
 from ottla.transactions.host import Marker
@@ -27,6 +30,8 @@ _VERSIONED: Final = 2
 
 @serves(27)
 def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    by_broker = call.connection.broker_id is not None
+    aborts: list[Abort] = []
     gathering = Gathering(broker, call, len(request.markers), lambda rows: {"markers": rows})
     for at, asked in enumerate(request.markers):
         marker = Marker(
@@ -43,8 +48,12 @@ def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> 
             done(dict.fromkeys(places, ErrorCode.INVALID_PRODUCER_EPOCH))
         elif marker.transaction_version < 0:
             done(dict.fromkeys(places, ErrorCode.INVALID_REQUEST))
-        else:
+        elif by_broker:
             broker.marking.write_all(marker, places, done)
+        else:
+            aborts.append(Abort(marker, places, done))
+    if aborts:
+        broker.marking.abort_hanging(aborts)
     return gathering.outcome
 
 

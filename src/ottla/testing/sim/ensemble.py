@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.controller import records as r
+from ottla.controller.broker_epoch import registered_epoch
 from ottla.controller.image import Image
 from ottla.log.names import id_text
 from ottla.ports.store import Record, Registration
+from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.testing.sim.world import World
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class Ensemble:
         self.world = world
         self.session_timeout_ms = session_timeout_ms
         self.cluster_id = id_text(world.random.randbytes(16))
+        self.secret = ClusterSecret(world.tokens.randbytes(SECRET_BYTES))
         #: The log: what it was begun with, if anything, and the entries after that.
         self.snapshot: tuple[int, list[Record]] | None = None
         self.entries: list[Entry] = []
@@ -125,11 +128,12 @@ class Ensemble:
             if not ours and set(present.directories).isdisjoint(registration.directories):
                 return 0, f"node id {node_id} is taken by the broker at {present.host}:{present.port}"
         self._changes += 1
-        self.live[node_id] = registration._replace(epoch=self._changes)
+        epoch = registered_epoch(registration.epoch, self._changes, present.epoch if present else 0)
+        self.live[node_id] = registration._replace(epoch=epoch)
         self._owners[node_id] = session
-        self.world.tell(f"store: broker {node_id} registers with epoch {self._changes}")
+        self.world.tell(f"store: broker {node_id} registers with epoch {epoch}")
         self._brokers_moved()
-        return self._changes, None
+        return epoch, None
 
     def claim(self, session: Session, node_id: int, rival: tuple[int, int] | None) -> tuple[int, str | None]:
         if self._holder_session is not None:

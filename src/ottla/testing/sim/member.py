@@ -56,7 +56,11 @@ class Member(SimNode):
 
     def _assemble(self, config: BrokerConfig) -> None:
         self.broker = Broker(
-            config, self.disk, SeededEntropy(self.world.random), say=self._say, clustered=True
+            config,
+            self.disk,
+            SeededEntropy(self.world.random, self.world.tokens),
+            say=self._say,
+            clustered=True,
         )
         self.client = SimStore(self.ensemble, self, config.node_id, self)
 
@@ -72,7 +76,7 @@ class Member(SimNode):
 
     def _opened(self) -> None:
         broker, now_ms = self.broker, self.world.now_ms
-        broker.start(self._records, now_ms, cluster_id=self.ensemble.cluster_id)
+        broker.start(self._records, now_ms, cluster_id=self.ensemble.cluster_id, secret=self.ensemble.secret)
         self._records = []
         self.started = True
         self.network.servers[self.node_id] = self
@@ -235,7 +239,9 @@ class Member(SimNode):
     ) -> None:
         place = (*peer, lane)
         if place not in self._lanes:
-            self._lanes[place] = Lane(self.network, self.place, peer[0], self._turn)
+            self._lanes[place] = Lane(
+                self.network, self.place, peer[0], self._turn, prove_to=self.broker.prove_to
+            )
 
         def answered(answer: Any, error: str | None) -> None:
             self.broker.now_ms = self.world.now_ms

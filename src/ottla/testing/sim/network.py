@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 from ottla.broker.connection import Connection
 from ottla.ports.effects import REFUSED
+from ottla.security.broker_handshake import Dialing, NotProven, Request
 from ottla.testing.sim.world import World
 from ottla.wire.frames import ClientConnection
 
@@ -301,7 +302,10 @@ class _Asked:
 
 
 class Lane:
-    """A broker's requests to one other that share a connection (ASK): in order there, in order back."""
+    """A broker's requests to one other that share a connection (ASK): in order there, in order back.
+
+    As in `runtime/peers.py` the connection begins with the handshake that `prove_to` makes, if there is one.
+    """
 
     def __init__(
         self,
@@ -310,12 +314,17 @@ class Lane:
         node_id: int,
         finished: Callable[[], None],
         timeout_ms: int = ASK_TIMEOUT_MS,
+        prove_to: Callable[[int], Dialing | None] = lambda _node_id: None,
     ) -> None:
         self._network = network
         self._place = place
         self._life = place.life
         self._node_id = node_id
         self._finished = finished
+        self._prove_to = prove_to
+        self._handshake: Dialing | None = None
+        #: Requests that wait for the handshake.
+        self._unsent: list[tuple[int, int, bytes]] = []
         self._timeout_ms = timeout_ms
         self._wire: Wire | None = None
         self._framing = ClientConnection(None)
@@ -326,10 +335,45 @@ class Lane:
         if self._wire is None:
             self._framing = ClientConnection(self._place.name)
             self._wire = self._network.connect(self._place, self._node_id, self._received, self._lost)
-        _, frame = self._framing.request(key, version, bytes(body))
-        self._waiting.append(_Asked(key, self._network.world.now_ms + self._timeout_ms, done))
-        self._wire.send(frame)
+            self._handshake = self._prove_to(self._node_id)
+            if self._handshake is not None:
+                self._prove(self._handshake.first())
+        self._waiting.append(self._asked(key, done))
+        if self._handshake is None:
+            self._send(key, version, bytes(body))
+        else:
+            self._unsent.append((key, version, bytes(body)))
         self._set_timer()
+
+    def _asked(self, key: int, done: Callable[[Any, str | None], None]) -> _Asked:
+        return _Asked(key, self._network.world.now_ms + self._timeout_ms, done)
+
+    def _send(self, key: int, version: int, body: bytes) -> None:
+        assert self._wire is not None
+        self._wire.send(self._framing.request(key, version, body)[1])
+
+    def _prove(self, request: Request) -> None:
+        self._waiting.appendleft(self._asked(request.key, self._proof_answered))
+        self._send(*request)
+
+    def _proof_answered(self, answer: Any, _error: str | None) -> None:
+        if answer is None or self._handshake is None:
+            return
+        try:
+            request = self._handshake.answered(answer)
+        except NotProven as error:
+            wire = self._wire
+            assert wire is not None
+            wire.close()
+            self._lost(f"not proven: {error}")
+            return
+        if request is not None:
+            self._prove(request)
+            return
+        self._handshake = None
+        unsent, self._unsent = self._unsent, []
+        for held in unsent:
+            self._send(*held)
 
     def _received(self, data: bytes) -> None:
         for _, body in self._framing.feed(data):
@@ -340,7 +384,8 @@ class Lane:
         self._finished()
 
     def _lost(self, why: str) -> None:
-        self._wire = None
+        self._wire = self._handshake = None
+        self._unsent.clear()
         waiting, self._waiting = self._waiting, deque()
         for asked in waiting:
             asked.done(None, why)

@@ -13,6 +13,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.records import Partition
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.replication.replica import Replica
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
 from ottla.testing.sim.clients import CREATE_TOPICS, FETCH, PRODUCE
 from ottla.testing.sim.disk import SimDisk
 from ottla.testing.sim.ensemble import Ensemble
@@ -112,10 +113,22 @@ class Quiet:
 
     # --- requests ---------------------------------------------------------------------------------------------
 
-    def ask(self, node_id: int, key: int, version: int, body: Mapping[str, Any]) -> list[Any]:
-        """A request on a connection of its own; the list has the answer once it is there, or None if none will come."""
+    def ask(
+        self, node_id: int, key: int, version: int, body: Mapping[str, Any], as_broker: int | None = None
+    ) -> list[Any]:
+        """A request on a connection of its own; the list has the answer once it is there, or None if none will come.
+
+        With `as_broker` the connection proves first that it is that broker's.
+        """
         answers: list[Any] = []
-        lane = Lane(self.network, self._place, node_id, lambda: None)
+
+        def prove_to(accepting_id: int) -> Dialing | None:
+            if as_broker is None:
+                return None
+            me = Credentials(self.ensemble.secret, self.ensemble.cluster_id, as_broker)
+            return Dialing(me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES))
+
+        lane = Lane(self.network, self._place, node_id, lambda: None, prove_to=prove_to)
 
         def done(answer: Any, error: str | None) -> None:
             answers.append(decode_response(key, version, bytes(answer), 0) if error is None else None)
@@ -123,8 +136,10 @@ class Quiet:
         lane.ask(key, version, request_encoder(key, version)(dict(body)), done)
         return answers
 
-    def call(self, node_id: int, key: int, version: int, body: Mapping[str, Any]) -> Any:
-        answers = self.ask(node_id, key, version, body)
+    def call(
+        self, node_id: int, key: int, version: int, body: Mapping[str, Any], as_broker: int | None = None
+    ) -> Any:
+        answers = self.ask(node_id, key, version, body, as_broker)
         self.until(lambda: bool(answers))
         assert answers[0] is not None, "no answer came"
         return answers[0]

@@ -18,6 +18,8 @@ START_MS: Final = 1_700_000_000_000
 class World:
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         self.random = Random(seed)
+        #: For secrets, nonces and broker epochs, which decide nothing: the story of a seed does not depend on them.
+        self.tokens = Random(~seed)
         self.now_ms = START_MS
         self.events = 0
         self.trace: list[str] = []
@@ -53,13 +55,17 @@ class World:
 
 
 class SeededEntropy:
-    """The Entropy port from the world's random source."""
+    """The Entropy port from the world's random sources."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, tokens: Random | None = None) -> None:
         self._random = random
+        self._tokens = tokens or random
 
     def id_bytes(self) -> bytes:
         return self._random.randbytes(16)
 
     def below(self, limit: int) -> int:
         return self._random.randrange(limit)
+
+    def token(self, size: int) -> bytes:
+        return self._tokens.randbytes(size)

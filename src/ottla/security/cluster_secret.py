@@ -1,0 +1,42 @@
+"""The cluster secret: 32 random bytes that every broker of a cluster reads from the cluster store, and nobody else knows."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Final
+
+SECRET_BYTES: Final = 32
+
+
+class ClusterSecret:
+    """A key that can be used and stored, and never shows in a log, a traceback or a repr."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != SECRET_BYTES:
+            raise ValueError(f"a cluster secret has {SECRET_BYTES} bytes, this one has {len(key)}")
+        self._key = key
+
+    @staticmethod
+    def from_stored(text: bytes) -> ClusterSecret:
+        """Raises ValueError if that is no secret. The error does not contain it."""
+        try:
+            return ClusterSecret(bytes.fromhex(text.decode("ascii")))
+        except ValueError:
+            pass
+        raise ValueError(f"it is not {2 * SECRET_BYTES} hexadecimal digits")
+
+    def stored(self) -> bytes:
+        """How the store keeps it."""
+        return self._key.hex().encode()
+
+    def mac(self, message: bytes) -> bytes:
+        """HMAC-SHA-256."""
+        return hmac.digest(self._key, message, "sha256")
+
+    def __repr__(self) -> str:
+        return "ClusterSecret(hidden)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a cluster secret is not pickled")
