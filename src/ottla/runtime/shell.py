@@ -18,6 +18,7 @@ from ottla.controller.records import Record
 from ottla.log.compaction import Task
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.ports.store import SUPERSEDED
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
 from ottla.runtime.clustering import Clustering
@@ -294,16 +295,18 @@ class Shell:
 
         def finished(_result: Any, error: str | None) -> None:
             now_ms = self.clock.now_ms()
+            dropped: list[tuple[list[Record], Callable[[str | None], None]]] = []
             if error is None:
                 self.broker.committed(records, now_ms)
             else:
                 self._tell_once(f"metadata cannot be changed: {error}")
                 self.broker.rejected()
-                # What was decided on top of it falls with it.
-                proposals.extend(self._proposals)
-                self._proposals = []
+                # What was decided on top of it cannot be written either.
+                dropped, self._proposals = self._proposals, []
             for _records, done in proposals:
                 done(error)
+            for _records, done in dropped:
+                done(SUPERSEDED)
             if self._proposals:
                 self._propose()
             else:

@@ -18,6 +18,7 @@ from ottla.controller.records import Record
 from ottla.log.compaction import Outcome, Task, clean
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.ports.store import SUPERSEDED
 from ottla.records.errors import CorruptRecords
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.sim.disk import SimDisk
@@ -378,8 +379,14 @@ class SimNode:
                 self.broker.committed(records, now_ms)
             else:
                 self.broker.rejected()
+            dropped: list[Any] = []
+            if error is not None:
+                # Decided on top of what was not written.
+                dropped, self._proposals = self._proposals, []
             for _records, done in proposals:
                 done(error)
+            for _records, done in dropped:
+                done(SUPERSEDED)
             if self._proposals:
                 self._propose()
             else:
