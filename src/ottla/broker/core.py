@@ -723,6 +723,7 @@ class Broker:
     def store_back(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self.membership.store_back(now_ms)
+        self.forwarding.ask_again()
 
     def store_lost(self, now_ms: int) -> None:
         self.now_ms = now_ms

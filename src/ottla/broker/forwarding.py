@@ -3,7 +3,7 @@
 A client's request that only the controller can serve (`@serves(key, by_controller=True)`) is put whole, with its header, into
 an Envelope (KIP-590) and asked of the controller, whose answer goes back to the client as it is, in the order of its
 connection. While no controller is known, or the one that was known does not answer or is none any more, it is asked again
-until the request's own time-out; only then the client hears an error, in the form of the API that it called. So a request can
+until the request's own time-out; the same while the controller cannot reach the cluster store. Only then the client hears an error, in the form of the API that it called. So a request can
 reach two controllers, as a client's own retry can: the second then answers what a second request is answered.
 
 The answer is held until this broker's own image has what the controller's had (`api/envelope.py`), so that whoever creates a
@@ -20,10 +20,12 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.api import envelope
+from ottla.broker.api.proposing import limit_ms as commit_limit_ms
 from ottla.broker.api.table import WAIT, Response
 from ottla.broker.connection import Enclosed
 from ottla.broker.timers import Later
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import COMMIT_WAIT_MS
 from ottla.ports.effects import ASK
 from ottla.wire.decode import MalformedMessage, decode_response
 from ottla.wire.encode import request_encoder
@@ -42,11 +44,14 @@ CLIENTS_LANE: Final = -1
 
 #: A controller is elected within a second; asking a few times until then costs nothing.
 RETRY_MS: Final = 50
-#: How long a request is kept that does not say itself, and at most.
-FORWARD_MS: Final = 30_000
+#: The same while this broker controls and the store cannot be reached: `store_back` asks at once.
+SUSPENDED_RETRY_MS: Final = 1_000
+#: How long a request with a time-out of its own is kept at most.
 FORWARD_MS_MAX: Final = 60_000
 #: How long an answer is held for this broker to catch up. It is milliseconds behind, unless the store is out of reach.
 CATCH_UP_MS: Final = 5_000
+
+STORE_AWAY: Final = "the cluster store (ZooKeeper) cannot be reached, so nothing in the cluster can change: start it, then try again"
 
 #: `done(answer, error)`: one of them is None. May be called before the asking returns.
 Done: TypeAlias = Callable[[Any, str | None], None]
@@ -99,7 +104,8 @@ class Attempts:
             self._end(answer, None)
             return
         self._error = error
-        self._broker.timers.add(self._retry, self._broker.now_ms + RETRY_MS)
+        delay_ms = SUSPENDED_RETRY_MS if self._broker.membership.suspended else RETRY_MS
+        self._broker.timers.add(self._retry, self._broker.now_ms + delay_ms)
 
     def expire(self, now_ms: int) -> None:
         self._end(None, self._error or "the controller did not answer in time")
@@ -167,8 +173,8 @@ class Forwarding:
         """Have the controller answer a client's request; its frame is copied here."""
         kept = bytes(frame)
         client = _address_bytes(call.connection.peer)
-        timeout = getattr(request, "timeout", None)
-        limit_ms = FORWARD_MS if timeout is None else round(timeout.total_seconds() * 1000)
+        limit_ms = max(RETRY_MS, min(commit_limit_ms(request), FORWARD_MS_MAX))
+        deadline_ms = self._broker.now_ms + limit_ms
 
         def ask(done: Done) -> bool:
             return self._ask_enclosed(kept, client, done)
@@ -182,15 +188,19 @@ class Forwarding:
                 self._broker.answer(call, failure(call, request, code, error or ""))
                 return
             parts = [_SIZE.pack(len(answer.data)) + answer.data]
-            self.when(lambda: self._has(answer.end), lambda: self._broker.reply(call, parts))
+            left_ms = max(0, min(CATCH_UP_MS, deadline_ms - self._broker.now_ms))
+            self.when(lambda: self._has(answer.end), lambda: self._broker.reply(call, parts), left_ms)
 
-        attempts = self._begin(ask, done, max(RETRY_MS, min(limit_ms, FORWARD_MS_MAX)))
+        attempts = self._begin(ask, done, limit_ms)
         call.abandon = attempts.stop
         return WAIT
 
     def _ask_enclosed(self, frame: bytes, client: bytes, done: Done) -> bool:
         """One attempt; whether anything was sent."""
         if self._broker.controlling.is_active:
+            if not self._broker.controlling.may_decide:
+                done(None, STORE_AWAY)
+                return False
             # It has come to us meanwhile.
             self.serve(
                 "a client", frame, lambda data, error: done(data and envelope.Answer(data, 0, 0), error)
@@ -295,7 +305,7 @@ class Forwarding:
             # A broker epoch that is stale was told before the controller, or this broker, knew of its new life.
             lambda answer: int(answer.error_code) in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH),
             answered,
-            FORWARD_MS,
+            COMMIT_WAIT_MS,
         )
 
     def _begin(self, ask: Callable[[Done], bool], done: Done, limit_ms: int) -> Attempts:
@@ -348,6 +358,11 @@ class Forwarding:
         run = self._broker.isolation.run
         for asked in list(self._under_way):
             run("a request to the controller", asked.answered, None, "another broker controls now")
+        self.ask_again()
+
+    def ask_again(self) -> None:
+        """There is reason to hope for an answer: another controller, or the store can be reached again."""
+        run = self._broker.isolation.run
         for attempts in list(self.attempts):
             run("a request to the controller", attempts.again)
 

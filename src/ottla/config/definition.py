@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Never
 
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import CONFIG_LIST_BYTES_MAX, CONFIG_VALUE_BYTES_MAX
 
 Value = int | float | bool | str | tuple[str, ...]
 
@@ -148,11 +149,20 @@ class Definition:
             raise InvalidConfig(
                 f"Null value not supported for configuration {self.name}: must be {self.accepts}"
             )
+        self._check_length(text)
         stripped = text.strip()
         value = self._convert(stripped)
         if value is None or (self.check is not None and not self.check(value)):
             raise self.refuse(text)
         return value
+
+    def _check_length(self, text: str) -> None:
+        limit = CONFIG_LIST_BYTES_MAX if self.type == "list" else CONFIG_VALUE_BYTES_MAX
+        # No character takes more than four bytes: most values need no look at their bytes.
+        if len(text) * 4 > limit and (size := len(text.encode("utf-8", "surrogatepass"))) > limit:
+            raise InvalidConfig(
+                f"the value for configuration {self.name} has {size} bytes, at most {limit} are allowed"
+            )
 
     def _convert(self, text: str) -> Value | None:
         kind = self.type

@@ -41,6 +41,30 @@ def _limit(section: str, what: str, value: int, reason: str, outcome: str) -> in
 
 OFFSET_MAX: Final = 2**63 - 1
 
+# --- requests and answers ---------------------------------------------------------------------------------------
+
+COMMIT_WAIT_MS: Final = _limit(
+    REQUESTS,
+    "milliseconds that a change of metadata waits to be committed, if its request has no time-out of its own",
+    25_000,
+    "The cluster store may be away for long; clients wait 30 s for an answer by default, and should get one.",
+    "REQUEST_TIMED_OUT, or NOT_CONTROLLER if nothing was proposed",
+)
+CONFIG_VALUE_BYTES_MAX: Final = _limit(
+    REQUESTS,
+    "bytes of one setting's value, unless it is a list",
+    32_767,
+    "A string in the answers of DescribeConfigs before version 4, which must be able to carry it.",
+    "INVALID_CONFIG",
+)
+CONFIG_LIST_BYTES_MAX: Final = _limit(
+    REQUESTS,
+    "bytes of one setting's value that is a list",
+    262_144,
+    "The throttled replicas of a topic with 10,000 partitions; it must fit into one append of the metadata log.",
+    "INVALID_CONFIG",
+)
+
 # --- records and batches ----------------------------------------------------------------------------------------
 
 RELATIVE_OFFSET_MAX: Final = _limit(

@@ -10,7 +10,8 @@ What the store promises:
 - Only the controller with the newest epoch can append; the check and the write are one step (R6).
 - `done(None)` of an append comes after `committed` brought its records. A write whose outcome is unknown, because
   the connection broke, is answered once the log itself has told.
-- When a proposal fails, those behind it fail too, since they were decided on top of it: first `rejected`, then each `done`.
+- When a proposal fails, those behind it fail too, since they were decided on top of it: first `rejected`, then each `done`. Each
+  gets an error that holds for itself. A proposal must fit into one append: the core checks that before it proposes.
 - While suspended nothing is known to be lost: the session may come back. After `lost` it is over: the registration
   and the control that it held are gone, and nothing that belonged to it arrives any more.
 """
@@ -23,6 +24,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 #: The most that the records of one append may take, encoded; a larger change is split by whoever decides it. ZooKeeper
 #: takes 1 MiB a request and answers a larger one by closing the connection, which looks like any other loss.
 APPEND_BYTES_MAX: Final = 512 * 1024
+
+#: The error of a proposal that was not written because one before it failed.
+SUPERSEDED: Final = "a change before this one could not be written, so this one was not tried: try again"
 
 #: A metadata record (controller/records.py). The store carries them and looks at none.
 Record: TypeAlias = Any

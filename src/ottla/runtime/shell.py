@@ -20,6 +20,7 @@ from ottla.log.compaction import Task
 from ottla.model.interrupted import interrupted_objects
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK, Effect, refusal
+from ottla.ports.store import SUPERSEDED
 from ottla.runtime.admission import Admission
 from ottla.runtime.background import Jobs, Syncer
 from ottla.runtime.clock import Clock
@@ -448,16 +449,18 @@ class Shell:
         def finished(_result: Any, error: str | None) -> None:
             run = self.isolation.run
             now_ms = self.broker.now_ms = self.clock.now_ms()
+            dropped: list[tuple[list[Record], Callable[[str | None], None]]] = []
             if error is None:
                 run("new metadata", self.broker.committed, records, now_ms)
             else:
                 self._tell_once(f"metadata cannot be changed: {error}")
                 run("rejected metadata", self.broker.rejected)
-                # What was decided on top of it falls with it.
-                proposals.extend(self._proposals)
-                self._proposals = []
+                # What was decided on top of it cannot be written either.
+                dropped, self._proposals = self._proposals, []
             for _records, done in proposals:
                 run("the answer to a change of metadata", done, error)
+            for _records, done in dropped:
+                run("the answer to a change of metadata", done, SUPERSEDED)
             if self._proposals:
                 self._propose()
             else:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from ottla.ports.store import APPEND_BYTES_MAX, Done, Record, StoreEvents
+from ottla.ports.store import APPEND_BYTES_MAX, SUPERSEDED, Done, Record, StoreEvents
 from ottla.runtime import zookeeper_layout as layout
 from ottla.runtime.zookeeper_layout import Control, End
 from ottla.runtime.zookeeper_link import Link, cause, in_words, succeeded
@@ -167,8 +167,7 @@ class MetadataLog:
     async def _append(self, control: Control) -> None:
         batch = self._unsettled or self._gather()
         if batch is None:
-            size = len(self._queue[0].body)
-            self.refuse(f"a change of {size} bytes is larger than the {APPEND_BYTES_MAX} of one append")
+            self._refuse_oversized()
             return
         if not batch.size:
             self._landed(batch)
@@ -194,7 +193,9 @@ class MetadataLog:
         if self._unsettled is not batch:
             return
         if isinstance(results[0], BadVersionError):
-            self.control = None
+            if self.control is control:
+                # Unless control was claimed again while the log was read.
+                self.control = None
             self.refuse(FENCED)
         elif self.end.version != end.version:
             # The end moved and the epoch did not: a snapshot of ours was published unseen. Again, from the new end.
@@ -227,6 +228,15 @@ class MetadataLog:
             self._events.committed(records, self._now_ms())
         for proposal in batch.proposals:
             proposal.done(None)
+
+    def _refuse_oversized(self) -> None:
+        """The core proposes nothing that is too large; if it does, only that proposal gets this error."""
+        oversized = self._queue.popleft()
+        self._events.rejected(self._now_ms())
+        oversized.done(
+            f"a change of {len(oversized.body)} bytes is larger than the {APPEND_BYTES_MAX} of one append"
+        )
+        self.refuse(SUPERSEDED)
 
     def refuse(self, error: str) -> None:
         """All that waits, and what is under way, once it is known not to be in the log."""

@@ -8,7 +8,7 @@ from ottla.model.limits import PRODUCER_ID_BLOCK
 from ottla.wire.decode import decode_response
 
 COORDINATOR_NOT_AVAILABLE, UNSUPPORTED_VERSION, INVALID_REQUEST = 15, 35, 42
-KAFKA_STORAGE_ERROR, MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 56, 114, 115
+COORDINATOR_LOAD_IN_PROGRESS, MISMATCHED_ENDPOINT_TYPE, UNSUPPORTED_ENDPOINT_TYPE = 14, 114, 115
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(client: Any, monkeypatch: Any) -> None:
@@ -95,4 +95,4 @@ def test_no_producer_id_without_a_block(client: Any, driver: Any) -> None:
     driver.commit("no space left on device")
     driver.turn()
     [answer] = client.answers
-    assert (answer.error_code.value, answer.producer_id) == (KAFKA_STORAGE_ERROR, -1)
+    assert (answer.error_code.value, answer.producer_id) == (COORDINATOR_LOAD_IN_PROGRESS, -1)

@@ -28,7 +28,7 @@ def allocate_producer_ids(broker: Broker, call: Call, request: Any, now_ms: int)
     start = broker.proposed.next_producer_id
     answer = {"error_code": 0, "producer_id_start": start, "producer_id_len": PRODUCER_ID_BLOCK}
     records = [r.ProducerIds(start + PRODUCER_ID_BLOCK)]
-    return answer_committed(broker, call, records, lambda: answer, _failed)
+    return answer_committed(broker, call, request, records, lambda: answer, _failed)
 
 
 def _failed(code: ErrorCode) -> Response:

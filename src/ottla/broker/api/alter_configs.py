@@ -2,7 +2,7 @@
 
 A resource is changed as a whole or not at all; with validate_only nothing is. IncrementalAlterConfigs is the API that
 touches single settings. Errors by resource: UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED, INVALID_CONFIG,
-INVALID_REQUEST.
+INVALID_REQUEST, POLICY_VIOLATION (too large for the metadata log), REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.altering import changed, difference
-from ottla.broker.api.proposing import answer_after, refused
+from ottla.broker.api.proposing import Change, answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.config.alter import SET
 from ottla.controller.image import NO_CONFIG
@@ -20,13 +20,12 @@ from ottla.model.errors import ErrorCode, Refusal
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.controller.records import Record
 
 
 @serves(33, by_controller=True)
 def alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    records: list[Record] = []
+    changes: list[Change] = []
     rows = []
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
@@ -44,8 +43,8 @@ def alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
             )
             if not request.validate_only:
                 before = broker.proposed.configs.get((kind, name), NO_CONFIG)
-                records += difference(kind, name, before, after)
+                changes.append(Change(difference(kind, name, before, after), row))
         except Refusal as refusal:
             row.update(refused(refusal))
         rows.append(row)
-    return answer_after(broker, call, records, {"responses": rows})
+    return answer_after(broker, call, request, changes, {"responses": rows})

@@ -40,7 +40,9 @@ def alter_partition(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
         rows = [altering.row(topic_id, wanted) for wanted in topic.partitions]
         topics.append({"topic_id": topic_id, "partitions": rows})
     records = list(altering.made.values())
-    return answer_committed(broker, call, records, lambda: {"error_code": 0, "topics": topics}, _failed)
+    return answer_committed(
+        broker, call, request, records, lambda: {"error_code": 0, "topics": topics}, _failed
+    )
 
 
 class _Altering:

@@ -3,7 +3,7 @@
 A move that runs is replaced by the new one. The answer leaves when the move has begun; ListPartitionReassignments tells how it
 goes on. Version 1 may forbid a change of the replication factor. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
 INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR, NO_REASSIGNMENT_IN_PROGRESS, INVALID_REQUEST (named twice); of the whole:
-NOT_CONTROLLER.
+NOT_CONTROLLER, REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.deciding import answer_committed
-from ottla.broker.api.proposing import refused
+from ottla.broker.api.proposing import TIMED_OUT, refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller import records as r
 from ottla.controller.electing import rules_of
@@ -30,8 +30,9 @@ def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_
     may_change_factor = request.allow_replication_factor_change if call.version >= 1 else True
 
     def failed(code: ErrorCode) -> Response:
+        text = TIMED_OUT if code is ErrorCode.REQUEST_TIMED_OUT else "the change is not made here"
         return {
-            "error_code": code, "error_message": "the change is not made here", "responses": (),
+            "error_code": code, "error_message": text, "responses": (),
             "allow_replication_factor_change": may_change_factor,
         }  # fmt: skip
 
@@ -69,7 +70,7 @@ def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_
         "error_code": 0, "error_message": None, "responses": topics,
         "allow_replication_factor_change": may_change_factor,
     }  # fmt: skip
-    return answer_committed(broker, call, records, lambda: answer, failed)
+    return answer_committed(broker, call, request, records, lambda: answer, failed)
 
 
 def _find(image: Image, topic: TopicImage | None, name: str, number: int) -> r.Partition:

@@ -46,7 +46,7 @@ def broker_heartbeat(broker: Broker, call: Call, request: Any, now_ms: int) -> R
         records = broker_gone(image, broker.config, node_id)
     else:
         records = broker_stopping(image, broker.config, node_id)
-    return answer_committed(broker, call, records, answer, _failed)
+    return answer_committed(broker, call, request, records, answer, _failed)
 
 
 def _failed(code: ErrorCode) -> Response:

@@ -2,7 +2,7 @@
 
 Every topic asked for is answered, in order. With validate_only nothing is changed. Errors by topic:
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (also for the topics of the coordinators), INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
-(named twice).
+(named twice), POLICY_VIOLATION (too large for the metadata log), REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.proposing import answer_after, refused
+from ottla.broker.api.proposing import Change, answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
@@ -20,7 +20,6 @@ from ottla.model.errors import ErrorCode, Refusal
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.controller.records import Record
 
 #: The topics whose partitions say where something is coordinated.
 _FIXED: Final = {
@@ -32,7 +31,7 @@ _FIXED: Final = {
 @serves(37, by_controller=True)
 def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
-    records: list[Record] = []
+    changes: list[Change] = []
     rows: dict[str, dict[str, Any]] = {}
     for topic in request.topics:
         row: dict[str, Any] = {"name": topic.name, "error_code": 0}
@@ -51,8 +50,8 @@ def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
                 name=topic.name, count=topic.count, assignments=given,
             )  # fmt: skip
             if not request.validate_only:
-                records += made
+                changes.append(Change(made, row))
         except Refusal as refusal:
             row.update(refused(refusal))
         rows[topic.name] = row
-    return answer_after(broker, call, records, {"results": list(rows.values())})
+    return answer_after(broker, call, request, changes, {"results": list(rows.values())})

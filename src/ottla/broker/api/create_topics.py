@@ -3,7 +3,7 @@
 -1 partitions or replicas: the broker's default. The answer leaves once the topics are in the image; with validate_only
 nothing is changed. Errors by topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS,
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (named twice),
-POLICY_VIOLATION (too many partitions in one request).
+POLICY_VIOLATION (too many partitions in one request, or a topic too large for the metadata log), REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.proposing import answer_after, refused
+from ottla.broker.api.proposing import Change, answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.config.describe import describe_topic
 from ottla.controller import records as r
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)
-    records: list[r.Record] = []
+    changes: list[Change] = []
     rows: dict[str, dict[str, Any]] = {}
     # Described once for all topics that have the same settings.
     described: dict[frozenset[tuple[str, str]], list[dict[str, Any]]] = {}
@@ -52,8 +52,8 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
             described[settings] = _described(broker, configs)
         rows[topic.name] = _row(made, described[settings])
         if not request.validate_only:
-            records += made
-    return answer_after(broker, call, records, {"topics": list(rows.values())})
+            changes.append(Change(made, rows[topic.name]))
+    return answer_after(broker, call, request, changes, {"topics": list(rows.values())})
 
 
 def _configs(topic: Any) -> dict[str, str]:

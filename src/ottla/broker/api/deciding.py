@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.cluster_action import is_broker
+from ottla.broker.api.proposing import CommitWait, limit_ms
 from ottla.broker.api.table import WAIT, Response
 from ottla.model.errors import ErrorCode
 
@@ -19,18 +20,21 @@ if TYPE_CHECKING:
 def answer_committed(
     broker: Broker,
     call: Call,
+    request: Any,
     records: Sequence[Record],
     response: Callable[[], Response],
     failed: Callable[[ErrorCode], Response],
 ) -> Response:
-    """Propose, and answer with `response` once all of it is in the image, or with `failed`.
+    """Propose, and answer with `response` once all of it is in the image, or with `failed` at the latest when the time-out ends.
 
     Also without records: the answer may rest on what others proposed and what is not committed yet.
     """
     controlling = broker.controlling
 
+    wait = CommitWait(broker, call, limit_ms(request), lambda: failed(ErrorCode.REQUEST_TIMED_OUT))
+
     def done(error: str | None) -> None:
-        broker.answer(call, response() if error is None else failed(controlling.failure))
+        wait.answer(response if error is None else lambda: failed(controlling.failure))
 
     controlling.propose(records, done)
     return WAIT

@@ -1,7 +1,7 @@
 """DeleteTopics (20): topics by name, or from version 6 on by id. Their files go after `file.delete.delay.ms`.
 
 Errors by topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_DELETION_DISABLED, INVALID_REQUEST (by name and id at
-once, or more than once in the request: such a one stays).
+once, or more than once in the request: such a one stays), REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.proposing import answer_after, refused
+from ottla.broker.api.proposing import Change, answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller import records as r
 from ottla.controller.image import TopicImage
@@ -43,10 +43,10 @@ def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
                 raise twice
         except Refusal as refusal:
             row.update(refused(refusal))
-    records: list[r.Record] = [
-        r.TopicRemoved(topic_id) for topic_id, row in found.items() if not row["error_code"]
+    changes = [
+        Change([r.TopicRemoved(topic_id)], row) for topic_id, row in found.items() if not row["error_code"]
     ]
-    return answer_after(broker, call, records, {"responses": rows})
+    return answer_after(broker, call, request, changes, {"responses": rows})
 
 
 def _find(broker: Broker, name: str | None, topic_id: bytes | None) -> TopicImage:

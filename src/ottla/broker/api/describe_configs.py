@@ -7,7 +7,7 @@ UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.proposing import refused
 from ottla.broker.api.table import Response, serves
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
+#: Before this version a string's length has 15 bits. Longer values are lists of ASCII pairs, so characters are bytes.
+_FLEXIBLE: Final = 4
+_STRING_BYTES_MAX: Final = 32_767
+
+
 @serves(32)
 def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     results = []
@@ -39,7 +44,12 @@ def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> R
                 broker, resource.resource_type, resource.resource_name, resource.configuration_keys or None
             )
             row["configs"] = [
-                _config(entry, synonyms=request.include_synonyms, documentation=request.include_documentation)
+                _config(
+                    entry,
+                    synonyms=request.include_synonyms,
+                    documentation=request.include_documentation,
+                    bytes_max=_STRING_BYTES_MAX if call.version < _FLEXIBLE else None,
+                )
                 for entry in entries
             ]
         except Refusal as refusal:
@@ -74,10 +84,15 @@ def _entries(broker: Broker, resource_type: int, name: str, names: Collection[st
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")
 
 
-def _config(entry: Entry, *, synonyms: bool, documentation: bool) -> dict[str, Any]:
+def _config(entry: Entry, *, synonyms: bool, documentation: bool, bytes_max: int | None) -> dict[str, Any]:
+    """One setting. A value that is longer than the version's strings may be is left out, as if it were sensitive."""
+
+    def carried(value: str | None) -> str | None:
+        return None if value is not None and bytes_max is not None and len(value) > bytes_max else value
+
     return {
         "name": entry.name,
-        "value": entry.value,
+        "value": carried(entry.value),
         "read_only": entry.read_only,
         "config_source": entry.source,
         "is_default": entry.is_default,
@@ -85,7 +100,7 @@ def _config(entry: Entry, *, synonyms: bool, documentation: bool) -> dict[str, A
         "config_type": entry.type_code,
         "documentation": entry.documentation if documentation else None,
         "synonyms": [
-            {"name": synonym.name, "value": synonym.value, "source": synonym.source}
+            {"name": synonym.name, "value": carried(synonym.value), "source": synonym.source}
             for synonym in entry.synonyms
         ]
         if synonyms

@@ -64,7 +64,7 @@ def elect_leaders(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         if rows or not is_all:
             results.append({"topic": name, "partition_result": rows})
     answer = {"error_code": 0, "replica_election_results": results}
-    return answer_committed(broker, call, records, lambda: answer, failed)
+    return answer_committed(broker, call, request, records, lambda: answer, failed)
 
 
 def _failed_row(name: str, numbers: Any, code: ErrorCode) -> dict[str, Any]:

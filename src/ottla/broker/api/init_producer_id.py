@@ -3,7 +3,7 @@
 A transactional id keeps its producer id and gets the next epoch, which fences whoever had the one before; a transaction of that one
 is aborted first (CONCURRENT_TRANSACTIONS meanwhile). Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED (before
 version 4 INVALID_PRODUCER_EPOCH), TRANSACTIONAL_ID_AUTHORIZATION_FAILED and UNSUPPORTED_VERSION for the two-phase commit of version 6
-(KIP-939), and those of a coordinator that is elsewhere or not ready.
+(KIP-939), COORDINATOR_LOAD_IN_PROGRESS while no block of ids can be had, and those of a coordinator that is elsewhere or not ready.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def init_producer_id(broker: Broker, call: Call, request: Any, now_ms: int) -> R
 
     def given(producer_id: int | None) -> None:
         if producer_id is None:
-            reply.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
+            # As on Kafka: every client asks again.
+            reply.refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         else:
             reply.answer({"error_code": 0, "producer_id": producer_id, "producer_epoch": 0})
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
-@serves(46, by_controller=True)
+@serves(46, by_controller=True, changes_metadata=False)
 def list_partition_reassignments(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     asked: dict[str, set[int]] | None = None
     if request.topics is not None:

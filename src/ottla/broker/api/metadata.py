@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.api.grouping import Answering
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.membership import DOUBT_MS
 from ottla.controller.image import TopicImage
-from ottla.controller.topics import Drafts
-from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.errors import ErrorCode
 from ottla.model.names import INTERNAL_TOPICS, topic_name_problem
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.controller.records import Partition, Record
+    from ottla.controller.records import Partition
 
 NO_LEADER: Final = -1
 #: How long a topic's creation may take before the client is told to ask again.
@@ -51,23 +51,11 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             )
             return WAIT
         return _answer(broker, call, request, {})
-    if not broker.controlling.is_active:
-        _ask_to_create(
-            broker, missing, lambda failed: broker.answer(call, _answer(broker, call, request, failed))
-        )
-        return WAIT
-    failed: dict[str, int] = {}
-    records: list[Record] = []
-    drafts = Drafts(broker.proposed, broker.config, broker.entropy)
-    for name in missing:
-        try:
-            records += drafts.create(name)
-        except Refusal as refusal:
-            if refusal.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                failed[name] = refusal.code
-    # With nothing of our own to propose this still waits for the proposals of others that are under way.
-    broker.propose(records, lambda _error: broker.answer(call, _answer(broker, call, request, failed)))
-    return WAIT
+    reply = Answering(broker, call, lambda _code: {})
+    _ask_to_create(
+        broker, missing, now_ms, lambda failed: reply.answer(_answer(broker, call, request, failed))
+    )
+    return reply.outcome
 
 
 def _names_doubted(broker: Broker, request: Any) -> bool:
@@ -91,7 +79,9 @@ def _names_doubted(broker: Broker, request: Any) -> bool:
     )
 
 
-def _ask_to_create(broker: Broker, names: list[str], done: Callable[[dict[str, int]], None]) -> None:
+def _ask_to_create(
+    broker: Broker, names: list[str], now_ms: int, done: Callable[[dict[str, int]], None]
+) -> None:
     """Have the controller create them; `done` with those that are not there, once this broker knows of the others."""
 
     def is_moved(answer: Any) -> bool:
@@ -111,6 +101,7 @@ def _ask_to_create(broker: Broker, names: list[str], done: Callable[[dict[str, i
         broker.forwarding.when(
             lambda: all(name in broker.image.topics for name in there),
             lambda: done({**dict.fromkeys(there, ErrorCode.LEADER_NOT_AVAILABLE), **failed}),
+            max(0, now_ms + _CREATE_MS - broker.now_ms),
         )
 
     topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]

@@ -47,6 +47,8 @@ class Api(NamedTuple):
     by_controller: bool = False
     #: Whether it wants to know what the client calls itself.
     by_client: bool = False
+    #: Of an API of the controller: whether it changes metadata, so that it waits while the cluster store cannot be reached.
+    changes_metadata: bool = False
 
 
 APIS: dict[int, Api] = {}
@@ -58,16 +60,21 @@ def serves(
     request_bytes_max: int | None = _REQUEST_BYTES_MAX,
     by_controller: bool = False,
     by_client: bool = False,
+    changes_metadata: bool = True,
 ) -> Callable[[Handler], Handler]:
     """Register a handler for all versions of an API. `request_bytes_max` None: the listener's own limit.
 
-    `by_controller`: only the controller can answer it; whoever else gets it passes it on.
+    `by_controller`: only the controller can answer it; whoever else gets it passes it on. Unless it says that it changes no
+    metadata, it is held, within its time-out, while the cluster store cannot be reached.
     """
 
     def register(handler: Handler) -> Handler:
         versions = version_range(key)
         assert versions is not None and key not in APIS
-        APIS[key] = Api(key, versions[0], versions[1], handler, request_bytes_max, by_controller, by_client)
+        APIS[key] = Api(
+            key, versions[0], versions[1], handler, request_bytes_max, by_controller, by_client,
+            by_controller and changes_metadata,
+        )  # fmt: skip
         return handler
 
     return register
@@ -101,7 +108,7 @@ class Entry:
         if api.by_controller:
             # In the entry, so that the requests of other APIs do not pay for a look at it.
             self.read = _with_its_frame(api.key, version)
-            self.handler = _here_or_forwarded(api.handler)
+            self.handler = _here_or_forwarded(api.handler, changes_metadata=api.changes_metadata)
         elif api.by_client:
             self.read = _with_its_frame(api.key, version)
             self.handler = _with_client_id(api.handler)
@@ -114,10 +121,11 @@ def _with_its_frame(key: int, version: int) -> Callable[[Any, int], tuple[Any, i
     return read
 
 
-def _here_or_forwarded(handler: Handler) -> Handler:
+def _here_or_forwarded(handler: Handler, *, changes_metadata: bool) -> Handler:
     def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         decoded, frame = request
-        if broker.controlling.is_active:
+        controlling = broker.controlling
+        if controlling.may_decide or (controlling.is_active and not changes_metadata):
             return handler(broker, call, decoded, now_ms)
         return broker.forwarding.forward(call, frame, decoded)
 

@@ -1,6 +1,7 @@
 """UnregisterBroker (64): forget a broker that will not come back. Its replicas stay where they are until they are reassigned.
 
-Errors: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for one that is running: it would be back at once; NOT_CONTROLLER.
+Errors: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for one that is running: it would be back at once; NOT_CONTROLLER,
+REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.deciding import answer_committed
-from ottla.broker.api.proposing import refused
+from ottla.broker.api.proposing import TIMED_OUT, refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller.membership import broker_removed
 from ottla.model.errors import ErrorCode, Refusal
@@ -27,8 +28,14 @@ def unregister_broker(broker: Broker, call: Call, request: Any, now_ms: int) -> 
         records = broker_removed(broker.proposed, broker.config, request.broker_id, running)
     except Refusal as refusal:
         return refused(refusal)
-    return answer_committed(broker, call, records, lambda: {"error_code": 0, "error_message": None}, _failed)
+    return answer_committed(
+        broker, call, request, records, lambda: {"error_code": 0, "error_message": None}, _failed
+    )
 
 
 def _failed(code: ErrorCode) -> Response:
-    return {"error_code": code, "error_message": "the metadata log could not be written here"}
+    is_timed_out = code is ErrorCode.REQUEST_TIMED_OUT
+    return {
+        "error_code": code,
+        "error_message": TIMED_OUT if is_timed_out else "the metadata log could not be written here",
+    }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
-@serves(57, by_controller=True)
+@serves(57, by_controller=True, changes_metadata=False)
 def update_features(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(update.feature for update in request.feature_updates)
     levels = {update.feature: update.max_version_level for update in request.feature_updates}

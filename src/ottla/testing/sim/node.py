@@ -18,6 +18,7 @@ from ottla.controller.records import Record
 from ottla.log.compaction import Task, clean
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK, refusal
+from ottla.ports.store import SUPERSEDED
 from ottla.records.errors import CorruptRecords
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.injected import is_injected
@@ -410,8 +411,14 @@ class SimNode:
                 self.isolation.run("new metadata", self.broker.committed, records, now_ms)
             else:
                 self.broker.rejected()
+            dropped: list[Any] = []
+            if error is not None:
+                # Decided on top of what was not written.
+                dropped, self._proposals = self._proposals, []
             for _records, done in proposals:
                 self.isolation.run("the answer to a change of metadata", done, error)
+            for _records, done in dropped:
+                self.isolation.run("the answer to a change of metadata", done, SUPERSEDED)
             if self._proposals:
                 self._propose()
             else:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ottla.controller import records as r
+from ottla.controller.appends import encoded_bytes
 from ottla.ports.store import APPEND_BYTES_MAX, Done, EpochDone, Record, Registration, StoreEvents
 from ottla.testing.sim.ensemble import FENCED, Ensemble, Session
 
@@ -430,7 +431,8 @@ class SimStore:
     # --- appends --------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record], done: Done) -> None:
-        size = sum(len(r.encode(record)) + 1 for record in records)
+        # The core checks this before it proposes; ZooKeeper would close the connection.
+        size = encoded_bytes(records)
         assert size <= APPEND_BYTES_MAX, f"an append of {size} bytes"
         self._queue.append(_Proposal(list(records), done))
         if self._ready:
@@ -448,8 +450,7 @@ class SimStore:
             self._attempts += 1
             assert self.session is not None
             tag = f"{self.session.number}-{self._attempts}"
-            batch = _Batch(list(self._queue), tag, self.position, self._version)
-            self._queue.clear()
+            batch = _Batch(self._gather(), tag, self.position, self._version)
             self._unsettled = batch
         if not batch.records:
             self._landed(batch)
@@ -459,26 +460,36 @@ class SimStore:
         self._sending = True
         self._ask(
             lambda: self.ensemble.append(control, sent.tag, sent.version, sent.records),
-            lambda result: self._answered(sent, result),
+            lambda result: self._answered(sent, result, control),
         )
 
-    def _answered(self, batch: _Batch, result: str) -> None:
+    def _gather(self) -> list[_Proposal]:
+        """As many proposals as one append holds."""
+        taken: list[_Proposal] = []
+        bytes_left = APPEND_BYTES_MAX
+        while self._queue and (size := encoded_bytes(self._queue[0].records)) <= bytes_left:
+            taken.append(self._queue.popleft())
+            bytes_left -= size
+        return taken
+
+    def _answered(self, batch: _Batch, result: str, control: int) -> None:
         self._sending = False
         if self._unsettled is batch:
             if result == "ok":
                 self._version = batch.version + 1
                 self._landed(batch)
             else:
-                self._not_written(batch, result)
+                self._not_written(batch, result, control)
         self._send()
 
-    def _not_written(self, batch: _Batch, result: str) -> None:
+    def _not_written(self, batch: _Batch, result: str, control: int) -> None:
         """Because an attempt before this one succeeded, which reading shows; or because of another controller."""
         self._catch_up()
         if self._unsettled is not batch:
             return
         if result == "fenced":
-            self._control = None
+            if self._control == control:
+                self._control = None
             self._refuse(FENCED)
         else:
             # A snapshot of ours was published unseen: again, from the new end.
