@@ -244,16 +244,22 @@ def test_what_the_broker_says_of_itself(tool: Tool, broker: BrokerProcess) -> No
     assert endpoints[1].split() == ["1", host, port, "null", "unfenced", "broker"]
 
 
-def test_features_are_described_and_upgraded_to_the_release_that_they_are(tool: Tool) -> None:
-    lines = [line.split() for line in tool("FeatureCommand", "describe").lines]
+def test_features_are_described_and_upgraded_to_the_release_that_they_are(
+    java: Java, broker: BrokerProcess
+) -> None:
+    def features(*arguments: str, code: int = 0) -> Said:
+        # This tool takes the address before the command.
+        return java.tool("FeatureCommand", "--bootstrap-server", broker.address, *arguments, code=code)
+
+    lines = [line.split() for line in features("describe").lines]
     levels = {words[1]: words[7] for words in lines}
     assert levels == {
         "eligible.leader.replicas.version": "0", "group.version": "1", "kraft.version": "1",
         "metadata.version": "4.0-IV3", "share.version": "0", "streams.version": "0", "transaction.version": "2",
     }  # fmt: skip
-    said = tool("FeatureCommand", "upgrade", "--release-version", "4.0").out
+    said = features("upgrade", "--release-version", "4.0").out
     assert "metadata.version was upgraded to 25." in said and "group.version was upgraded to 1." in said
-    refused = tool("FeatureCommand", "upgrade", "--feature", "share.version=1", code=1)
+    refused = features("upgrade", "--feature", "share.version=1", code=1)
     assert "there are no share groups" in refused.out + refused.errors
 
 
