@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.table import APIS
+from ottla.model.errors import ErrorCode
 from ottla.wire.encode import request_encoder
 from ottla.wire.schema import request_header_is_flexible
 from tests.broker.api.members import Member, committed, find, settle
@@ -50,6 +51,7 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
         "partition_data": [partition],
     }
     resource = {"resource_type": 2, "resource_name": "t", "configuration_keys": None}
+    acl = {"principal": "User:u", "host": "*", "operation": 3, "permission_type": 3}
     enclosed = struct.pack(">hhihb", 57, 2, 7, -1, 0) + request_encoder(57, 2)({"feature_updates": []})
     return {
         0: {"acks": -1, "timeout": 1000, "topic_data": [topic]},
@@ -100,6 +102,9 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
             "group_id": "g", "generation_id": -1, "member_id": "", "group_instance_id": None,
             "topics": [{"name": "t", "partitions": [offset]}],
         },
+        29: acl | {"resource_type_filter": 2, "resource_name_filter": None, "pattern_type_filter": 3},
+        30: {"creations": [acl | {"resource_type": 2, "resource_name": "t", "resource_pattern_type": 3}] * 2},
+        31: {"filters": [acl | {"resource_type_filter": 2, "pattern_type_filter": 3}]},
         32: {"resources": [resource], "include_synonyms": True, "include_documentation": True},
         33: {"resources": [resource | {"configs": [{"name": "retention.ms", "value": "1000"}]}]},
         34: {"dirs": [{"path": log_dir, "topics": [{"name": "t", "partitions": [0]}]}]},
@@ -112,6 +117,17 @@ def requests(topic_id: bytes, batch: bytes, log_dir: str, member_id: str) -> dic
         45: {"topics": [{"name": "t", "partitions": [{"partition_index": 0, "replicas": [1]}]}]},
         46: {"topics": [{"name": "t", "partition_indexes": [0]}]},
         47: {"group_id": "by-hand", "topics": [{"name": "t", "partitions": [{"partition_index": 0}]}]},
+        48: {"components": [{"entity_type": "user", "match_type": 2, "match": None}], "strict": False},
+        49: {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "u"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1.5, "remove": False}],
+                }
+            ]
+        },
+        50: {"users": None},
+        51: {"deletions": [{"name": "u", "mechanism": 1}], "upsertions": []},
         55: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [partition]}]},
         56: {
             "broker_id": 1, "broker_epoch": 1,
@@ -204,7 +220,11 @@ def test_every_version_is_answered(key: int, version: int, client: Any, batch: A
         client.connection.broker_id = 1
     answer = client.ask(key, version, **requests(topic_id, batch(b"x"), path, member_id)[key])
     no_such_broker, illegal_sasl_state = 102, 34
-    expected = {64: no_such_broker, 17: illegal_sasl_state, 36: illegal_sasl_state}
+    no_authorizer, not_supported = ErrorCode.SECURITY_DISABLED.value, ErrorCode.UNSUPPORTED_VERSION.value
+    expected = {
+        17: illegal_sasl_state, 29: no_authorizer, 30: no_authorizer, 31: no_authorizer, 36: illegal_sasl_state,
+        49: not_supported, 51: not_supported, 64: no_such_broker,
+    }  # fmt: skip
     assert set(error_codes(answer)) <= {expected.get(key, 0)}
     check = globals()[f"check_{APIS[key].handler.__name__}"]
     check(answer, version, client)
@@ -435,6 +455,37 @@ def check_describe_log_dirs(answer: Any, version: int, client: Any) -> None:
     [[row]] = [topic.partitions for topic in directory.topics]
     assert row.partition_index == 0 and row.partition_size > 61
     assert version < 4 or 0 < directory.usable_bytes <= directory.total_bytes
+
+
+def check_describe_acls(answer: Any, version: int, client: Any) -> None:
+    assert (answer.error_code, answer.resources) == (ErrorCode.SECURITY_DISABLED, ())
+    assert answer.error_message == "No Authorizer is configured on the broker."
+
+
+def check_create_acls(answer: Any, version: int, client: Any) -> None:
+    assert [row.error_code for row in answer.results] == [ErrorCode.SECURITY_DISABLED] * 2
+
+
+def check_delete_acls(answer: Any, version: int, client: Any) -> None:
+    [row] = answer.filter_results
+    assert (row.error_code, row.matching_acls) == (ErrorCode.SECURITY_DISABLED, ())
+
+
+def check_describe_client_quotas(answer: Any, version: int, client: Any) -> None:
+    assert (answer.error_code.value, answer.entries) == (0, ())
+
+
+def check_alter_client_quotas(answer: Any, version: int, client: Any) -> None:
+    [row] = answer.entries
+    assert (row.error_code, row.entity[0].entity_name) == (ErrorCode.UNSUPPORTED_VERSION, "u")
+
+
+def check_describe_user_scram_credentials(answer: Any, version: int, client: Any) -> None:
+    assert (answer.error_code.value, answer.results) == (0, ())
+
+
+def check_alter_user_scram_credentials(answer: Any, version: int, client: Any) -> None:
+    assert [(row.user, row.error_code) for row in answer.results] == [("u", ErrorCode.UNSUPPORTED_VERSION)]
 
 
 def check_describe_quorum(answer: Any, version: int, client: Any) -> None:

@@ -1,6 +1,7 @@
 """Transactions of a cluster from outside: all coordinators and leaders are asked, and an abort goes on where a leader is missing."""
 
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from confluent_kafka import Producer
 import ottla
 from ottla.client.errors import KafkaError
 from ottla.client.metadata import TopicPartition
+from ottla.testing.fuzz.sockets import Asker
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.topics import QUIET, new_topic
 
 ONLY_ON = 2
+DESCRIBE_PRODUCERS = 61
 
 
 def begin(cluster: RunningCluster, name: str, topic: str, partitions: int) -> Any:
@@ -53,6 +56,26 @@ def test_what_all_brokers_know_is_told_and_ended(shared: RunningCluster) -> None
         for states in admin.describe_producers(places).values():
             assert [each.transaction_start for each in states] == [None] * len(names)
     del producers
+
+
+def test_every_replica_describes_its_producers(shared: RunningCluster) -> None:
+    """`kafka-transactions find-hanging --broker-id N` asks broker N about all its replicas, not only those it leads."""
+    topic = new_topic(shared, (1, 2, 3))
+    producer = begin(shared, topic, topic, 1)
+    with ottla.Admin(shared.bootstrap) as admin:
+        [expected] = admin.describe_producers([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+    wanted = [{"name": topic, "partition_indexes": [0]}]
+    for node in (1, 2, 3):
+        with closing(Asker(shared.nodes[node].address)) as asker:
+
+            def described(asker: Asker = asker) -> bool:
+                [row] = asker.ask(DESCRIBE_PRODUCERS, 0, topics=wanted).topics[0].partitions
+                assert row.error_code.value == 0
+                found = [(each.producer_id, each.current_txn_start_offset) for each in row.active_producers]
+                return found == [(expected.producer_id, 0)]
+
+            shared.wait_until(described, f"broker {node} describes the open transaction")
+    producer.abort_transaction(PATIENCE_S)
 
 
 def test_an_abort_goes_on_when_a_leader_is_back(shared: RunningCluster) -> None:

@@ -242,3 +242,39 @@ def test_what_the_broker_says_of_itself(tool: Tool, broker: BrokerProcess) -> No
     endpoints = tool("ClusterTool", "list-endpoints").lines
     host, port = broker.address.split(":")
     assert endpoints[1].split() == ["1", host, port, "null", "unfenced", "broker"]
+
+
+def test_features_are_described_and_upgraded_to_the_release_that_they_are(
+    java: Java, broker: BrokerProcess
+) -> None:
+    def features(*arguments: str, code: int = 0) -> Said:
+        # This tool takes the address before the command.
+        return java.tool("FeatureCommand", "--bootstrap-server", broker.address, *arguments, code=code)
+
+    lines = [line.split() for line in features("describe").lines]
+    levels = {words[1]: words[7] for words in lines}
+    assert levels == {
+        "eligible.leader.replicas.version": "0", "group.version": "1", "kraft.version": "1",
+        "metadata.version": "4.0-IV3", "share.version": "0", "streams.version": "0", "transaction.version": "2",
+    }  # fmt: skip
+    said = features("upgrade", "--release-version", "4.0").out
+    assert "metadata.version was upgraded to 25." in said and "group.version was upgraded to 1." in said
+    refused = features("upgrade", "--feature", "share.version=1", code=1)
+    assert "there are no share groups" in refused.out + refused.errors
+
+
+def test_acls_quotas_and_scram_users_without_any(tool: Tool) -> None:
+    acls = tool("AclCommand", "--list", code=1)
+    assert "SecurityDisabledException: No Authorizer is configured" in acls.out + acls.errors
+    assert tool("ConfigCommand", "--describe", "--entity-type", "users").lines == []
+    user = ("ConfigCommand", "--alter", "--entity-type", "users", "--entity-name", "bob", "--add-config")
+    quota = tool(*user, "producer_byte_rate=1024", code=1)
+    assert "does not enforce client quotas yet" in quota.out + quota.errors
+
+
+def test_a_setting_without_effect_is_changed_at_run_time(tool: Tool) -> None:
+    everyone = ("--entity-type", "brokers", "--entity-default")
+    tool("ConfigCommand", "--alter", *everyone, "--add-config", "num.io.threads=4,background.threads=2")
+    assert "num.io.threads=4 " in tool("ConfigCommand", "--describe", *everyone).out
+    tool("ConfigCommand", "--alter", *everyone, "--delete-config", "num.io.threads,background.threads")
+    assert "threads" not in tool("ConfigCommand", "--describe", *everyone).out

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.moving import settle_futures
 from ottla.broker.timers import Later
+from ottla.config.not_honoured import DYNAMIC_WITHOUT_EFFECT, no_effect
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
@@ -351,11 +352,14 @@ class Hosting:
                     changed[record.topic_id, record.first + at] = None
             case r.TopicRemoved():
                 return self._drop(record.topic_id)
-            case r.Config(resource_type=resource_type, resource_name=name):
+            case r.Config(resource_type=resource_type, resource_name=name, name=setting, value=value):
                 if resource_type == TOPIC_RESOURCE:
                     self._configure(name)
                 elif resource_type == BROKER_RESOURCE:
                     self._broker.config = self._broker.resolve_config()
+                    is_mine = name in ("", str(self._broker.config.node_id))
+                    if is_mine and value is not None and setting in DYNAMIC_WITHOUT_EFFECT:
+                        self._broker.say_once(no_effect(setting))
                     for each in self.by_name:
                         self._configure(each)
             case _:

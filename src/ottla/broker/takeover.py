@@ -33,6 +33,7 @@ from ottla.log import checkpoints, names
 from ottla.log.producers import Producers
 from ottla.model.errors import Refusal
 from ottla.model.names import INTERNAL_TOPICS
+from ottla.model.resources import resource_type_name
 from ottla.ports.disk import Disk
 from ottla.records.batch import CONTROL_BIT, HEADER
 from ottla.records.layout import Malformed
@@ -330,7 +331,7 @@ def _settings_of(state: KraftState, config: BrokerConfig, notes: list[str]) -> l
             if name not in state.names.values():
                 continue
         elif kind != BROKER_RESOURCE or name not in ("", str(config.node_id)):
-            refused += [f"{setting} of {name or 'all'} (resource type {kind})" for setting in settings]
+            refused += [f"{setting} of {name or 'all'} ({resource_type_name(kind)})" for setting in settings]
             continue
         kept: dict[str, str] = {}
         for setting, value in settings.items():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from ottla.cli.outcome import pairs, print_json, print_table
+from ottla.cli.outcome import pairs, print_json, print_table, show
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
@@ -130,4 +130,4 @@ def _change(
     if as_json:
         print_json({"type": kind, "name": name, "changes": changes, "validate_only": validate_only})
     else:
-        print(f"{'valid for' if validate_only else 'changed'} {kind} {name}: {', '.join(changes)}")
+        show(f"{'valid for' if validate_only else 'changed'} {kind} {name}: {', '.join(changes)}")

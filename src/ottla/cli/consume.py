@@ -10,7 +10,7 @@ import typer
 
 from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, usage_error
+from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, show_data, usage_error
 from ottla.cli.text import Format, shown, time_ms, time_text
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class Shape:
         if self._keys:
             parts.append(self._text(record.key))
         parts.append(self._text(record.value))
-        print(self._separator.join(parts))
+        show_data(self._separator.join(parts))
 
     def _text(self, data: bytes | None) -> str:
         return "null" if data is None else shown(data, self._form) or ""

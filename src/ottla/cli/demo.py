@@ -26,7 +26,7 @@ from ottla.cli.demo_companion import Companion
 from ottla.cli.demo_examples import check
 from ottla.cli.demo_pipeline import COPY, TOPIC
 from ottla.cli.options import AsJson
-from ottla.cli.outcome import FAILED, Stop, print_json, say
+from ottla.cli.outcome import FAILED, Stop, print_json, say, show
 from ottla.cli.progress import ProgressLine, percentile
 
 if TYPE_CHECKING:
@@ -113,15 +113,15 @@ def demo(
     if as_json:
         print_json(summary)
     else:
-        print(
+        show(
             f"{summary['produced']:,} messages produced, {summary['consumed']:,} consumed in {summary['seconds']:.1f} s "
             f"({summary['messages_per_s']:,}/s); end to end p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms; "
             f"{'all in order, none lost' if summary['in_order'] else 'SOME WERE LOST OR OUT OF ORDER'}"
         )
         if (through := summary["pipeline"]) is not None:
-            print(f"the pipeline: {_verdict(through)}")
+            show(f"the pipeline: {_verdict(through)}")
         for example in (summary.get("examples") or {}).values():
-            print(f"{example['file']}: {example['out']:,} {example['what']}")
+            show(f"{example['file']}: {example['out']:,} {example['what']}")
     if not summary["ok"]:
         raise typer.Exit(FAILED)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from ottla.cli.outcome import CommandError, print_json, print_table, say, usage_error
+from ottla.cli.outcome import CommandError, print_json, print_table, say, show, usage_error
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def describe(
             }
         )  # fmt: skip
         return
-    print(f"{group}  {info.state}  {len(info.members)} member(s)  lag {lag}  coordinator {info.coordinator}")
+    show(f"{group}  {info.state}  {len(info.members)} member(s)  lag {lag}  coordinator {info.coordinator}")
     if rows:
         head = ("topic", "partition", "offset", "end", "lag", "member", "host")
         print_table(
@@ -204,7 +204,7 @@ def delete(
     if as_json:
         print_json({"deleted": groups})
     else:
-        print(f"deleted group(s) {', '.join(groups)}")
+        show(f"deleted group(s) {', '.join(groups)}")
 
 
 def _refuse_if_active(admin: Admin, group: str) -> None:

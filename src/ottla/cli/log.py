@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.options import AsJson
-from ottla.cli.outcome import FAILED, NOT_FOUND, USAGE, CommandError, print_json, say
+from ottla.cli.outcome import FAILED, NOT_FOUND, USAGE, CommandError, print_json, say, show
 from ottla.cli.text import Format, shown, time_text
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def dump(
     many = len(files) > 1 or any(file.is_dir() for file in files)
     for file in _expanded(files):
         if many and not as_json:
-            print(f"== {file}")
+            show(f"== {file}")
         for row in rows_of(file, records):
             if "problem" in row:
                 problems += 1
@@ -183,7 +183,7 @@ def _print_row(row: Row, form: Format) -> None:
             for name, value in row.items()
             if name not in ("problem", "entry")
         ]
-        print("  ".join(parts) + problem)
+        show("  ".join(parts) + problem)
         return
     flags = [name for name in ("transactional", "control", "delete_horizon") if row[name]]
     if row.get("control_type"):
@@ -193,7 +193,7 @@ def _print_row(row: Row, form: Format) -> None:
         if row["producer_id"] >= 0
         else ""
     )
-    print(
+    show(
         f"batch {row['base_offset']}..{row['last_offset']}  at {row['position']}  {row['bytes']} bytes  "
         f"{row['count']} record(s)  {row['codec']}  epoch {row['leader_epoch']}  "
         f"{row['timestamp_type']} {time_text(row['max_timestamp'])}{producer}"
@@ -204,10 +204,10 @@ def _print_row(row: Row, form: Format) -> None:
             words = "  ".join(
                 f"{name} {value}" for name, value in record["metadata"].items() if name != "type"
             )
-            print(f"  {record['offset']}  {record['metadata']['type']}  {words}".rstrip())
+            show(f"  {record['offset']}  {record['metadata']['type']}  {words}".rstrip())
             continue
         headers = "".join(f"  {name}={_or_null(value, form)}" for name, value in record["headers"])
-        print(
+        show(
             f"  {record['offset']}  {time_text(record['timestamp_ms'])}  key {_or_null(record['key'], form)}"
             f"  value {_or_null(record['value'], form)}{headers}"
         )
@@ -256,8 +256,11 @@ def verify(
         place = report.file
         place += f", byte {report.position}" if report.position is not None else ""
         place += f", offset {report.offset}" if report.offset is not None else ""
-        print(
-            f"{report.level.upper()}  {place}\n  {report.what}\n  means: {report.means}\n  do:    {report.do}"
+        show(
+            f"{report.level.upper()}  {place}",
+            f"  {report.what}",
+            f"  means: {report.means}",
+            f"  do:    {report.do}",
         )
     progress.clear()
     damaged = counts["mend"] + counts["loss"]

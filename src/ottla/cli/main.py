@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ottla.cli.client_config import use_file
-from ottla.cli.outcome import EXIT_CODES, describe_failure, quiet_broken_pipe, say
+from ottla.cli.outcome import EXIT_CODES, describe_failure, quiet_broken_pipe, say, show
 from ottla.cli.serving import quick_start
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def build(command: str | None) -> typer.Typer:
         import ottla
 
         if wanted:
-            print(f"ottla {ottla.__version__}")
+            show(f"ottla {ottla.__version__}")
             raise typer.Exit
 
     @app.callback()

@@ -39,18 +39,71 @@ def usage_error(message: str) -> CommandError:
     return CommandError(message, USAGE)
 
 
+#: Control characters of C0 and C1, and the ones that reorder text or end a line (bidirectional controls, U+2028, U+2029). A
+#: terminal acts on them, and names of groups, topics and clients may hold them. Lone surrogates cannot be printed at all.
+_UNSAFE = frozenset(
+    map(
+        chr,
+        (
+            *range(0x20),
+            *range(0x7F, 0xA0),
+            0x61C,
+            0x200E,
+            0x200F,
+            *range(0x2028, 0x202F),
+            *range(0x2066, 0x206A),
+        ),
+    )
+)
+
+
+def _is_unsafe(character: str) -> bool:
+    return character in _UNSAFE or "\ud800" <= character <= "\udfff"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with every character that a terminal would act on written as an escape such as `\\x1b`, but for those in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if _is_unsafe(character) and character not in keep
+        else character
+        for character in text
+    )
+
+
 def say(text: str) -> None:
-    """Tell the person at the terminal; never part of the data."""
-    print(text, file=sys.stderr, flush=True)
+    """Tell the person at the terminal; never part of the data. Newlines and tabs stay."""
+    print(printable(text, "\n\t"), file=sys.stderr, flush=True)
+
+
+def show(*lines: str) -> None:
+    """Print lines of output. A newline inside one is escaped: a name must not look like a line of its own."""
+    print(*map(printable, lines), sep="\n")
+
+
+def show_text(text: str) -> None:
+    """Print text of several lines, which this program laid out."""
+    print(printable(text, "\n\t"))
+
+
+def show_data(text: str) -> None:
+    """Print data: as it is into a file or a pipe, escaped on a terminal but for newlines and tabs."""
+    print(printable(text, "\n\t") if sys.stdout.isatty() else text)
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    text = json.dumps(value, ensure_ascii=False)
+    if not text.isprintable():
+        # JSON escapes the characters below 0x20 only; the others can only be inside its strings.
+        text = "".join(f"\\u{ord(each):04x}" if _is_unsafe(each) else each for each in text)
+    print(text)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Columns as wide as their widest cell; numbers to the right."""
-    cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
+    cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     right = [
         bool(cells) and all(row[column].lstrip("-").replace(",", "").isdigit() for row in cells)
         for column in range(len(head))

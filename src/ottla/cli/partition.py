@@ -17,6 +17,7 @@ from ottla.cli.outcome import (
     print_json,
     print_table,
     say,
+    show,
     usage_error,
 )
 from ottla.cli.plans import assignments_of, drained, ids, named, wanted
@@ -283,7 +284,7 @@ def _move(
         if as_json:
             print_json({"partitions": 0, "copies": 0} if not dry_run else plan_json(plan))
         else:
-            print(nothing)
+            show(nothing)
         return
     copied = copies(before, plan)
     if dry_run and as_json:
@@ -294,7 +295,7 @@ def _move(
             ("TOPIC", "PARTITION", "FROM", "TO"),
             [(tp.topic, tp.partition, ids(before[tp]), ids(to)) for tp, to in sorted(plan.items())],
         )
-        print(f"{len(plan)} partition(s), {copied} replica(s) to copy")
+        show(f"{len(plan)} partition(s), {copied} replica(s) to copy")
     if dry_run:
         return
     elected = Move(admin, before, plan, throttle, watched=not no_wait).carry_out()
@@ -309,7 +310,7 @@ def _move(
             }
         )
     elif not no_wait:
-        print("done")
+        show("done")
     if failed:
         say(f"{len(failed)} partition(s) are not led by their first replica yet, such as {failed[0]}")
 
@@ -335,7 +336,7 @@ def _show_status(admin: Admin, topic: str | None, as_json: bool) -> None:
             ],
         )
     else:
-        print("nothing is being moved")
+        show("nothing is being moved")
 
 
 def _cancel(admin: Admin, topic: str | None, partition: int | None, as_json: bool) -> None:
@@ -349,7 +350,7 @@ def _cancel(admin: Admin, topic: str | None, partition: int | None, as_json: boo
     if as_json:
         print_json({"cancelled": [str(tp) for tp in sorted(moving)]})
     else:
-        print(f"ended the move of {len(moving)} partition(s)" if moving else "nothing is being moved")
+        show(f"ended the move of {len(moving)} partition(s)" if moving else "nothing is being moved")
 
 
 def _unthrottle(admin: Admin, as_json: bool) -> None:
@@ -362,7 +363,7 @@ def _unthrottle(admin: Admin, as_json: bool) -> None:
     if as_json:
         print_json({"brokers": sorted(brokers), "topics": sorted(topics)})
     else:
-        print(f"no throttle is left on {len(brokers)} broker(s) and {len(topics)} topic(s)")
+        show(f"no throttle is left on {len(brokers)} broker(s) and {len(topics)} topic(s)")
 
 
 def _print_elections(results: Mapping[TopicPartition, Election], as_json: bool) -> None:
@@ -380,7 +381,7 @@ def _print_elections(results: Mapping[TopicPartition, Election], as_json: bool) 
     elif rows:
         print_table(("TOPIC", "PARTITION", "RESULT", "ERROR", "MESSAGE"), rows)
     else:
-        print("no election was needed")
+        show("no election was needed")
 
 
 def _unregister(admin: Admin, broker: int, *, live: bool, holds: int, as_json: bool) -> None:
@@ -394,4 +395,4 @@ def _unregister(admin: Admin, broker: int, *, live: bool, holds: int, as_json: b
     if as_json:
         print_json({"unregistered": broker})
     else:
-        print(f"the cluster has forgotten broker {broker}")
+        show(f"the cluster has forgotten broker {broker}")

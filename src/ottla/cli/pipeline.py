@@ -25,6 +25,8 @@ from ottla.cli.outcome import (
     print_json,
     print_table,
     say,
+    show,
+    show_text,
     usage_error,
 )
 from ottla.cli.progress import ProgressLine
@@ -193,7 +195,7 @@ def validate(
     elif plan is not None and not problems:
         counts = ((len(plan.sources), "source"), (len(plan.steps), "step"), (len(plan.sinks), "sink"))
         words = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
-        print(f"{file}: {words}; nothing is wrong")
+        show(f"{file}: {words}; nothing is wrong")
     else:
         for each in problems:
             say(str(each))
@@ -255,9 +257,10 @@ def explain(
         print_json(tree_json(loaded.plan, columns) | ({"plans": plans} if plans else {}))
         return
     for text in tree(loaded.plan, columns):
-        print(text)
+        show(text)
     for name, text in plans.items():
-        print(f"\n== {name}\n{text.rstrip()}")
+        show("", f"== {name}")
+        show_text(text.rstrip())
 
 
 def _columns(frame: Any) -> str:
@@ -311,9 +314,9 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
         if "pid" in known
         else ""
     )
-    print(f"{plan.name}: {known['state']}{about}")
+    show(f"{plan.name}: {known['state']}{about}")
     if known.get("cause"):
-        print(known["cause"])
+        show_text(known["cause"])
     rows, lags = [], []
     for name, query in known["queries"].items():
         last, kept = query.get("last", {}), query.get("checkpoint", {})
@@ -330,11 +333,11 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
         ("QUERY", "STATE", "BATCH", "ROWS", "ROWS/S", "LAG", "BATCH MS", "STATE ROWS", "STATE SIZE"), rows
     )
     if lags:
-        print()
+        show("")
         print_table(("QUERY", "PARTITION", "OFFSET", "LAG"), lags)
     for name, query in known["queries"].items():
         if query.get("cause"):
-            print(f"\n{name} failed: {query['cause']}")
+            show_text(f"\n{name} failed: {query['cause']}")
 
 
 # --- shared by the commands ---------------------------------------------------------------------------------

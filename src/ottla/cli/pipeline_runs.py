@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.cli.outcome import FAILED, USAGE, CommandError, Stop, print_json, usage_error
+from ottla.cli.outcome import FAILED, USAGE, CommandError, Stop, print_json, show, usage_error
 from ottla.cli.progress import ProgressLine
 from ottla.spark.pipeline.causes import cause_of, is_the_files
 from ottla.spark.pipeline.loading import Loaded
@@ -103,7 +103,7 @@ class Runs:
             return
         for name, watched in self.queries.items():
             ended = _ended(watched)
-            print(
+            show(
                 f"{name}: {ended['state']} after {ended['rows']:,} rows"
                 + (f", batch {ended['batch']}" if ended["batch"] >= 0 else "")
             )

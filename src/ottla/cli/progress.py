@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from ottla.cli.outcome import say
+from ottla.cli.outcome import printable, say
 
 REDRAW_S = 0.2
 
@@ -27,7 +27,7 @@ class ProgressLine:
         if not self.due():
             return
         self._drawn = time.monotonic()
-        text = self._cut(text)
+        text = self._cut(printable(text))
         print(f"\r{text.ljust(self._width)}", end="", file=sys.stderr, flush=True)
         self._width = len(text)
 

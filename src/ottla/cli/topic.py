@@ -9,7 +9,7 @@ import typer
 
 from ottla.cli.client_config import client_settings
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from ottla.cli.outcome import pairs, print_json, print_table, say, usage_error
+from ottla.cli.outcome import pairs, print_json, print_table, say, show, usage_error
 
 if TYPE_CHECKING:
     from ottla.client.admin.blocking import Admin
@@ -87,12 +87,10 @@ def create(
     if as_json:
         print_json(found)
     elif validate_only:
-        print(f"topic {name} could be created")
+        show(f"topic {name} could be created")
     else:
         count = found["partitions"]
-        print(
-            f"{'created topic' if created else 'there is already a topic'} {name} with {count} partition(s)"
-        )
+        show(f"{'created topic' if created else 'there is already a topic'} {name} with {count} partition(s)")
 
 
 @app.command("list")
@@ -144,10 +142,10 @@ def describe(
         return
     for number, topic in enumerate(found):
         if number:
-            print()
+            show("")
         configs = "  ".join(f"{name}={value}" for name, value in topic["configs"].items())
-        print(f"{topic['topic']}  id {topic['topic_id']}{'  internal' if topic['internal'] else ''}")
-        print(f"configs: {configs or 'all default'}")
+        show(f"{topic['topic']}  id {topic['topic_id']}{'  internal' if topic['internal'] else ''}")
+        show(f"configs: {configs or 'all default'}")
         columns = ("partition", "leader", "replicas", "isr", "start", "end", "state")
         rows = [
             [
@@ -260,7 +258,7 @@ def alter(
     if as_json:
         print_json({"topic": name, "partitions": partitions, "configs": changes})
     else:
-        print(f"changed topic {name}")
+        show(f"changed topic {name}")
 
 
 @app.command()
@@ -292,4 +290,4 @@ def delete(
     if as_json:
         print_json({"deleted": deleted})
     else:
-        print(f"deleted {', '.join(deleted) or 'nothing'}")
+        show(f"deleted {', '.join(deleted) or 'nothing'}")

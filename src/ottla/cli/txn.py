@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
-from ottla.cli.outcome import NOT_FOUND, CommandError, print_json, print_table, say, usage_error
+from ottla.cli.outcome import NOT_FOUND, CommandError, print_json, print_table, say, show, usage_error
 from ottla.cli.plans import named
 from ottla.cli.text import duration_ms, duration_text, time_text
 from ottla.cli.topic import open_admin
@@ -175,12 +175,12 @@ def describe(
             }
         )  # fmt: skip
         return
-    print(
+    show(
         f"{info.transactional_id}  {info.state}  producer {info.producer_id} epoch {info.producer_epoch}  "
         f"time-out {duration_text(info.timeout_ms)}  coordinator {info.coordinator}"
     )
     if info.started_ms is not None and info.partitions:
-        print(f"began {time_text(info.started_ms)}, {duration_text(_now_ms() - info.started_ms)} ago")
+        show(f"began {time_text(info.started_ms)}, {duration_text(_now_ms() - info.started_ms)} ago")
     if info.partitions:
         print_table(("TOPIC", "PARTITION"), [(each.topic, each.partition) for each in info.partitions])
 
@@ -234,7 +234,7 @@ def abort(
     if as_json:
         print_json(aborted)
     else:
-        print(words)
+        show(words)
 
 
 # --- what hangs ---------------------------------------------------------------------------------------------------

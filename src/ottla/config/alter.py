@@ -12,6 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.broker_table import BROKER
 from ottla.config.consumer_table import GROUP, check_group
 from ottla.config.definition import READ_ONLY, Definition, InvalidConfig, Value, unknown_name
+from ottla.config.not_honoured import DYNAMIC_WITHOUT_EFFECT
 from ottla.config.topic import NAMES, validate
 from ottla.config.topic_table import TOPIC
 from ottla.model.errors import ErrorCode, Refusal
@@ -20,6 +21,8 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 OPERATIONS = {SET: "SET", DELETE: "DELETE", APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
 
 Op = tuple[str, int, str | None]
+
+_BROKER_AND_WITHOUT_EFFECT = {**BROKER, **DYNAMIC_WITHOUT_EFFECT}
 
 
 def apply_ops(
@@ -42,7 +45,7 @@ def apply_broker_ops(current: Mapping[str, str], ops: Iterable[Op]) -> dict[str,
             raise InvalidConfig(
                 f"{name} cannot be changed at run time: set it in the broker's configuration and restart"
             )
-    return _applied("broker", BROKER, current, checked, {})
+    return _applied("broker", _BROKER_AND_WITHOUT_EFFECT, current, checked, {})
 
 
 def apply_group_ops(current: Mapping[str, str], ops: Iterable[Op], broker: BrokerConfig) -> dict[str, str]:

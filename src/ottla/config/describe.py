@@ -12,6 +12,7 @@ from ottla.config.broker import DEFAULT, DYNAMIC_DEFAULT_BROKER, BrokerConfig, i
 from ottla.config.broker_table import BROKER
 from ottla.config.consumer_table import GROUP
 from ottla.config.definition import READ_ONLY, Definition
+from ottla.config.not_honoured import DYNAMIC_WITHOUT_EFFECT
 from ottla.config.topic_table import TOPIC
 
 DYNAMIC_TOPIC = 1
@@ -71,8 +72,18 @@ def describe_group(
 
 
 def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) -> list[Entry]:
-    """Every setting of a broker, or those named; unknown names are left out."""
-    return [_broker_entry(row, broker) for row in _chosen(BROKER, names)]
+    """Every setting of a broker, or those named; unknown names are left out.
+
+    Settings without effect are described only where they were set at run time.
+    """
+    entries = [_broker_entry(row, broker) for row in _chosen(BROKER, names)]
+    for row in _chosen(DYNAMIC_WITHOUT_EFFECT, names):
+        behind = tuple(
+            Synonym(row.name, texts[row.name], source) for source, texts in broker.layers if row.name in texts
+        )
+        if behind:
+            entries.append(_entry(row, behind[0].value, behind[0].source, behind))
+    return entries
 
 
 def describe_broker_default(
@@ -80,7 +91,7 @@ def describe_broker_default(
 ) -> list[Entry]:
     """The settings made for all brokers at run time (the broker resource with an empty name)."""
     entries = []
-    for row in _chosen(BROKER, names):
+    for row in (*_chosen(BROKER, names), *_chosen(DYNAMIC_WITHOUT_EFFECT, names)):
         if row.name in dynamic_default:
             value = row.canonical(dynamic_default[row.name])
             synonym = Synonym(row.name, value, DYNAMIC_DEFAULT_BROKER)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from ottla.config.broker_table import BROKER, SECTIONS
 from ottla.config.consumer_table import GROUPS
 from ottla.config.definition import LONG_MAX, Definition
-from ottla.config.not_honoured import NOT_HONOURED
+from ottla.config.not_honoured import DYNAMIC_WITHOUT_EFFECT, NOT_HONOURED
 from ottla.config.topic_table import TOPIC
 
 INTRODUCTION = """\
@@ -47,8 +47,11 @@ These settings of a Kafka `server.properties` are accepted, with a warning at st
 unknown name stops the start; that includes security settings, since a broker that ignored one would look
 protected.
 
-| name | why |
-|---|---|
+Kafka changes some of them at run time (`kafka-configs --alter --entity-type brokers`). That is accepted here too: the
+broker logs once that the setting has no effect, and DescribeConfigs shows the value that was set.
+
+| name | at run time | why |
+|---|---|---|
 """
 
 TIME_UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second"))
@@ -64,7 +67,10 @@ def render() -> str:
             parts.append(f"{GROUPS_NOTE}\n")
         parts.append(_broker_table(row for row in BROKER.values() if row.section == section))
     parts.append(f"\n{NOT_HONOURED_INTRODUCTION}")
-    parts.extend(f"| `{name}` | {reason} |\n" for name, reason in sorted(NOT_HONOURED.items()))
+    parts.extend(
+        f"| `{name}` | {'accepted' if name in DYNAMIC_WITHOUT_EFFECT else 'refused'} | {reason} |\n"
+        for name, reason in sorted(NOT_HONOURED.items())
+    )
     return "".join(parts)
 
 

@@ -22,8 +22,10 @@ REPLICATION = (
     _number(
         "num.replica.fetchers",
         1,
-        "Connections to each other broker on which this one fetches what it follows.",
+        "Connections to each other broker on which this one fetches what it follows. "
+        "A change at run time applies to a partition when its leader changes next.",
         maximum=64,
+        dynamic=CLUSTER_WIDE,
     ),
     _number(
         "replica.lag.time.max.ms",

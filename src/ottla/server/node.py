@@ -24,7 +24,7 @@ from ottla.broker.log_directories import NoDirectory
 from ottla.broker.log_directory import ForeignDirectory
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
-from ottla.config.not_honoured import NOT_HONOURED
+from ottla.config.not_honoured import no_effect
 from ottla.log.names import id_text
 from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
@@ -112,7 +112,7 @@ class Node:
         try:
             unusable = claim(self._disk, self.config)
             for name in self.config.ignored:
-                self.say(f"{name} has no effect here: {NOT_HONOURED[name]}")
+                self.say(no_effect(name))
             if self.config.zookeeper_connect is None:
                 self._open(loop, sock, unusable)
             else:

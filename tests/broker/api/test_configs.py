@@ -213,3 +213,65 @@ def test_a_heartbeat_tells_the_interval_that_the_group_has(client: Any) -> None:
         topic_partitions=[],
     )  # fmt: skip
     assert answer.heartbeat_interval.total_seconds() == 7
+
+
+# --- settings that Kafka changes at run time and that have no effect here --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "num.io.threads", "num.network.threads", "background.threads", "log.cleaner.threads",
+        "num.recovery.threads.per.data.dir", "remote.log.reader.threads",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("name", "from_where"), [("1", FROM_BROKER), ("", FROM_DEFAULT_BROKER)])
+def test_a_setting_without_effect_is_accepted_logged_and_described(
+    client: Any, driver: Any, config: str, name: str, from_where: int
+) -> None:
+    for value in ("4", "6"):
+        assert alter(client, config, value, name=name, kind=BROKER_TYPE) == (0, None)
+        assert source(client, config, "1", BROKER_TYPE) == (value, from_where)
+        assert source(client, config, name, BROKER_TYPE) == (value, from_where)
+    [line] = [text for text in driver.said if config in text]
+    assert "has no effect here" in line
+    assert alter(client, config, None, DELETE, name=name, kind=BROKER_TYPE) == (0, None)
+    assert describe(client, "1", BROKER_TYPE, [config]).configs == ()
+
+
+def test_a_setting_without_effect_is_checked_nevertheless(client: Any) -> None:
+    code, message = alter(client, "num.io.threads", "none", name="1", kind=BROKER_TYPE)
+    assert code == INVALID_CONFIG and "num.io.threads" in (message or "")
+    code, message = alter(client, "process.roles", "broker", name="1", kind=BROKER_TYPE)
+    assert code == INVALID_CONFIG
+
+
+def test_the_number_of_replica_fetchers_changes_at_run_time(client: Any, driver: Any) -> None:
+    assert alter(client, "num.replica.fetchers", "3", name="", kind=BROKER_TYPE) == (0, None)
+    assert driver.broker.config.num_replica_fetchers == 3
+    assert source(client, "num.replica.fetchers", "1", BROKER_TYPE) == ("3", FROM_DEFAULT_BROKER)
+
+
+# --- types of resources are named ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (8, "BROKER_LOGGER resources have no settings"),
+        (16, "CLIENT_METRICS resources have no settings"),
+        (77, "resource type 77 is unknown"),
+    ],
+)
+def test_a_type_of_resource_is_named_in_the_error(client: Any, kind: int, words: str) -> None:
+    result = describe(client, "1", kind)
+    assert result.error_code.value == INVALID_REQUEST and words in result.error_message
+    code, message = alter(client, "x", "1", name="1", kind=kind)
+    assert code == INVALID_REQUEST and words in (message or "")
+
+
+def test_a_resource_named_twice_is_named_with_its_type(client: Any) -> None:
+    twice = [{"resource_type": TOPIC_TYPE, "resource_name": "t", "configs": ()}] * 2
+    for api in (ALTER, 33):
+        rows = client.ask(api, resources=twice).responses
+        assert {row.error_message for row in rows} == {"TOPIC 't' is named 2 times"}

@@ -176,9 +176,26 @@ def test_a_partition_tells_what_is_open_in_it(version: int, client: Any, begin: 
     assert told()[producer_id] == (version - 1, 0, 5)
 
 
-def test_who_does_not_lead_says_so(driver: Any, client: Any) -> None:
+def test_a_broker_without_a_replica_says_so(driver: Any, client: Any) -> None:
     join_cluster(driver, part(0, 1), part(1, 2, 1), part(2, 3))
     [topic] = client.ask(PRODUCERS, 0, topics=[{"name": "t", "partition_indexes": [0, 1, 2, 3]}]).topics
     assert [int(row.error_code) for row in topic.partitions] == [
-        0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        0, 0, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]  # fmt: skip
+
+
+def test_a_follower_describes_the_producers_of_its_own_log(driver: Any, client: Any, batch: Any) -> None:
+    """Kafka answers from any log that it hosts, and `kafka-transactions find-hanging --broker-id` counts on it."""
+    join_cluster(driver, part(0, 1, 2))
+    log = driver.replica("t").log
+    record = batch(b"x", producer_id=77, producer_epoch=3, base_sequence=0, transactional=True)
+    log.append(record, 0, driver.now_ms)
+    driver.broker.committed([part(0, 1, 2, leader=2, leader_epoch=1)], driver.now_ms)
+    driver.turn()
+    assert driver.replica("t").leading is None
+    [topic] = client.ask(PRODUCERS, 0, topics=[{"name": "t", "partition_indexes": [0]}]).topics
+    [row] = topic.partitions
+    assert row.error_code == 0
+    [producer] = row.active_producers
+    assert (producer.producer_id, producer.producer_epoch) == (77, 3)
+    assert producer.current_txn_start_offset == 0

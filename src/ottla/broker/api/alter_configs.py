@@ -16,6 +16,7 @@ from ottla.broker.api.table import Response, serves
 from ottla.config.alter import SET
 from ottla.controller.image import NO_CONFIG
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.resources import resource_type_name
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -32,7 +33,10 @@ def alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         row: dict[str, Any] = {"error_code": 0, "resource_type": kind, "resource_name": name}
         try:
             if times[kind, name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, f"'{name}' is named {times[kind, name]} times")
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{resource_type_name(kind)} '{name}' is named {times[kind, name]} times",
+                )
             for config in resource.configs:
                 if config.value is None:
                     raise Refusal(

@@ -9,6 +9,7 @@ from ottla.config.alter import Op, apply_broker_ops, apply_group_ops, apply_ops
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.resources import no_settings
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -49,7 +50,7 @@ def changed(
         if not name:
             raise Refusal(ErrorCode.INVALID_REQUEST, "a group's settings need the group's name")
         return apply_group_ops(current, ops, broker.config)
-    raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
+    raise Refusal(ErrorCode.INVALID_REQUEST, no_settings(kind))
 
 
 def difference(kind: int, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[r.Record]:

@@ -1,7 +1,8 @@
 """ApiVersions (18): which APIs are served, in which versions: exactly those that registered themselves.
 
-From version 3 on it names the one feature that clients go by: `transaction.version` 2, so that they let leaders add partitions to
-transactions and have their epochs raised at each end (KIP-890).
+From version 3 on it lists the cluster-wide features (`model/features.py`). Clients use `transaction.version` 2: leaders add
+partitions to transactions, and each end raises the producer's epoch (KIP-890). Tools read the others. Features at level 0 are listed
+from version 4 on only, and not as finalized, as Kafka does: clients that ask version 3 fail on a supported minimum of 0.
 
 An unknown version of this request is answered in version 0 with UNSUPPORTED_VERSION and the list, so that any client
 can go on from there. Error: INVALID_REQUEST for a software name or version that is not one.
@@ -14,13 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.table import APIS, Response, serves
 from ottla.model.errors import ErrorCode
+from ottla.model.features import FEATURES
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-
-#: By name: the level that it has, and always will.
-FEATURES = {"transaction.version": 2}
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -35,13 +34,16 @@ def api_versions(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
         "error_code": 0,
         "api_keys": _served(),
         "supported_features": [
-            {"name": name, "min_version": level, "max_version": level} for name, level in FEATURES.items()
+            {"name": name, "min_version": feature.level, "max_version": feature.level}
+            for name, feature in FEATURES.items()
+            if feature.level or call.version >= 4
         ],
         # It never changes: nothing is older than this.
         "finalized_features_epoch": 0,
         "finalized_features": [
-            {"name": name, "max_version_level": level, "min_version_level": level}
-            for name, level in FEATURES.items()
+            {"name": name, "max_version_level": feature.level, "min_version_level": feature.level}
+            for name, feature in FEATURES.items()
+            if feature.level
         ],
     }
 

@@ -1,6 +1,6 @@
 """DescribeConfigs (32): settings of topics and brokers, with where each value comes from and what stands behind it.
 
-Resource types: 2 topic, 4 broker (its id, or empty for the cluster-wide defaults), 32 group. Errors by resource:
+Resource types: TOPIC (2), BROKER (4, by its id, or empty for the cluster-wide defaults), GROUP (32). Errors by resource:
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
 """
 
@@ -21,6 +21,7 @@ from ottla.config.describe import (
 from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.names import topic_name_problem
+from ottla.model.resources import no_settings
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -81,7 +82,7 @@ def _entries(broker: Broker, resource_type: int, name: str, names: Collection[st
             raise Refusal(ErrorCode.INVALID_REQUEST, "a group's settings need the group's name")
         own = broker.image.configs.get((GROUP_RESOURCE, name), NO_CONFIG)
         return describe_group(own, broker.config, names)
-    raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")
+    raise Refusal(ErrorCode.INVALID_REQUEST, no_settings(resource_type))
 
 
 def _config(entry: Entry, *, synonyms: bool, documentation: bool, bytes_max: int | None) -> dict[str, Any]:

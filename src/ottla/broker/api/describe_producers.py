@@ -1,5 +1,8 @@
 """DescribeProducers (61): the idempotent and transactional producers that partitions remember (KIP-664).
 
+Leaders and followers answer alike, from their own logs: `kafka-transactions find-hanging --broker-id` asks every replica of
+one broker. NOT_LEADER_OR_FOLLOWER is the answer for a partition that has no replica on this broker.
+
 `last_timestamp` is when the producer's last batch was written here, by the broker's clock and not by the producer's: a
 producer is forgotten by it. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, INVALID_TOPIC_EXCEPTION,
 KAFKA_STORAGE_ERROR.
@@ -46,8 +49,6 @@ def _row(broker: Broker, name: str, number: int, replica: Replica | None) -> dic
             "error_message": problem or f"there is no partition {number} of '{name}' here",
             "active_producers": (),
         }
-    if replica.leading is None:
-        return {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "active_producers": ()}
     if not replica.opened and replica.offline is None and replica not in broker.hosting.asleep:
         # A log that is not made yet remembers nobody.
         return {"error_code": 0, "active_producers": ()}

@@ -15,6 +15,7 @@ from ottla.broker.api.proposing import Change, answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller.image import NO_CONFIG
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.resources import resource_type_name
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -31,7 +32,10 @@ def incremental_alter_configs(broker: Broker, call: Call, request: Any, now_ms: 
         row: dict[str, Any] = {"error_code": 0, "resource_type": kind, "resource_name": name}
         try:
             if times[kind, name] > 1:
-                raise Refusal(ErrorCode.INVALID_REQUEST, f"'{name}' is named {times[kind, name]} times")
+                raise Refusal(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{resource_type_name(kind)} '{name}' is named {times[kind, name]} times",
+                )
             current = broker.proposed.configs.get((kind, name), NO_CONFIG)
             ops = [(config.name, config.config_operation, config.value) for config in resource.configs]
             after = changed(broker, kind, name, current, ops)

@@ -8,9 +8,7 @@ from __future__ import annotations
 _KEYS_BY_REASON = {
     "share groups are not there yet": (*range(76, 80), *range(83, 88), 90, 91, 92),
     "streams groups are not there yet": (88, 89),
-    "authentication is not there yet": (38, 39, 40, 41, 50, 51),
-    "authorization is not there yet": (29, 30, 31),
-    "quotas are not there yet": (48, 49),
+    "authentication is not there yet": (38, 39, 40, 41),
     "brokers register in the cluster store, and any of them may control": (62, 70),
     "a broker's log directories are its own affair": (73,),
     "the metadata is not kept by Raft": (52, 53, 54, 59, 80, 81, 82),
