@@ -15,7 +15,7 @@ from ottla.log.markers import Marker, append_marker
 from ottla.log.replay import ATTRIBUTES, DELTA, MAX_TIMESTAMP, PRODUCER
 from ottla.log.validation import too_large
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import COORDINATOR_RECORD_BYTES
+from ottla.model import limits
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, TRANSACTIONAL_BIT
 
@@ -103,7 +103,7 @@ def append_marker_as_leader(
 
 def batch_bytes_max(replica: Replica) -> int:
     """The largest batch that a coordinator may write. What it needs to go on fits, however low max.message.bytes is set."""
-    return max(replica.config.max_message_bytes, COORDINATOR_RECORD_BYTES)
+    return max(replica.config.max_message_bytes, limits.COORDINATOR_RECORD_BYTES)
 
 
 def _check_leading(replica: Replica) -> None:

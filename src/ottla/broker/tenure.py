@@ -20,7 +20,7 @@ from ottla.broker.appending import Pending, append_as_leader, batch_bytes_max
 from ottla.broker.timers import Later, Timers
 from ottla.config.broker import BrokerConfig
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import COORDINATOR_RECORD_BYTES
+from ottla.model import limits
 from ottla.ports.coordination import Decision, Reply, Response
 from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
@@ -126,7 +126,7 @@ class Tenure(ABC):
         """The records of a decision as they are written. Raises Malformed if one cannot be: then none is."""
         encoded = [self.encode(record) for record in records]
         size = max(len(key) + len(value or b"") for key, value in encoded)
-        if size > COORDINATOR_RECORD_BYTES - _OVERHEAD_BYTES and size > self.record_bytes_max:
+        if size > limits.COORDINATOR_RECORD_BYTES - _OVERHEAD_BYTES and size > self.record_bytes_max:
             raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
         return encoded
 
