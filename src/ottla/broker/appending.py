@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.log.markers import Marker, append_marker
 from ottla.log.replay import ATTRIBUTES, DELTA, MAX_TIMESTAMP, PRODUCER
 from ottla.log.validation import too_large
-from ottla.model.errors import ErrorCode, Refusal
 from ottla.model import limits
+from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, TRANSACTIONAL_BIT
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ottla.broker.appending import Pending, append_as_leader, batch_bytes_max
 from ottla.broker.timers import Later, Timers
 from ottla.config.broker import BrokerConfig
-from ottla.model.errors import ErrorCode, Refusal
 from ottla.model import limits
+from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision, Reply, Response
 from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
