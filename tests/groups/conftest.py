@@ -7,6 +7,7 @@ import pytest
 
 from ottla.broker.timers import Timers
 from ottla.config.broker import BrokerConfig
+from ottla.groups.budget import Budget
 from ottla.groups.formats import Record, decode, encode
 from ottla.groups.host import TopicView
 from ottla.groups.shard import Shard
@@ -31,6 +32,7 @@ class World:
         self.topics_version = 0
         self.own_settings: dict[str, dict[str, str]] = {}
         self.is_writable = True
+        self.budget = Budget(lambda: self.shard.usage)
         self.begin()
 
     def begin(self) -> None:
@@ -58,6 +60,8 @@ class World:
     def unique(self) -> str:
         self._ids += 1
         return str(UUID(int=self._ids))
+
+    record_bytes_max = 1_000_000
 
     def fits(self, record: Record) -> bool:
         return True

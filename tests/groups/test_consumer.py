@@ -560,11 +560,11 @@ def test_a_group_is_deleted_when_it_has_no_members(world: World, t: bytes) -> No
     one = Client(world, "one", regex="t", names=None).beat()
     commit(world, 7)
     heard = Heard()
-    world.shard.delete("g", heard)
+    world.shard.delete("g", heard, world.now_ms)
     assert heard.code is ErrorCode.NON_EMPTY_GROUP
     one.beat(member_epoch=-1)
     heard = Heard()
-    world.shard.delete("g", heard)
+    world.shard.delete("g", heard, world.now_ms)
     assert heard.error == 0
     assert not world.shard.groups
     last = dict(world.records)

@@ -62,6 +62,7 @@ class World:
         self.leaders: dict[Place, int] = {A: 1, B: 2, OFFSETS: 1}
         self.sent: list[Owed] = []
         self.record_bytes_max = 1_000_000
+        self.ids_max = self.size_max = 1_000_000
         self.begin()
 
     # --- lives of the coordinator -------------------------------------------------------------------------------
@@ -134,6 +135,9 @@ class World:
     def fits(self, record: Record) -> bool:
         key, value = encode(record)
         return len(key) + len(value or b"") <= self.record_bytes_max
+
+    def has_room(self, ids: int, size: int) -> bool:
+        return len(self.shard.transactions) + ids <= self.ids_max and self.shard.size + size <= self.size_max
 
     def new_producer_id(self, done: Callable[[int | None], None]) -> None:
         if self.gives_ids:

@@ -47,11 +47,11 @@ AGAIN_V2 = {
     (State.ONGOING, False): ErrorCode.PRODUCER_FENCED,
     (State.PREPARE_COMMIT, True): ErrorCode.CONCURRENT_TRANSACTIONS,
     (State.PREPARE_COMMIT, False): ErrorCode.INVALID_TXN_STATE,
-    (State.PREPARE_ABORT, True): ErrorCode.INVALID_TXN_STATE,
+    (State.PREPARE_ABORT, True): ErrorCode.PRODUCER_FENCED,
     (State.PREPARE_ABORT, False): ErrorCode.CONCURRENT_TRANSACTIONS,
     (State.COMPLETE_COMMIT, True): ErrorCode.NONE,
     (State.COMPLETE_COMMIT, False): ErrorCode.INVALID_TXN_STATE,
-    (State.COMPLETE_ABORT, True): ErrorCode.INVALID_TXN_STATE,
+    (State.COMPLETE_ABORT, True): ErrorCode.PRODUCER_FENCED,
     (State.COMPLETE_ABORT, False): ErrorCode.NONE,
 }
 
@@ -194,7 +194,8 @@ def test_a_producer_goes_on_with_another_id(world: World, commit: bool) -> None:
     world.move()
     again = world.end(pair, commit)
     assert (again.error, again.producer) == (ErrorCode.NONE, (1001, 0))
-    assert world.end(pair, not commit).error is ErrorCode.INVALID_TXN_STATE
+    expected = ErrorCode.INVALID_TXN_STATE if commit else ErrorCode.PRODUCER_FENCED
+    assert world.end(pair, not commit).error is expected
     assert world.next_producer_id == 1001
 
 
@@ -230,15 +231,13 @@ def test_what_takes_too_long_is_aborted(world: World, adds: int, ends: int) -> N
     assert world.state() is State.PREPARE_ABORT
     assert {place for owed in world.sent for place in owed.partitions} == {A, B}
     assert world.sent[0].marker[:3] == (1001, 1, False)
-    assert world.end(pair, True, version=ends).error is (
-        ErrorCode.INVALID_TXN_STATE if ends == 5 else ErrorCode.PRODUCER_FENCED
-    )
+    assert world.end(pair, True, version=ends).error is ErrorCode.PRODUCER_FENCED
     world.mark()
     # Nothing that it did is committed; who knows version 2 may go on.
     commit = world.end(pair, True, version=ends).error
     abort = world.end(pair, False, version=ends)
     if ends == 5:
-        assert commit is ErrorCode.INVALID_TXN_STATE
+        assert commit is ErrorCode.PRODUCER_FENCED
         assert (abort.error, abort.producer) == (ErrorCode.NONE, (1001, 1))
     else:
         assert commit is abort.error is ErrorCode.PRODUCER_FENCED

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.log.markers import Marker, append_marker
 from ottla.log.replay import ATTRIBUTES, DELTA, MAX_TIMESTAMP, PRODUCER
 from ottla.log.validation import too_large
+from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, TRANSACTIONAL_BIT
@@ -51,7 +52,7 @@ def append_as_leader(
     leads no more: then whether it counts the next leader knows. Raises Refusal if nothing was written.
     """
     _check_leading(replica)
-    if len(batch) > replica.config.max_message_bytes:
+    if len(batch) > batch_bytes_max(replica):
         raise too_large(len(batch), replica.config)
     # It is our own: what else an append looks for in a client's batch is not looked for.
     header = HEADER.unpack_from(batch)
@@ -98,6 +99,11 @@ def append_marker_as_leader(
     _await(broker, replica, appended[1], done)
     replica.settle()
     return int(appended[0])
+
+
+def batch_bytes_max(replica: Replica) -> int:
+    """The largest batch that a coordinator may write. What it needs to go on fits, however low max.message.bytes is set."""
+    return max(replica.config.max_message_bytes, limits.COORDINATOR_RECORD_BYTES)
 
 
 def _check_leading(replica: Replica) -> None:

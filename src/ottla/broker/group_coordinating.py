@@ -16,6 +16,7 @@ from ottla.broker.walking import Walk
 from ottla.controller.image import GROUP_RESOURCE, NO_CONFIG
 from ottla.controller.records import Broker as BrokerRecord
 from ottla.controller.records import NewPartitions, Topic, TopicRemoved
+from ottla.groups.budget import Budget, Usage
 from ottla.groups.formats import OFFSET_COMMIT, decode, encode
 from ottla.groups.formats import Record as GroupRecord
 from ottla.groups.host import TopicView
@@ -121,6 +122,18 @@ class GroupTenure(Tenure):
 
     # --- what the shard is handed -------------------------------------------------------------------------------
 
+    @property
+    def budget(self) -> Budget:
+        return self._groups.budget
+
+    def loaded(self) -> None:
+        self._groups.budget.forget()
+        super().loaded()
+
+    def close(self) -> None:
+        self._groups.budget.forget()
+        super().close()
+
     def unique(self) -> str:
         return str(UUID(bytes=self._broker.entropy.id_bytes()))
 
@@ -164,6 +177,7 @@ class Groups(Coordinating[GroupTenure]):
         #: Grows with every change of topics, partitions and racks: groups look at them anew.
         self.topics_version = 0
         self._expiry_walk = Walk(broker.timers, self._expire_offsets)
+        self.budget = Budget(self._usage)
 
     def start(self, now_ms: int) -> None:
         timers = self._broker.timers
@@ -205,6 +219,12 @@ class Groups(Coordinating[GroupTenure]):
     @property
     def shards(self) -> Iterable[Shard]:
         return [tenure.shard for tenure in self.tenures.values() if tenure.is_loaded]
+
+    def _usage(self) -> Usage:
+        usage = Usage()
+        for shard in self.shards:
+            usage = usage.with_more(shard.usage)
+        return usage
 
     # --- what happens elsewhere ---------------------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from ottla.broker.appending import Pending, append_as_leader
+from ottla.broker.appending import Pending, append_as_leader, batch_bytes_max
 from ottla.broker.timers import Later, Timers
 from ottla.config.broker import BrokerConfig
+from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision, Reply, Response
 from ottla.records.layout import Malformed
@@ -107,12 +108,25 @@ class Tenure(ABC):
         leading = self.replica.leading
         return self.is_loaded and leading is not None and leading.has_enough
 
+    @property
+    def record_bytes_max(self) -> int:
+        """How many bytes the key and the value of a record may have together."""
+        return batch_bytes_max(self.replica) - _OVERHEAD_BYTES
+
     def fits(self, record: Any) -> bool:
         try:
             key, value = self.encode(record)
         except Malformed:
             return False
-        return len(key) + len(value or b"") + _OVERHEAD_BYTES <= self.replica.config.max_message_bytes
+        return len(key) + len(value or b"") <= self.record_bytes_max
+
+    def _encoded(self, records: Iterable[Any]) -> list[tuple[bytes, bytes | None]]:
+        """The records of a decision as they are written. Raises Malformed if one cannot be: then none is."""
+        encoded = [self.encode(record) for record in records]
+        size = max(len(key) + len(value or b"") for key, value in encoded)
+        if size > limits.COORDINATOR_RECORD_BYTES - _OVERHEAD_BYTES and size > self.record_bytes_max:
+            raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
+        return encoded
 
     def decided(self, decision: Decision[Any]) -> None:
         records, answers, is_read, is_replayed = decision
@@ -125,9 +139,10 @@ class Tenure(ABC):
                 self._answer(answers)
             return
         try:
-            encoded = [self.encode(record) for record in records]
+            encoded = self._encoded(records)
         except Malformed as reason:
-            # Whoever replays records itself asks first whether they fit, so that nothing has changed; unless numbers ran out.
+            # A shard that replays records itself asks first whether they fit; otherwise nothing has changed, and only these answers
+            # are errors.
             self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
             if is_replayed:
                 self._reload(self, str(reason))
@@ -184,11 +199,11 @@ class Tenure(ABC):
         answers, self.unanswered = self.unanswered, []
         wall_ms = self._broker.wall_ms
         batches: list[list[Record]] = [[]]
-        size = 0
+        batch_max, size = min(_BATCH_BYTES, batch_bytes_max(self.replica)), 0
         try:
             for key, value in records:
                 size += len(key) + len(value or b"") + _OVERHEAD_BYTES
-                if size > _BATCH_BYTES and batches[-1]:
+                if size > batch_max and batches[-1]:
                     batches.append([])
                     size = len(key) + len(value or b"") + _OVERHEAD_BYTES
                 batches[-1].append(Record(0, wall_ms, key, value))

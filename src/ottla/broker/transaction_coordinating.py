@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.coordinating import Coordinating
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.tenure import Tenure
+from ottla.model import limits
 from ottla.transactions.formats import Place, decode, encode
 from ottla.transactions.formats import Record as TransactionRecord
 from ottla.transactions.shard import Shard
@@ -27,6 +28,7 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 class TransactionTenure(Tenure):
     def __init__(self, transactions: Transactions, broker: Broker, replica: Replica) -> None:
         super().__init__(broker, TRANSACTIONS_TOPIC, replica, transactions.reload)
+        self._transactions = transactions
         self.shard = Shard(replica.number, self)
 
     @property
@@ -48,6 +50,9 @@ class TransactionTenure(Tenure):
     @property
     def coordinator_epoch(self) -> int:
         return self.replica.leader_epoch
+
+    def has_room(self, ids: int, size: int) -> bool:
+        return self._transactions.has_room(ids, size)
 
     def new_producer_id(self, done: Callable[[int | None], None]) -> None:
         self._broker.producer_ids.give(done)
@@ -95,6 +100,13 @@ class Transactions(Coordinating[TransactionTenure]):
                 {"name": "segment.bytes", "value": str(config.transaction_state_log_segment_bytes)},
             ],
         }
+
+    def has_room(self, ids: int, size: int) -> bool:
+        """Whether this broker can hold this many more transactional ids and bytes."""
+        for shard in self.shards:
+            ids += len(shard.transactions) + len(shard.awaiting)
+            size += shard.size
+        return ids <= limits.TRANSACTIONAL_IDS_MAX and size <= limits.TRANSACTION_STATE_BYTES_MAX
 
     @property
     def shards(self) -> Iterable[Shard]:

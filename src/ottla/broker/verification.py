@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from ottla.broker.timers import Later
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import is_name
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
 from ottla.transactions.adding import Add
@@ -205,6 +206,8 @@ class Verification:
         self, producer: Producer, places: frozenset[Place], adds: bool, done: Callable[[Codes], None]
     ) -> None:
         broker = self._broker
+        if not is_name(producer.transactional_id):
+            return done(dict.fromkeys(places, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
         number = broker.transactions.partition(producer.transactional_id)
         if number is None:
             return done(dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE))

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.groups.budget import Usage
 from ottla.groups.classic_members import refused_join
 from ottla.groups.group import UNKNOWN_MEMBER, Group, Member, Protocols, State
 from ottla.groups.rebalancing import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
+from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import is_longer
 from ottla.ports.coordination import Decision, Reply
 
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard
 
-#: Of a client's own id, that much begins the ids of its members.
+#: The characters of a client.id, or of a group.instance.id, that a member id begins with.
 _PREFIX_MAX: Final = 256
 
 
@@ -69,6 +72,8 @@ class Classic:
 
     def join(self, request: Join, reply: Reply, now_ms: int) -> None:
         config = self._host.config
+        if not _can_be_stored(request):
+            return _fail_join(reply, request.member_id, ErrorCode.INVALID_REQUEST)
         if (
             not config.group_min_session_timeout_ms
             <= request.session_timeout_ms
@@ -96,6 +101,9 @@ class Classic:
             return _fail_join(reply, UNKNOWN_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not group.supports(request.protocol_type, request.protocols):
             return _fail_join(reply, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        error = self._check_size(group, request, now_ms)
+        if error:
+            return _fail_join(reply, request.member_id, error)
         self._shard.groups.setdefault(group.group_id, group)
         if is_unknown:
             self._join_new(group, request, reply, now_ms)
@@ -111,6 +119,24 @@ class Classic:
         if group.state is State.PREPARING_REBALANCE:
             return (member is not None and member.join is not None) or group.joined < size_max
         return member is not None
+
+    def _check_size(self, group: Group, request: Join, now_ms: int) -> ErrorCode:
+        """Whether there is memory for what the member sends, and the group's record can be written with it."""
+        known_id = request.member_id or group.static.get(request.instance_id or "", "")
+        old = group.members.get(known_id)
+        is_more = old is None and known_id not in group.pending
+        if is_more and group.member_count >= limits.GROUP_MEMBERS_MAX:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        weight = request.as_member(request.member_id or self._new_id(request)).weight
+        record_max = self._host.record_bytes_max
+        if Group(group.group_id).with_member(weight, None).stored > record_max:
+            return ErrorCode.INVALID_REQUEST
+        after = group.with_member(weight, old)
+        if after.stored > record_max or after.sent > limits.GROUP_BYTES_MAX:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        is_new = group.group_id not in self._shard.groups
+        more = Usage(int(is_new), int(is_more), 0, weight.sent + len(group.group_id) * is_new)
+        return ErrorCode.NONE if self._host.budget.takes(more, now_ms) else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     def _new_id(self, request: Join) -> str:
         prefix = request.client_id if request.instance_id is None else request.instance_id
@@ -230,7 +256,10 @@ class Classic:
         member.sync = reply
         if group.leader_id != member_id:
             return None
-        if not self._host.fits(group.record(assignments)):
+        size = sum(map(len, assignments.values()))
+        if not self._host.fits(group.record(assignments)) or not self._host.budget.takes(
+            Usage(size=size), now_ms
+        ):
             # It cannot be written, and would not be found after a restart.
             self.rebalancing.fail_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
             return self.rebalancing.prepare(group, now_ms)
@@ -339,6 +368,14 @@ class Classic:
                 for member in group.members.values()
             ],
         }  # fmt: skip
+
+
+def _can_be_stored(request: Join) -> bool:
+    """Whether the strings of a join fit every version of every API that returns them."""
+    if len(request.protocols) > limits.MEMBER_PROTOCOLS_MAX:
+        return False
+    strings = (request.instance_id, request.protocol_type, *(name for name, _ in request.protocols))
+    return not any(is_longer(text, limits.MEMBER_STRING_BYTES_MAX) for text in strings)
 
 
 def _update(member: Member, request: Join) -> None:

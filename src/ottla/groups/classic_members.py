@@ -42,7 +42,7 @@ class ClassicMembers:
         member_id = request.member_id or new_id
         member, old = self._who(group, request, member_id)
         if member is None and old is None:
-            self._membership.check_room(group)
+            self._membership.check_room(group, now_ms)
         if not group.supports(
             (old or member or Member("")).member_id, request.protocol_type, request.protocols
         ):

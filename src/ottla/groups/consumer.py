@@ -15,8 +15,10 @@ from ottla.groups.consumer_member import AWAY, Member, Subscription
 from ottla.groups.group import Group
 from ottla.groups.reconciling import STABLE, Holding
 from ottla.groups.regex import BadPattern, compiled
+from ottla.model import limits
 from ottla.model.assignors import NOTHING, Place, Places
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import is_longer
 from ottla.ports.coordination import Decision, Reply
 
 if TYPE_CHECKING:
@@ -90,7 +92,7 @@ class Consumer:
             is_upgraded = bool(self._shard.migrating.upgrade(known, group, draft))
         member, old = self._member(group, request, joins)
         if member is None and old is None:
-            self._membership.check_room(group)
+            self._membership.check_room(group, now_ms)
         draft.begin()
         said = _said(old or member, request)
         if old is not None:
@@ -127,6 +129,14 @@ class Consumer:
             problem = "InstanceId can't be empty."
         elif request.rack_id == "":
             problem = "RackId can't be empty."
+        elif is_longer(request.member_id, limits.MEMBER_ID_BYTES_MAX):
+            problem = f"MemberId can have at most {limits.MEMBER_ID_BYTES_MAX} bytes."
+        elif any(
+            is_longer(text, limits.MEMBER_STRING_BYTES_MAX) for text in (request.instance_id, request.rack_id)
+        ):
+            problem = f"InstanceId and RackId can have at most {limits.MEMBER_STRING_BYTES_MAX} bytes."
+        elif request.names and max(map(len, request.names)) > limits.TOPIC_NAME_LENGTH_MAX:
+            problem = f"A topic name can have at most {limits.TOPIC_NAME_LENGTH_MAX} characters."
         elif epoch == JOINING:
             if request.rebalance_timeout_ms == UNCHANGED:
                 problem = "RebalanceTimeoutMs must be provided in first request."

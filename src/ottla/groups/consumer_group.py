@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ottla.groups.formats import Key
 
 CONSUMER_TYPE: Final = "consumer"
+#: The memory of a partition that a member has: in its target, in its assignment, in the table of owners.
+PLACE_BYTES: Final = 400
 
 
 class Phase(Enum):
@@ -47,13 +49,13 @@ class Phase(Enum):
 class ConsumerGroup:
     __slots__ = (
         "assignment_epoch", "classic_count", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns",
-        "since", "static", "supporters", "target_due_ms", "targets", "topics_version", "wishes",
+        "sent_bytes", "since", "static", "supporters", "target_due_ms", "targets", "topics_version", "wishes",
     )  # fmt: skip
 
     type: Final = CONSUMER_TYPE
     protocol_type: Final = CONSUMER
     #: As classic groups have them: ids that were given out and have not joined.
-    pending: Final = ()
+    pending: Final[Mapping[str, Member]] = {}
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -67,6 +69,8 @@ class ConsumerGroup:
         #: How many of those who speak the classic protocol support each of its protocols.
         self.supporters: Counter[str] = Counter()
         self.classic_count = 0
+        #: The sum of what members have sent.
+        self.sent_bytes = 0
         #: The ids of static members by their instances.
         self.static: dict[str, str] = {}
         self.targets: dict[str, Places] = {}
@@ -81,6 +85,15 @@ class ConsumerGroup:
         self.target_due_ms = -1
 
     # --- looking ------------------------------------------------------------------------------------------------
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members)
+
+    @property
+    def size(self) -> int:
+        """The bytes that the group holds because of what its members have sent."""
+        return len(self.group_id) + self.sent_bytes + PLACE_BYTES * len(self.owners)
 
     @property
     def state(self) -> Phase:
@@ -177,6 +190,7 @@ class ConsumerGroup:
     def _count(self, member: Member, more: int) -> None:
         """A member wants and supports something, or does no more."""
         said = member.said
+        self.sent_bytes += more * (len(member.member_id) + said.size)
         _add(self.wishes, said.wish, more)
         if said.classic is not None:
             self.classic_count += more

@@ -65,6 +65,22 @@ class Subscription(NamedTuple):
         return self.names, self.regex, self.server_assignor
 
     @property
+    def size(self) -> int:
+        """The bytes that the member has sent; its strings by their characters."""
+        strings = (
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.regex,
+            self.server_assignor,
+            *self.names,
+        )
+        protocols = self.classic.protocols if self.classic is not None else ()
+        return sum(len(text) for text in strings if text) + sum(
+            len(name) + len(metadata) for name, metadata in protocols
+        )
+
+    @property
     def value(self) -> dict[str, Any]:
         """As it is written down."""
         row: dict[str, Any] = {

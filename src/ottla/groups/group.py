@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.formats import GROUP_METADATA, Record
 from ottla.model.errors import ErrorCode
@@ -64,6 +64,19 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
 
 Protocols = tuple[tuple[str, bytes], ...]
 
+#: What a member's row in the record has besides its strings and bytes, and what the record has besides its rows.
+_ROW_BYTES: Final = 24
+_RECORD_BYTES: Final = 8 * 1024
+
+
+class Weight(NamedTuple):
+    """What one member adds to its group."""
+
+    #: The bytes that its client has sent, all protocols included.
+    sent: int
+    #: The bytes of its row in the group's record, without an assignment, whichever protocol is chosen.
+    stored: int
+
 
 class Member:
     """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
@@ -101,6 +114,14 @@ class Member:
         self.bucket = -1
         self.timers: Timers | None = None
         self.lost: Callable[[Member, int], None] | None = None
+
+    @property
+    def weight(self) -> Weight:
+        strings = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
+        size = sum(len(text.encode()) for text in strings)
+        sizes = [len(metadata) for _name, metadata in self.protocols]
+        names = sum(len(name) for name, _metadata in self.protocols)
+        return Weight(size + sum(sizes) + names, _ROW_BYTES + size + max(sizes, default=0))
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
@@ -145,8 +166,9 @@ class Group:
     """`previous` is the state before the present one: a group's first rebalance waits for more members to come."""
 
     __slots__ = (
-        "alarm", "generation", "group_id", "has_grown", "joined", "leader_id", "members", "pending", "previous", "protocol",
-        "protocol_type", "remaining_ms", "since_ms", "state", "static", "subscribed", "supporters", "unsynced",
+        "alarm", "assigned_bytes", "generation", "group_id", "has_grown", "joined", "leader_id", "members", "pending", "previous",
+        "protocol", "protocol_type", "remaining_ms", "sent_bytes", "since_ms", "state", "static", "stored_bytes", "subscribed",
+        "supporters", "unsynced",
     )  # fmt: skip
 
     type: Final = CLASSIC_TYPE
@@ -165,6 +187,10 @@ class Group:
         #: a thousand members ask a thousand times.
         self.joined = 0
         self.supporters: Counter[str] = Counter()
+        #: The sums of the members' weights, and the bytes of the last assignment.
+        self.sent_bytes = 0
+        self.stored_bytes = 0
+        self.assigned_bytes = 0
         #: The ids of static members by their instances (KIP-345).
         self.static: dict[str, str] = {}
         #: Ids that were given out and have not joined yet (KIP-394), with their sessions.
@@ -191,7 +217,7 @@ class Group:
         if not self.members:
             self.protocol_type = protocol_type
         self.members[member.member_id] = member
-        self.supporters.update(member.names)
+        self._count(member, 1)
         if member.instance_id is not None:
             self.static[member.instance_id] = member.member_id
         if self.leader_id is None:
@@ -200,7 +226,7 @@ class Group:
 
     def remove(self, member: Member) -> None:
         del self.members[member.member_id]
-        self._supports_no_more(member)
+        self._count(member, -1)
         self.unsynced.discard(member.member_id)
         if member.instance_id is not None and self.static.get(member.instance_id) == member.member_id:
             del self.static[member.instance_id]
@@ -209,8 +235,8 @@ class Group:
 
     def replace(self, old: Member, member: Member) -> None:
         """A static member has another id, in its old place, so that the order of the members stays."""
-        self._supports_no_more(old)
-        self.supporters.update(member.names)
+        self._count(old, -1)
+        self._count(member, 1)
         self.members = {
             (member.member_id if each is old else name): (member if each is old else each)
             for name, each in self.members.items()
@@ -225,15 +251,37 @@ class Group:
 
     def adopt(self, member: Member, protocols: Protocols) -> None:
         """A member supports something else."""
-        self._supports_no_more(member)
+        self._count(member, -1)
         member.protocols = protocols
-        self.supporters.update(member.names)
+        self._count(member, 1)
 
-    def _supports_no_more(self, member: Member) -> None:
+    def _count(self, member: Member, more: int) -> None:
+        """A member comes (1) or goes (-1)."""
+        weight = member.weight
+        self.sent_bytes += more * weight.sent
+        self.stored_bytes += more * weight.stored
         for name in member.names:
-            self.supporters[name] -= 1
+            self.supporters[name] += more
             if not self.supporters[name]:
                 del self.supporters[name]
+
+    @property
+    def size(self) -> int:
+        """The bytes that clients have sent and the group holds."""
+        return len(self.group_id) + self.sent_bytes + self.assigned_bytes
+
+    @property
+    def member_count(self) -> int:
+        return len(self.members) + len(self.pending)
+
+    def with_member(self, weight: Weight, old: Member | None) -> Weight:
+        """What the group, and its record, weigh with another member, or with another one in the place of `old`."""
+        before = old.weight if old is not None else Weight(0, 0)
+        head = _RECORD_BYTES + len(self.group_id.encode())
+        return Weight(
+            self.sent_bytes + weight.sent - before.sent,
+            head + self.stored_bytes + weight.stored - before.stored,
+        )
 
     def await_others(self, member: Member, reply: Reply) -> None:
         """A member has joined and waits until all have."""
@@ -365,7 +413,8 @@ class Group:
             )  # fmt: skip
             member.assignment = row["assignment"]
             group.members[member.member_id] = member
-            group.supporters.update(member.names)
+            group._count(member, 1)
+            group.assigned_bytes += len(member.assignment)
             if member.instance_id is not None:
                 group.static[member.instance_id] = member.member_id
         group.leader_id = value["leader"] if value["leader"] in group.members else None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ottla.groups.budget import Budget
 from ottla.groups.formats import Record
 
 if TYPE_CHECKING:
@@ -46,6 +47,14 @@ class Host(Protocol):
 
     def fits(self, record: Record) -> bool:
         """Whether a record can be written at all: text and bytes may be too long for it."""
+
+    @property
+    def record_bytes_max(self) -> int:
+        """How many bytes the key and the value of a record may have together."""
+
+    @property
+    def budget(self) -> Budget:
+        """What all groups on this broker may hold."""
 
     def topic_exists(self, topic: str) -> bool: ...
 

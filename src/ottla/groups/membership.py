@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ottla.groups.consumer_group import ConsumerGroup
+from ottla.groups.budget import Usage
+from ottla.groups.consumer_group import PLACE_BYTES, ConsumerGroup
 from ottla.groups.consumer_member import Member, Subscription
 from ottla.groups.drafting import Draft
 from ottla.groups.formats import Record
 from ottla.groups.reconciling import STABLE, UNREVOKED, Holding, reconcile
 from ottla.groups.targeting import Targeting
+from ottla.model import limits
 from ottla.model.assignors import NOTHING, Places
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
@@ -38,12 +40,16 @@ class Membership:
 
     # --- coming -------------------------------------------------------------------------------------------------
 
-    def check_room(self, group: ConsumerGroup) -> None:
-        size_max = self._host.config.group_consumer_max_size
+    def check_room(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Whether there is room for one more member. Raises Refusal."""
+        size_max = min(self._host.config.group_consumer_max_size, limits.GROUP_MEMBERS_MAX)
         if len(group.members) >= size_max:
-            raise Refusal(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, f"The consumer group has reached its maximum capacity of {size_max} members."
-            )  # fmt: skip
+            raise _full(f"The consumer group has reached its maximum capacity of {size_max} members.")
+        is_new = group.group_id not in self._shard.groups
+        if not self._host.budget.takes(Usage(int(is_new), 1, 0, len(group.group_id) * is_new), now_ms):
+            raise _full(
+                "This broker has reached the largest number of groups or group members that it can hold."
+            )
 
     def update(
         self,
@@ -63,6 +69,13 @@ class Membership:
             if not self._host.fits(record):
                 draft.take_back()
                 raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
+            size = said.size - (0 if before is None else before.size)
+            if group.sent_bytes + size > limits.GROUP_BYTES_MAX:
+                draft.take_back()
+                raise _full(f"The members of the group have sent more than {limits.GROUP_BYTES_MAX} bytes.")
+            if not self._host.budget.takes(Usage(size=max(size, 0)), now_ms):
+                draft.take_back()
+                raise _full("The groups of this broker hold as much as it has memory for.")
             draft.do(record)
         is_changed = anew or before is None or before.wish != said.wish
         is_one_more = before is None and group.wishes[said.wish] > 1
@@ -93,6 +106,7 @@ class Membership:
         if after is before:
             return False
         draft.do(group.holding_record(member_id, after))
+        self._host.budget.add(PLACE_BYTES * len(after.assigned - before.assigned))
         if member.said.classic is None:
             if after.state == UNREVOKED:
                 self.begin_owing(group, member, now_ms)
@@ -162,3 +176,7 @@ class Membership:
     def session_timeout_ms(self, group_id: str) -> int:
         own = self._host.group_settings(group_id).get("consumer.session.timeout.ms")
         return self._host.config.group_consumer_session_timeout_ms if own is None else int(own)
+
+
+def _full(reason: str) -> Refusal:
+    return Refusal(ErrorCode.GROUP_MAX_SIZE_REACHED, reason)

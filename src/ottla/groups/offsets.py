@@ -18,7 +18,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Offsets:
-    __slots__ = ("_by_producer", "_order", "_settled", "by_group", "pending")
+    __slots__ = ("_by_producer", "_order", "_settled", "by_group", "pending", "text_size")
 
     def __init__(self) -> None:
         #: Group → (topic, partition) → what was committed last.
@@ -30,6 +30,13 @@ class Offsets:
         #: Where the commit stands that counts now; only of what is pending too. The later one counts, whenever its transaction ends.
         self._settled: dict[tuple[str, Place], int] = {}
         self._order = 0
+        #: The characters of the texts of all offsets, pending ones included.
+        self.text_size = 0
+
+    @property
+    def count(self) -> int:
+        """All offsets, pending ones included."""
+        return sum(map(len, self.by_group.values())) + sum(map(len, self._by_producer.values()))
 
     def replay(self, group_id: str, topic: str, partition: int, value: Committed | None) -> None:
         if value is not None:
@@ -39,13 +46,20 @@ class Offsets:
             known = self.by_group.get(group_id)
             if known is None:
                 known = self.by_group[group_id] = {}
+            before = known.get((topic, partition))
+            if before is not None and before.metadata:
+                self.text_size -= len(before.metadata)
+            if value.metadata:
+                self.text_size += len(value.metadata)
             known[topic, partition] = value
             return
         if self.pending and self.is_unstable(group_id, topic, partition):
             self._drop_pending(group_id, (topic, partition))
         known = self.by_group.get(group_id)
         if known is not None:
-            known.pop((topic, partition), None)
+            before = known.pop((topic, partition), None)
+            if before is not None:
+                self.text_size -= len(before.metadata)
             if not known:
                 del self.by_group[group_id]
 
@@ -68,6 +82,9 @@ class Offsets:
         if (group_id, place) not in commits:
             places = self.pending.setdefault(group_id, {})
             places[place] = places.get(place, 0) + 1
+        else:
+            self.text_size -= len(commits[group_id, place][1].metadata)
+        self.text_size += len(value.metadata)
         self._order += 1
         commits[group_id, place] = self._order, value
 
@@ -75,10 +92,14 @@ class Offsets:
         """A producer's transaction has ended: its commits count now, or never. The groups whose offsets have changed."""
         changed = set()
         for (group_id, place), (order, value) in self._by_producer.pop(producer_id, {}).items():
+            dropped: Committed | None = value
             if commit and order > self._settled.get((group_id, place), 0):
                 self._settled[group_id, place] = order
-                self.by_group.setdefault(group_id, {})[place] = value
+                known = self.by_group.setdefault(group_id, {})
+                dropped, known[place] = known.get(place), value
                 changed.add(group_id)
+            if dropped is not None:
+                self.text_size -= len(dropped.metadata)
             self.pending[group_id][place] -= 1
             if not self.pending[group_id][place]:
                 self._settle(group_id, place)
@@ -87,8 +108,11 @@ class Offsets:
     def _drop_pending(self, group_id: str, place: Place) -> None:
         """What was committed so far does not count, whatever becomes of the transactions."""
         for producer_id, commits in list(self._by_producer.items()):
-            if commits.pop((group_id, place), None) is not None and not commits:
-                del self._by_producer[producer_id]
+            dropped = commits.pop((group_id, place), None)
+            if dropped is not None:
+                self.text_size -= len(dropped[1].metadata)
+                if not commits:
+                    del self._by_producer[producer_id]
         self._settle(group_id, place)
 
     def _settle(self, group_id: str, place: Place) -> None:

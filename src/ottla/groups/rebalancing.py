@@ -174,8 +174,10 @@ class Rebalancing:
     def assign(self, group: Group, assignments: Mapping[str, bytes], now_ms: int) -> None:
         """The leader's assignment counts from now on; those who wait for theirs get it once it is written."""
         record = group.record(assignments)
+        group.assigned_bytes = 0
         for name, member in group.members.items():
             member.assignment = assignments.get(name, b"")
+            group.assigned_bytes += len(member.assignment)
         group.happens(Event.ASSIGNED, self._host.wall_ms)
         if not group.unsynced:
             self._clear(group)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
+from ottla.groups.budget import Usage
 from ottla.groups.classic import Classic
 from ottla.groups.classic_members import ClassicMembers
 from ottla.groups.consumer import Consumer
@@ -178,9 +179,33 @@ class Shard:
         self, group_id: str, commits: Iterable[Commit], expire_ms: int, answer: tuple[Reply, Any]
     ) -> None:
         """Write offsets that the group may commit; `expire_ms` is -1 unless the client says itself."""
-        if group_id not in self.groups:
-            self.groups[group_id] = Group(group_id)
         self.host.decided(Decision(self.offset_records(group_id, commits, expire_ms), [answer]))
+        if group_id not in self.groups and group_id in self.offsets.by_group:
+            self.groups[group_id] = Group(group_id)
+
+    def takes_offsets(self, group_id: str, commits: Iterable[Commit], now_ms: int) -> bool:
+        """Whether there is memory for these offsets. Those that replace others, and have no text, need none."""
+        known = self.offsets.of(group_id)
+        count = size = 0
+        for commit in commits:
+            if commit.metadata or (commit.topic, commit.partition) not in known:
+                count += (commit.topic, commit.partition) not in known
+                size += len(commit.metadata)
+        if not count and not size:
+            return True
+        is_new = group_id not in self.groups
+        more = Usage(int(is_new), 0, count, size + len(group_id) * is_new)
+        return self.host.budget.takes(more, now_ms)
+
+    @property
+    def usage(self) -> Usage:
+        groups = self.groups.values()
+        return Usage(
+            len(groups),
+            sum(group.member_count for group in groups),
+            self.offsets.count,
+            sum(group.size for group in groups) + self.offsets.text_size,
+        )
 
     def offset_records(self, group_id: str, commits: Iterable[Commit], expire_ms: int) -> list[Record]:
         wall_ms = self.host.wall_ms
@@ -262,8 +287,9 @@ class Shard:
 
     # --- the end of groups --------------------------------------------------------------------------------------
 
-    def delete(self, group_id: str, reply: Reply) -> None:
+    def delete(self, group_id: str, reply: Reply, now_ms: int) -> None:
         """Delete a group that has no members, with its offsets."""
+        self.expire_sessions(group_id, now_ms)
         group = self.groups.get(group_id)
         if group is None:
             return reply.refuse(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -272,6 +298,17 @@ class Shard:
         except Refusal as refusal:
             return reply.refuse(refusal.code)
         return self._remove(group, records, [(reply, {"group_id": group_id, "error_code": 0})])
+
+    def expire_sessions(self, group_id: str, now_ms: int) -> None:
+        """Remove members whose session is over, though their timers have not fired yet: those come up to 8 ms late, or later if
+        the broker is busy."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        for member in (*group.members.values(), *group.pending.values()):
+            if member.bucket >= 0 and member.deadline_ms <= now_ms:
+                self.host.timers.cancel(member)
+                member.expire(now_ms)
 
     def tombstones(self, group: Any) -> list[Record]:
         """The records that forget a group and its offsets. Raises Refusal if it has members."""

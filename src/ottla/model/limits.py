@@ -106,6 +106,49 @@ TOPIC_NAME_LENGTH_MAX: Final = _limit(
     "INVALID_TOPIC_EXCEPTION",
 )
 
+STRING_BYTES_MAX: Final = _limit(
+    NAMES,
+    "bytes of a stored string: a setting's value, the text of a committed offset",
+    2**15 - 1,
+    "Older versions of the protocol give strings a 16-bit length: a longer one could not be returned in them.",
+    "INVALID_CONFIG, OFFSET_METADATA_TOO_LARGE",
+)
+NAME_LENGTH_MAX: Final = _limit(
+    NAMES,
+    "characters of a group id or a transactional id",
+    STRING_BYTES_MAX // 4,
+    "The largest number that has at most 32,767 bytes in UTF-8, whatever the characters: it fits every version and every record.",
+    "INVALID_GROUP_ID, or INVALID_REQUEST for a transactional id",
+)
+MEMBER_STRING_BYTES_MAX: Final = _limit(
+    NAMES,
+    "bytes of a group.instance.id, protocol type, protocol name or rack of a group member",
+    1024,
+    "Each is in the group's record once per member, and in answers of versions with 16-bit lengths.",
+    "INVALID_REQUEST",
+)
+MEMBER_PROTOCOLS_MAX: Final = _limit(
+    GROUPS,
+    "protocols that one group member may name in JoinGroup",
+    100,
+    "Each is held in memory; clients name one to five.",
+    "INVALID_REQUEST",
+)
+MEMBER_ID_BYTES_MAX: Final = _limit(
+    NAMES,
+    "bytes of a member id that a client chooses",
+    2048,
+    "It is in the keys of three records. The broker's own member ids have at most 1,061 bytes.",
+    "INVALID_REQUEST",
+)
+CLIENT_ID_BYTES_MAX: Final = _limit(
+    NAMES,
+    "bytes of a client.id that are stored with a group member",
+    1024,
+    "DescribeGroups returns it. A client.id with invalid UTF-8 becomes three times as long when it is decoded.",
+    "nothing: the rest is cut off",
+)
+
 # --- groups and transactions ------------------------------------------------------------------------------------
 
 PRODUCER_ID_BLOCK: Final = 1000
@@ -116,6 +159,84 @@ HANGING_CHECKS_MAX: Final = _limit(
     8,
     "Each asks every coordinator whether the transaction hangs.",
     "COORDINATOR_NOT_AVAILABLE",
+)
+COORDINATOR_RECORD_BYTES: Final = _limit(
+    GROUPS,
+    "bytes that a coordinator's record may have whatever max.message.bytes of its topic says",
+    128 * 1024,
+    "The record of one offset, of a group without members or of a new transactional id can always be written.",
+    "nothing: larger records must fit max.message.bytes",
+)
+GROUPS_MAX: Final = _limit(
+    GROUPS,
+    "groups on one broker",
+    250_000,
+    "A group costs 1 to 2 KB of memory, and ListGroups returns all of them.",
+    "GROUP_MAX_SIZE_REACHED for a join, INVALID_COMMIT_OFFSET_SIZE for a commit; groups that exist go on",
+)
+MEMBERS_MAX: Final = _limit(
+    GROUPS,
+    "members of all groups on one broker, with those that have a member id and have not joined yet (KIP-394)",
+    500_000,
+    "A member costs 2 KB of memory and a timer.",
+    "GROUP_MAX_SIZE_REACHED: consumers treat it as fatal, where a retriable error would bring them back for ever",
+)
+GROUP_MEMBERS_MAX: Final = _limit(
+    GROUPS,
+    "members of one group, with those that have a member id and have not joined yet (KIP-394)",
+    20_000,
+    "A rebalance looks at all members in one turn of the event loop. group.max.size and group.consumer.max.size may be lower.",
+    "GROUP_MAX_SIZE_REACHED",
+)
+GROUP_BYTES_MAX: Final = _limit(
+    GROUPS,
+    "bytes that the members of one group have sent: ids, and the metadata of all protocols",
+    16 * 1024 * 1024,
+    "The leader's JoinGroup answer has the metadata of all members. The metadata of one protocol must also fit max.message.bytes "
+    "of __consumer_offsets, or the group could not be stored.",
+    "GROUP_MAX_SIZE_REACHED for the member that is too much",
+)
+GROUP_STATE_BYTES_MAX: Final = _limit(
+    GROUPS,
+    "bytes that group members and commits have sent and one broker holds: ids, metadata, assignments, texts of offsets",
+    512 * 1024 * 1024,
+    "All of it is in memory.",
+    "GROUP_MAX_SIZE_REACHED for a join, INVALID_COMMIT_OFFSET_SIZE for a commit",
+)
+OFFSETS_MAX: Final = _limit(
+    GROUPS,
+    "committed offsets on one broker",
+    5_000_000,
+    "A committed offset costs 400 bytes of memory.",
+    "INVALID_COMMIT_OFFSET_SIZE for a commit of partitions that the group has not committed before",
+)
+TRANSACTIONAL_IDS_MAX: Final = _limit(
+    GROUPS,
+    "transactional ids on one broker",
+    250_000,
+    "A transactional id costs 1 KB of memory until transactional.id.expiration.ms have passed (7 days).",
+    "POLICY_VIOLATION for a new one: producers treat it as fatal",
+)
+TRANSACTION_PARTITIONS_MAX: Final = _limit(
+    GROUPS,
+    "partitions of one transaction",
+    10_000,
+    "Each change of a transaction writes the whole list.",
+    "POLICY_VIOLATION; the transaction can be aborted",
+)
+TRANSACTION_STATE_BYTES_MAX: Final = _limit(
+    GROUPS,
+    "bytes of the transactional ids, and of the partitions of open transactions, on one broker",
+    256 * 1024 * 1024,
+    "All of it is in memory.",
+    "POLICY_VIOLATION",
+)
+PARTITION_PRODUCERS_MAX: Final = _limit(
+    GROUPS,
+    "producers whose sequence numbers one partition remembers",
+    20_000,
+    "A client can make up producer ids; each costs 400 bytes until producer.id.expiration.ms have passed (1 day).",
+    "nothing: the oldest producers that sent only one batch are forgotten first, never one with an open transaction",
 )
 
 # --- topics and partitions --------------------------------------------------------------------------------------

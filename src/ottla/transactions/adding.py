@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ottla.model import limits
 from ottla.model.errors import ErrorCode
 from ottla.model.names import INTERNAL_TOPICS
 from ottla.transactions.formats import Place, Record, State
-from ottla.transactions.transaction import REFUSALS, V1, V2, Event, Standing, Transaction
+from ottla.transactions.transaction import PLACE_BYTES, REFUSALS, V1, V2, Event, Standing, Transaction
 
 if TYPE_CHECKING:
     from ottla.ports.coordination import Reply, Response
@@ -81,10 +82,14 @@ class Adding:
         is_ongoing = entry.state is State.ONGOING
         if is_ongoing and request.partitions <= entry.partitions:
             return self._shard.tell(reply, _answer(request, ErrorCode.NONE))
+        partitions = entry.partitions | request.partitions
+        size = PLACE_BYTES * (len(partitions) - len(entry.partitions))
+        if len(partitions) > limits.TRANSACTION_PARTITIONS_MAX or not self._host.has_room(0, size):
+            return self._shard.tell(reply, _answer(request, ErrorCode.POLICY_VIOLATION))
         record = transaction.after(
             Event.ADDED,
             self._host.wall_ms,
-            partitions=entry.partitions | request.partitions,
+            partitions=partitions,
             started_ms=entry.started_ms if is_ongoing else self._host.wall_ms,
             # A client of version 2 has its offsets added by the group's coordinator, in a TxnOffsetCommit.
             client_version=V1 if is_for_offsets else request.transaction_version,

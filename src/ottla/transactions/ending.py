@@ -60,6 +60,10 @@ _AGAIN: Final[_Outcomes] = {
     (State.PREPARE_ABORT, False): ErrorCode.CONCURRENT_TRANSACTIONS,
     (State.COMPLETE_COMMIT, True): ErrorCode.NONE,
     (State.COMPLETE_ABORT, False): ErrorCode.NONE,
+    # A client repeats what it asked for, so the coordinator itself has aborted: the time-out was over. Clients treat
+    # INVALID_TXN_STATE as fatal, while Kafka Streams recovers from being fenced (KAFKA-20785).
+    (State.PREPARE_ABORT, True): ErrorCode.PRODUCER_FENCED,
+    (State.COMPLETE_ABORT, True): ErrorCode.PRODUCER_FENCED,
 }
 
 

@@ -65,6 +65,9 @@ class Host(Protocol):
     def fits(self, record: Record) -> bool:
         """Whether a record can be written at all: it may be too long."""
 
+    def has_room(self, ids: int, size: int) -> bool:
+        """Whether this broker can hold this many more transactional ids and bytes (`model/limits.py`)."""
+
     def new_producer_id(self, done: Callable[[int | None], None]) -> None:
         """`done` hears of a producer id that nobody has had, at once or later; None if there is none to be had now."""
 

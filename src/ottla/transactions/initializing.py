@@ -56,6 +56,8 @@ class Initializing:
         if request.transactional_id in self._shard.awaiting:
             return self._refuse(request, reply, ErrorCode.CONCURRENT_TRANSACTIONS)
         if transaction is None:
+            if not self._host.has_room(1, len(request.transactional_id)):
+                return self._refuse(request, reply, ErrorCode.POLICY_VIOLATION)
             return self._shard.await_producer_id(
                 request.transactional_id, reply, lambda producer_id: self._begin(request, reply, producer_id)
             )

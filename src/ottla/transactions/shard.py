@@ -58,6 +58,8 @@ class Shard:
         self.transactions: dict[str, Transaction] = {}
         #: Those that have begun and not been ended.
         self.ongoing: set[str] = set()
+        #: The bytes of all ids and of the partitions of their transactions.
+        self.size = 0
         #: Transactional ids whose next record waits for a new producer id, and who waits for that. Nobody else is let near them.
         self.awaiting: dict[str, Reply | None] = {}
         self.initializing = Initializing(self)
@@ -73,14 +75,17 @@ class Shard:
         """Make the state what this record says."""
         transactional_id, entry = record
         self.ongoing.discard(transactional_id)
+        known = self.transactions.get(transactional_id)
+        if known is not None:
+            self.size -= known.size
         if entry is None:
             self.transactions.pop(transactional_id, None)
             return
-        known = self.transactions.get(transactional_id)
         if known is None:
-            self.transactions[transactional_id] = Transaction(transactional_id, entry)
+            known = self.transactions[transactional_id] = Transaction(transactional_id, entry)
         else:
             known.entry = entry
+        self.size += known.size
         if entry.state is State.ONGOING:
             self.ongoing.add(transactional_id)
 

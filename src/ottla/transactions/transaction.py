@@ -23,6 +23,9 @@ from ottla.transactions.formats import EPOCH_MAX, NO_EPOCH, NO_ID, Entry, Record
 V1: Final = 0
 V2: Final = 2
 
+#: The memory of a partition of a transaction.
+PLACE_BYTES: Final = 150
+
 
 class Event(Enum):
     """What happens to a transactional id, as the diagram tells it."""
@@ -98,6 +101,11 @@ class Transaction:
     @property
     def state(self) -> State:
         return self.entry.state
+
+    @property
+    def size(self) -> int:
+        """The bytes of its id and of its partitions, about."""
+        return len(self.transactional_id) + PLACE_BYTES * len(self.entry.partitions)
 
     @property
     def is_prepared(self) -> bool:

@@ -371,6 +371,8 @@ def _ends() -> list[Attempt]:
             Attempt(
                 f"{word} after {other} with the epoch before, version 2",
                 lambda s, c=commit: s.end(s.aborted2 if c else s.committed2, c, producer_epoch=(s.aborted2 if c else s.committed2).epoch - 1),
+                # Kafka 4.3 does not have KAFKA-20785 yet.
+                E.PRODUCER_FENCED if commit else E.INVALID_TXN_STATE,
                 E.INVALID_TXN_STATE,
             ),
             Attempt(

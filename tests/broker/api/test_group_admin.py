@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from ottla.broker import tenure
 from ottla.broker.appending import append_as_leader
-from ottla.model.errors import ErrorCode
+from ottla.model.errors import ErrorCode, Refusal
 from tests.broker.api.members import COMMIT, FIND, Member, committed, find, settle, topic_rows
 
 Start = Callable[..., Any]
@@ -183,17 +184,19 @@ def test_what_is_in_the_topic_and_makes_no_sense_is_left_out(driver: Any, batch:
     assert committed(client, "g") == {("t", 0): 1}
 
 
-def test_a_batch_that_cannot_be_written_is_no_commit(driver: Any) -> None:
+def test_a_batch_that_cannot_be_written_is_no_commit(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client = driver.connect()
     find(client)
     member = Member(driver, "g")
     settle(member)
     member.commit({("t", 0): 1})
-    replica = driver.replica("__consumer_offsets", 3)
-    config = replica.config
-    replica.configure(type(config).resolve({"max.message.bytes": "10"}, driver.broker.config))
-    assert set(member.commit({("t", 0): 2}).values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
-    replica.configure(config)
+
+    def refuse(*_arguments: Any) -> int:
+        raise Refusal(ErrorCode.MESSAGE_TOO_LARGE)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tenure, "append_as_leader", refuse)
+        assert set(member.commit({("t", 0): 2}).values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
     # It begins again with what was written.
     assert member.heartbeat() == 0
     driver.advance(1100)

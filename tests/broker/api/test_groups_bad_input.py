@@ -322,15 +322,12 @@ def test_what_members_tell_each_other_is_handed_on_unread(drive: Start, garbage:
     assert committed(client, "g") == {("t", 0): 3}
 
 
-def test_a_subscription_too_large_to_be_written_ends_its_own_group_alone(scene: Scene) -> None:
+def test_a_subscription_too_large_to_be_written_is_refused_alone(scene: Scene) -> None:
     before = scene.state()
     huge = Member(scene.driver, "huge")
-    huge.begin_join(metadata=bytes(3 << 20))
-    huge.joined()
-    huge.send_sync()
-    assert huge.synced().error_code == ErrorCode.UNKNOWN_SERVER_ERROR
-    known, ends = scene.state()
-    assert known.pop("huge") and (known, ends) == before
+    huge.send_join(metadata=bytes(3 << 20))
+    assert huge.joined().error_code == ErrorCode.INVALID_REQUEST
+    assert scene.state() == before
     assert scene.leader.heartbeat() == 0 and beat_now(scene) == 0
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ottla.model import limits
 from ottla.model.errors import ErrorCode
 from ottla.records.consumer_protocol import read_assignment, write_assignment
 from tests.broker.api.members import Member, find
@@ -94,8 +95,9 @@ def test_a_refusal_has_its_reason(driver: Any, client: Any) -> None:
 
 
 def test_an_assignment_too_large_to_be_written_is_refused_and_nothing_is_loaded_again(
-    driver: Any, client: Any
+    driver: Any, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(limits, "COORDINATOR_RECORD_BYTES", 0)
     client.create("wide", 200)
     replica = driver.replica("__consumer_offsets", 3)
     config, tenure = replica.config, driver.broker.groups.tenures[3]

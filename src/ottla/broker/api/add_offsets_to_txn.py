@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import GROUP_ID_LENGTH_MAX, Answering
+from ottla.broker.api.grouping import Answering
 from ottla.broker.api.table import Response, serves
 from ottla.broker.api.transacting import find_shard
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import is_name
 from ottla.transactions.adding import Add
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @serves(25)
 def add_offsets_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
+    if not request.group_id or not is_name(request.group_id):
         return {"error_code": ErrorCode.INVALID_GROUP_ID}
     try:
         shard = find_shard(broker, request.transactional_id)

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): groups without members go, with their offsets.
+"""DeleteGroups (42): groups without members go, with their offsets. Members whose session is over are removed before.
 
 Errors by group: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, INVALID_GROUP_ID and those of a coordinator that is elsewhere or not ready.
 """
@@ -31,5 +31,5 @@ def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         except Refusal as refused:
             row.refuse(refused.code)
         else:
-            shard.delete(group_id, row)
+            shard.delete(group_id, row, now_ms)
     return gathering.outcome

@@ -2,8 +2,8 @@
 
 A group's is the leader of its partition of `__consumer_offsets`, a transactional id's that of `__transaction_state`; either topic is
 created when it is first asked for, and the answer waits for that. COORDINATOR_NOT_AVAILABLE while there is no such topic or no
-leader, and for share groups, which are not served yet; INVALID_REQUEST for an empty transactional id; from version 4 on for many
-keys at once.
+leader, and for share groups, which are not served yet; INVALID_REQUEST for an empty or too long transactional id, INVALID_GROUP_ID for
+a too long group id; from version 4 on for many keys at once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import NAME_LENGTH_MAX
+from ottla.model.strings import is_name
 from ottla.ports.coordination import partition_of
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ def _row(broker: Broker, key_type: int, key: str) -> dict[str, Any]:
         return _nobody(f"{kind} are not served yet")
     if key_type == _TRANSACTION and not key:
         return _nobody("a transactional id is not empty", ErrorCode.INVALID_REQUEST)
+    if not is_name(key):
+        code = ErrorCode.INVALID_REQUEST if key_type == _TRANSACTION else ErrorCode.INVALID_GROUP_ID
+        return _nobody(f"the key has {len(key)} characters, at most {NAME_LENGTH_MAX} are allowed", code)
     topic = broker.image.topics.get(coordinating.topic)
     if topic is None:
         return _nobody(f"{coordinating.topic} is not there yet")

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import is_name
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
     from ottla.groups.shard import Shard
 
-#: In characters, so that it fits into a record's key whatever the characters are.
-GROUP_ID_LENGTH_MAX: Final = 8191
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -98,7 +97,7 @@ def find_shard(broker: Broker, group_id: str, *, writes: bool = False, may_be_em
 
     Old clients commit offsets under the empty name; nothing else may have it.
     """
-    if (not group_id and not may_be_empty) or len(group_id) > GROUP_ID_LENGTH_MAX:
+    if (not group_id and not may_be_empty) or not is_name(group_id):
         raise Refusal(ErrorCode.INVALID_GROUP_ID)
     if writes:
         return broker.groups.writable_shard(group_id)

@@ -3,8 +3,8 @@
 A member commits in its generation; one of a consumer group may be behind its epoch, for partitions that it has had since (KIP-1251).
 Who has none (generation -1) may commit while the group has no members. Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
 UNKNOWN_TOPIC_ID (version 10 names topics by id), OFFSET_METADATA_TOO_LARGE; for all: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID,
-ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, GROUP_ID_NOT_FOUND (version 9), REBALANCE_IN_PROGRESS, INVALID_GROUP_ID and those of a
-coordinator that is elsewhere or not ready. While the groups are loaded it waits for them, for some seconds: librdkafka asks twice more
+ILLEGAL_GENERATION, STALE_MEMBER_EPOCH, GROUP_ID_NOT_FOUND (version 9), REBALANCE_IN_PROGRESS, INVALID_GROUP_ID,
+INVALID_COMMIT_OFFSET_SIZE (this broker holds as many offsets as it can) and those of a coordinator that is elsewhere or not ready. While the groups are loaded it waits for them, for some seconds: librdkafka asks twice more
 within a third of a second, and then its application has the error.
 """
 
@@ -17,6 +17,8 @@ from ottla.broker.api.grouping import find_shard, milliseconds
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import STRING_BYTES_MAX
+from ottla.model.strings import is_longer
 from ottla.wire.acknowledgement import commit_acknowledgement
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         frame = acknowledge(call.correlation_id, only.partition)
     if not good:
         return response
+    if not shard.takes_offsets(group_id, good, now_ms):
+        return _refusal(call, request, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
     retention_ms = milliseconds(request.retention_time) if 2 <= version <= 4 else -1
     reply = Committing(broker, call, request, frame)
     shard.commit(
@@ -133,7 +137,7 @@ def _checked(topic: TopicImage | None, asked: Any, version: int, broker: Broker)
     number, text = asked.partition_index, asked.committed_metadata or ""
     if not 0 <= number < len(topic.partitions):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if text and len(text) > broker.config.offset_metadata_max_bytes:
+    if text and (len(text) > broker.config.offset_metadata_max_bytes or is_longer(text, STRING_BYTES_MAX)):
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     epoch = asked.committed_leader_epoch if version >= 6 else -1
     return Commit(topic.name, number, asked.committed_offset, epoch, text, topic.topic_id)

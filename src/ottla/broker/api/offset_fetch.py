@@ -15,6 +15,7 @@ from ottla.broker.api.grouping import Gathering, find_shard
 from ottla.broker.api.table import Response, serves
 from ottla.groups.formats import NO_ID
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import cut
 from ottla.ports.coordination import Decision
 
 if TYPE_CHECKING:
@@ -106,7 +107,8 @@ def _partition(number: int, value: Committed | None, code: ErrorCode = ErrorCode
         "partition_index": number,
         "committed_offset": -1 if value is None else value.offset,
         "committed_leader_epoch": -1 if value is None else value.leader_epoch,
-        "metadata": "" if value is None else value.metadata,
+        # Another broker may have stored a text that is too long for older versions.
+        "metadata": "" if value is None else cut(value.metadata),
         "error_code": code,
     }
 

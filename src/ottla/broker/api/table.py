@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from ottla.model.limits import CLIENT_ID_BYTES_MAX
+from ottla.model.strings import cut
 from ottla.wire.decode import decode_request, request_reader
 from ottla.wire.encode import response_encoder
 from ottla.wire.schema import request_header_is_flexible, response_header_is_flexible, version_range
@@ -136,7 +138,8 @@ def _with_client_id(handler: Handler) -> Handler:
     def handle(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         decoded, frame = request
         size = int.from_bytes(frame[8:10], "big", signed=True)
-        call.client_id = str(frame[10 : 10 + size], "utf-8", "replace") if size > 0 else ""
+        client_id = str(frame[10 : 10 + size], "utf-8", "replace") if size > 0 else ""
+        call.client_id = cut(client_id, CLIENT_ID_BYTES_MAX)
         return handler(broker, call, decoded, now_ms)
 
     return handle

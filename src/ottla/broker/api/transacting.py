@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import is_name
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def find_shard(broker: Broker, transactional_id: str, *, writes: bool = True) -> Shard:
     """Where a transactional id is coordinated. Raises Refusal with what the client should hear."""
-    if not transactional_id:
+    if not transactional_id or not is_name(transactional_id):
         raise Refusal(ErrorCode.INVALID_REQUEST)
     transactions = broker.transactions
     if writes:

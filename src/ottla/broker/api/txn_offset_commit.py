@@ -3,8 +3,8 @@
 From version 3 on the member and its generation are looked at (KIP-447). The coordinator of the transaction is asked first whether the
 group's offsets are a part of it, or from version 5 on makes them one (KIP-890). Errors by partition: UNKNOWN_TOPIC_OR_PARTITION,
 OFFSET_METADATA_TOO_LARGE; for all: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, INVALID_PRODUCER_EPOCH,
-INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, TRANSACTION_ABORTABLE (from version 4 on), CONCURRENT_TRANSACTIONS, INVALID_GROUP_ID and
-those of a coordinator that is elsewhere or not ready.
+INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE, TRANSACTION_ABORTABLE (from version 4 on), CONCURRENT_TRANSACTIONS, INVALID_GROUP_ID,
+INVALID_COMMIT_OFFSET_SIZE (too much for one batch, or for this broker) and those of a coordinator that is elsewhere or not ready.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.grouping import GROUP_ID_LENGTH_MAX, Answering
+from ottla.broker.api.grouping import Answering
 from ottla.broker.api.offset_commit import sorted_out
 from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.verification import Producer
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.strings import is_name
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -44,7 +45,7 @@ _TOLD: Final = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
 
 
@@ -110,6 +111,9 @@ class _Committing:
         if not good:
             self._reply.answer(response)
             return
+        if not tenure.shard.takes_offsets(request.group_id, good, self._broker.now_ms):
+            self._reply.refuse(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            return
         try:
             tenure.commit_in_transaction(
                 request.group_id, request.producer_id, request.producer_epoch, good, (self._reply, response)
@@ -119,9 +123,9 @@ class _Committing:
 
     def _checked(self) -> tuple[GroupTenure, list[Commit], Response]:
         request, version = self._request, self._version
-        if not request.group_id or len(request.group_id) > GROUP_ID_LENGTH_MAX:
+        if not request.group_id or not is_name(request.group_id):
             raise Refusal(ErrorCode.INVALID_GROUP_ID)
-        if not request.transactional_id:
+        if not request.transactional_id or not is_name(request.transactional_id):
             raise Refusal(ErrorCode.INVALID_REQUEST)
         tenure = self._broker.groups.writable_tenure(request.group_id)
         if version >= _MEMBERS_SINCE:
