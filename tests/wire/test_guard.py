@@ -5,9 +5,17 @@ from typing import Any
 
 import pytest
 
-from ottla.wire.decode import MalformedMessage, decode_request, entity_reader, request_reader
+from ottla.wire.decode import (
+    MalformedMessage,
+    TooManyRows,
+    decode_request,
+    entity_reader,
+    read_tolerant,
+    request_reader,
+)
 from ottla.wire.encode import request_encoder
 from ottla.wire.guard import NeedsTolerantReader, guarded, has_arrays, read_uvarint
+from ottla.wire.layout import row_size_min
 from ottla.wire.schema import request_class, response_class
 
 PRODUCE, FETCH, METADATA, HEARTBEAT = 0, 1, 3, 12
@@ -101,3 +109,38 @@ def test_no_count_anywhere_in_any_message_brings_the_process_down() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 10_000
+
+
+def test_rows_of_all_arrays_count_together() -> None:
+    rows = [{"topic": f"t{number}", "partitions": [{"partition": 0}]} for number in range(200)]
+    body = request_encoder(FETCH, 12)({"topics": rows})
+    assert len(request_reader(FETCH, 12, 400)(body, 0)[0].topics) == 200
+    assert len(decode_request(FETCH, 12, body, 0, 400).topics) == 200
+    with pytest.raises(TooManyRows, match="400 rows or more, at most 399"):
+        request_reader(FETCH, 12, 399)(body, 0)
+    with pytest.raises(TooManyRows):
+        decode_request(FETCH, 12, body, 0, 399)
+
+
+def test_rows_and_tags_count_in_the_tolerant_reader_too() -> None:
+    cls = request_class(METADATA, 9)
+    body = request_encoder(METADATA, 9)({"topics": [{"name": "t"}] * 50})
+    # 100 unknown tagged fields of no bytes, instead of the empty section at the end.
+    tagged = body[:-1] + b"\x64" + b"\x63\x00" * 100
+    assert len(read_tolerant(cls, tagged, 0, 150)[0].topics) == 50
+    with pytest.raises(TooManyRows, match="150 rows or more, at most 149"):
+        read_tolerant(cls, tagged, 0, 149)
+    with pytest.raises(TooManyRows):
+        read_tolerant(cls, body, 0, 49)
+    # Whatever an API allows: this reader is slow.
+    many = request_encoder(METADATA, 9)({"topics": [{"name": ""}] * 5000})
+    assert len(decode_request(METADATA, 9, many, 0, 50_000).topics) == 5000
+    with pytest.raises(TooManyRows):
+        decode_request(METADATA, 9, many[:-1] + b"\x01\x63\x00", 0, 50_000)
+
+
+def test_the_smallest_row_of_a_class() -> None:
+    assert row_size_min(request_class(HEARTBEAT, 4)) is None
+    # A topic's name, the count of its partitions, an empty tagged section.
+    assert row_size_min(request_class(PRODUCE, 9)) == 3
+    assert row_size_min(request_class(METADATA, 0)) == 2

@@ -62,7 +62,7 @@ from ottla.ports.store import Registration
 from ottla.replication.replica import Replica
 from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
 from ottla.security.cluster_secret import ClusterSecret
-from ottla.wire.decode import MalformedMessage, decode_request
+from ottla.wire.decode import MalformedMessage, TooManyRows, decode_request
 from ottla.wire.frames import after_tags
 
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
@@ -241,17 +241,23 @@ class Broker:
             at = 10 + client_id_length if client_id_length > 0 else 10
             if entry.flexible_header:
                 at = at + 1 if frame[at] == 0 else after_tags(frame, at)
-            limit = entry.request_bytes_max
-            if limit is not None and len(frame) > limit:
-                return self.close(
-                    connection, f"a request of API {key} has {len(frame)} bytes, at most {limit} are allowed"
-                )
+            read = entry.read
+            if len(frame) > entry.bytes_unchecked:
+                limit = entry.request_bytes_max
+                if limit is not None and len(frame) > limit:
+                    return self.close(
+                        connection,
+                        f"a request of API {key} has {len(frame)} bytes, at most {limit} are allowed",
+                    )
+                read = entry.read_counted
             try:
-                request = entry.read(frame, at)[0]
+                request = read(frame, at)[0]
             except (
                 Exception
             ):  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
-                request = decode_request(key, version, frame, at)
+                request = decode_request(key, version, frame, at, entry.rows_max)
+        except TooManyRows as error:
+            return self.close(connection, f"a request of API {key} is too large: {error}")
         except (struct.error, IndexError, MalformedMessage) as error:
             return self.close(connection, f"malformed request: {error}")
         call = Call(connection, entry, correlation_id)

@@ -64,6 +64,34 @@ CONFIG_LIST_BYTES_MAX: Final = _limit(
     "The throttled replicas of a topic with 10,000 partitions; it must fit into one append of the metadata log.",
     "INVALID_CONFIG",
 )
+ROWS_PER_REQUEST_MAX: Final = _limit(
+    REQUESTS,
+    "rows of one request: the items of all its arrays together",
+    50_000,
+    "Decoding a row takes up to 1 µs, so that a request is decoded within 50 ms. APIs with a lower limit are listed below.",
+    "the connection is closed, and the reason is logged",
+)
+ROWS_PER_PRODUCE_MAX: Final = _limit(
+    REQUESTS,
+    "rows of one Produce",
+    20_000,
+    "Each partition is an append; producers send to at most as many partitions as they have batches that are full.",
+    "the connection is closed, and the reason is logged",
+)
+ROWS_PER_REASSIGNMENT_MAX: Final = _limit(
+    REQUESTS,
+    "rows of one AlterPartitionReassignments",
+    100_000,
+    "Each replica of each partition is a row: this is room for 25,000 partitions of three replicas.",
+    "the connection is closed, and the reason is logged",
+)
+ROWS_WITH_UNKNOWN_TAGS_MAX: Final = _limit(
+    REQUESTS,
+    "rows and tagged fields of a request that has tagged fields which this broker does not know",
+    5_000,
+    "Such a request takes another decoder, which needs about 10 µs a row.",
+    "the connection is closed, and the reason is logged",
+)
 
 # --- records and batches ----------------------------------------------------------------------------------------
 

@@ -16,7 +16,16 @@ from struct import Struct, error
 from typing import Any, Final
 from uuid import UUID
 
-from ottla.wire.guard import ARRAY_ITEMS_MAX, Buffer, MalformedMessage, Reader, guarded
+from ottla.model.limits import ROWS_WITH_UNKNOWN_TAGS_MAX
+from ottla.wire.guard import (
+    ARRAY_ITEMS_MAX,
+    Buffer,
+    MalformedMessage,
+    Reader,
+    TooManyRows,
+    guarded,
+    too_many_rows,
+)
 from ottla.wire.layout import (
     EPOCH,
     FIXED_FORMATS,
@@ -30,6 +39,7 @@ from ottla.wire.schema import request_class, response_class
 
 __all__ = [
     "MalformedMessage",
+    "TooManyRows",
     "decode_request",
     "decode_response",
     "entity_reader",
@@ -44,14 +54,20 @@ _VARINT_BYTES_MAX: Final = 5
 _LONGEST_MS: Final = timedelta.max // timedelta(milliseconds=1)
 
 
-def decode_request(api_key: int, version: int, buffer: Buffer, offset: int) -> Any:
-    """The request whose body starts at `offset`; the version must be one that `version_range` allows."""
+def decode_request(
+    api_key: int, version: int, buffer: Buffer, offset: int, rows_max: int | None = None
+) -> Any:
+    """The request whose body starts at `offset`; the version must be one that `version_range` allows.
+
+    With `rows_max`, a request of more rows is refused before it costs anything (TooManyRows).
+    """
     try:
-        return request_reader(api_key, version)(buffer, offset)[0]
+        return request_reader(api_key, version, rows_max)(buffer, offset)[0]
     except MalformedMessage:
         raise
     except Exception:
-        return read_tolerant(request_class(api_key, version), buffer, offset)[0]
+        tolerated = None if rows_max is None else min(rows_max, ROWS_WITH_UNKNOWN_TAGS_MAX)
+        return read_tolerant(request_class(api_key, version), buffer, offset, tolerated)[0]
 
 
 def decode_response(api_key: int, version: int, buffer: Buffer, offset: int) -> Any:
@@ -65,9 +81,12 @@ def decode_response(api_key: int, version: int, buffer: Buffer, offset: int) -> 
 
 
 @cache
-def request_reader(api_key: int, version: int) -> Reader:
-    """The fast path: (buffer, offset) to (entity, size). Raises anything on messages that need `read_tolerant`."""
-    return entity_reader(request_class(api_key, version))
+def request_reader(api_key: int, version: int, rows_max: int | None = None) -> Reader:
+    """The fast path: (buffer, offset) to (entity, size). Raises anything on messages that need `read_tolerant`.
+
+    With `rows_max` it counts the rows first and raises TooManyRows.
+    """
+    return entity_reader(request_class(api_key, version), rows_max)
 
 
 @cache
@@ -77,18 +96,23 @@ def response_reader(api_key: int, version: int) -> Reader:
 
 
 @cache
-def entity_reader(cls: EntityClass) -> Reader:
+def entity_reader(cls: EntityClass, rows_max: int | None = None) -> Reader:
     """kio's native reader of a class, guarded when the class has arrays."""
     # Imported on first use: kio.serial is a large import that starting a process does not need.
     from kio.serial import entity_reader as native_entity_reader
 
     native: Any = native_entity_reader(cls)
-    return guarded(cls, native)
+    return guarded(cls, native, rows_max)
 
 
-def read_tolerant(cls: EntityClass, buffer: Buffer, offset: int) -> tuple[Any, int]:
-    """Reads an instance of `cls` at `offset` and says how many bytes it took. Slow; skips unknown tagged fields."""
-    cursor = _Cursor(memoryview(buffer), offset)
+def read_tolerant(
+    cls: EntityClass, buffer: Buffer, offset: int, rows_max: int | None = None
+) -> tuple[Any, int]:
+    """Reads an instance of `cls` at `offset` and says how many bytes it took. Slow; skips unknown tagged fields.
+
+    `rows_max` bounds the items of all arrays and the tagged fields together.
+    """
+    cursor = _Cursor(memoryview(buffer), offset, None if rows_max is None else _Rows(rows_max))
     try:
         entity = _read_struct(cursor, cls)
     except (ValueError, OverflowError, error) as failure:
@@ -98,14 +122,35 @@ def read_tolerant(cls: EntityClass, buffer: Buffer, offset: int) -> tuple[Any, i
     return entity, cursor.position - offset
 
 
+class _Rows:
+    """The items and tagged fields of a message that were read so far."""
+
+    __slots__ = ("_count", "_max")
+
+    def __init__(self, rows_max: int) -> None:
+        self._count = 0
+        self._max = rows_max
+
+    def add(self, count: int) -> None:
+        self._count += count
+        if self._count > self._max:
+            raise too_many_rows(self._count, self._max)
+
+
 class _Cursor:
     """A position in a buffer that cannot be moved past the end."""
 
-    __slots__ = ("buffer", "position")
+    __slots__ = ("buffer", "position", "rows")
 
-    def __init__(self, buffer: memoryview, position: int) -> None:
+    def __init__(self, buffer: memoryview, position: int, rows: _Rows | None) -> None:
         self.buffer = buffer
         self.position = position
+        #: What bounds the rows of the whole message, if anything does.
+        self.rows = rows
+
+    def count_rows(self, count: int) -> None:
+        if self.rows is not None:
+            self.rows.add(count)
 
     @property
     def bytes_left(self) -> int:
@@ -152,9 +197,10 @@ def _read_tagged(cursor: _Cursor, cls: EntityClass) -> dict[str, Any]:
     count = cursor.uvarint()
     if count > _TAGGED_FIELDS_MAX:
         raise MalformedMessage(f"{count} tagged fields, at most {_TAGGED_FIELDS_MAX} are read")
+    cursor.count_rows(count)
     for _ in range(count):
         tag = cursor.uvarint()
-        content = _Cursor(cursor.take(cursor.uvarint()), 0)
+        content = _Cursor(cursor.take(cursor.uvarint()), 0, cursor.rows)
         field = known.get(tag)
         if field is None:
             continue
@@ -173,6 +219,7 @@ def _read_field(cursor: _Cursor, field: FieldLayout) -> Any:
         return _null(field)
     if count > ARRAY_ITEMS_MAX or count * item_size_min(field) > cursor.bytes_left:
         raise MalformedMessage(f"{field.name} claims {count} items in {cursor.bytes_left} bytes")
+    cursor.count_rows(count)
     item = field._replace(is_array=False, is_nullable=False)
     return tuple([_read_value(cursor, item) for _ in range(count)])
 

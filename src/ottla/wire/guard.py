@@ -4,6 +4,8 @@ The native reader reserves memory for as many items as a count claims, and when 
 guard refuses a count that the bytes left cannot hold, and null for an array that may not be null. It reads no values
 and stops at the last count that matters, so it costs a fraction of the decode.
 
+With a bound on rows, the guard also adds up the counts and refuses a message that has more rows than that.
+
 It must see each count where the native reader will: the native reader takes a known tagged field for as long as its
 type is, whatever size the field declares. So a guard follows no tagged section; one that is not empty and has counts
 in it or after it raises NeedsTolerantReader. Running off the end raises IndexError or struct.error. In both cases the
@@ -36,6 +38,10 @@ class MalformedMessage(ValueError):
     """Bytes that are no message of the class they were read as."""
 
 
+class TooManyRows(MalformedMessage):
+    """More items, in all arrays of the message together, than its reader may take."""
+
+
 class NeedsTolerantReader(Exception):
     """The guard cannot vouch for this message; it may still be valid."""
 
@@ -46,11 +52,11 @@ def has_arrays(cls: EntityClass) -> bool:
     return any(_has_count(field) for field in layout(cls))
 
 
-def guarded(cls: EntityClass, native: Reader) -> Reader:
+def guarded(cls: EntityClass, native: Reader, rows_max: int | None = None) -> Reader:
     """A reader that walks the counts and then calls the native reader of the same class."""
     if not has_arrays(cls):
         return native
-    source = _Source()
+    source = _Source(rows_max)
     source.walk_struct(cls, tail="True")
     return source.compile(f"read_{cls.__name__}_v{cls.__version__}", native)
 
@@ -101,6 +107,14 @@ def _give_up() -> None:
     raise NeedsTolerantReader
 
 
+def too_many_rows(rows: int, rows_max: int) -> TooManyRows:
+    return TooManyRows(f"the request has {rows} rows or more, at most {rows_max} are allowed")
+
+
+def _refuse_rows(rows: int, rows_max: int) -> None:
+    raise too_many_rows(rows, rows_max)
+
+
 _UNPACK_INT32: Final = Struct(">i").unpack_from
 
 
@@ -111,7 +125,8 @@ class _Source:
     or 256 (legacy) are read in line and not checked: room for so few items is no danger.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, rows_max: int | None = None) -> None:
+        self._rows_max = rows_max
         self._lines: list[str] = []
         self._indent = 1
         self._skip = 0
@@ -121,10 +136,12 @@ class _Source:
             "legacy_count": _legacy_count,
             "give_up": _give_up,
             "int32": _UNPACK_INT32,
+            "refuse_rows": _refuse_rows,
         }
 
     def compile(self, name: str, native: Reader) -> Reader:
-        lines = [f"def {name}(b, start):", "    o = start", *self._lines, "    return native(b, start)"]
+        begin = "    o = start" if self._rows_max is None else "    o, rows = start, 0"
+        lines = [f"def {name}(b, start):", begin, *self._lines, "    return native(b, start)"]
         namespace = self._globals | {"native": native}
         exec("\n".join(lines), namespace)
         reader: Reader = namespace[name]
@@ -221,6 +238,10 @@ class _Source:
             self._move()
             self._line(f"if b[o - 4] or b[o - 3] or b[o - 2]: {count} = legacy_count(b, o - 4, {arguments})")
             self._line(f"else: {count} = b[o - 1]")
+        if self._rows_max is not None:
+            self._line(f"if {count} > 0:")
+            self._line(f"    rows += {count}")
+            self._line(f"    if rows > {self._rows_max}: refuse_rows(rows, {self._rows_max})")
         return count
 
     def _walk_block(self, struct: EntityClass, tail: str) -> None:

@@ -96,6 +96,14 @@ def item_size_min(field: FieldLayout) -> int:
     return max(1, _field_size_min(field._replace(is_array=False, is_nullable=False)))
 
 
+@cache
+def row_size_min(cls: EntityClass) -> int | None:
+    """The fewest bytes that one item of any array of this class can take, nested ones too; None if it has no array."""
+    sizes = [item_size_min(field) for field in layout(cls) if field.is_array]
+    nested = [row_size_min(field.struct) for field in layout(cls) if field.struct is not None]
+    return min([*sizes, *(size for size in nested if size is not None)], default=None)
+
+
 def _field_size_min(field: FieldLayout) -> int:
     if field.is_array:
         return 1 if field.is_flexible else 4

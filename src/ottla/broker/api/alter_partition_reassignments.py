@@ -19,13 +19,14 @@ from ottla.controller.electing import rules_of
 from ottla.controller.image import Image, TopicImage
 from ottla.controller.reassigning import cancel, reassign
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_REASSIGNMENT_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
 
-@serves(45, by_controller=True)
+@serves(45, by_controller=True, rows_max=ROWS_PER_REASSIGNMENT_MAX)
 def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     may_change_factor = request.allow_replication_factor_change if call.version >= 1 else True
 

@@ -21,6 +21,7 @@ from ottla.broker.api.producing import ADDS_SINCE, Transactional, has_transactio
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_PRODUCE_MAX
 from ottla.ports.disk import DiskError
 from ottla.records.batch import CODEC_MASK, MAGIC, TRANSACTIONAL_BIT
 from ottla.records.compression import ZSTD
@@ -96,7 +97,7 @@ class WaitingProduce:
         self.broker.timers.cancel(self)
 
 
-@serves(0, request_bytes_max=None)
+@serves(0, request_bytes_max=None, rows_max=ROWS_PER_PRODUCE_MAX)
 def produce(
     broker: Broker, call: Call, request: Any, now_ms: int, refused: Mapping[Place, Refusal] | None = None
 ) -> Response:
