@@ -591,8 +591,12 @@ class PartitionLog:
     def begin_at(self, offset: int, now_ms: int) -> list[Segment]:
         """Forget everything and begin anew at an offset that the log does not reach, or has left behind.
 
-        Returns all segments that were there, for the caller to remove.
+        Returns all segments that were there, for the caller to remove. One that begins at the same offset has its files
+        renamed first: the new segment gets new files, and whoever removes the old one cannot hit the new one.
         """
+        for same in self.segments:
+            if same.base_offset == offset:
+                same.set_aside()
         segment = Segment(
             self.disk, self.directory, offset,
             index_bytes_max=self.config.segment_index_bytes, created_ms=now_ms, create=True,
