@@ -338,3 +338,21 @@ def test_a_fetch_that_waits_below_the_new_start_is_woken_and_told(
     check(driver)
     [answer] = reader.answers
     assert answer.responses[0].partitions[0].error_code.value == OFFSET_OUT_OF_RANGE
+
+
+def test_files_of_a_log_that_began_again_are_not_taken_for_those_of_a_dropped_segment(
+    driver: Any, client: Any, batch: Any
+) -> None:
+    """Issue 8, bug 10, another way to it: segments are renamed once the new start is durable, and by then their names may be
+    in use again."""
+    client.create("t", file_delete_delay_ms="0")
+    client.produce("t", batch(b"a"))
+    replica = driver.replica("t")
+    log = replica.log
+    log.roll(driver.now_ms)
+    driver.broker.upkeep.remove_segments(replica, log.drop_segments(1))
+    dropped = log.begin_at(0, driver.now_ms)
+    driver.broker.upkeep.was_cut(replica, dropped, lambda: None)
+    driver.turn()
+    driver.advance(10)
+    assert log.active.file.path.rpartition("/")[2] in driver.disk.list(log.directory)

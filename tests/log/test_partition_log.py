@@ -633,3 +633,25 @@ def test_a_log_takes_its_settings_anew(bench: Bench) -> None:
     log.config = config(segment_bytes=200)
     fill(log, 2)
     assert log.bases == [0, 3, 4]
+
+
+def test_a_log_that_begins_again_at_an_existing_base_offset_has_new_files(bench: Bench) -> None:
+    """Issue 8, bug 10: the new segment shared its files with the dropped one, which the owner of the log then removed."""
+    log = bench.create()
+    fill(log, 3)
+    old = log.active
+    piece = log.slice(0, 3, 1 << 20, whole_first=True)
+    assert piece is not None
+    before = bench.disk.read(piece.file, piece.position, piece.size)
+    log.delete_before(3)
+    dropped = log.begin_at(0, NOW)
+    assert dropped == [old] and log.active is not old and log.next_offset == 0
+    # A fetch that was sent to the old files reads what it was sent for.
+    assert bench.disk.read(piece.file, piece.position, piece.size) == before
+    assert {file.path for file in old.files}.isdisjoint(file.path for file in log.active.files)
+    for file in old.files:
+        bench.disk.close(file)
+        bench.disk.remove(file.path)
+    fill(log, 2)
+    bench.log_start_offset = 0
+    assert bench.recover().log.next_offset == 2

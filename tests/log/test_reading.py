@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ottla.log.partition_log import PartitionLog
 from ottla.log.reading import find_newest
 from ottla.log.segment import Segment
+from ottla.model.steps import run
 from ottla.records.record import Record, encode_batch
 from ottla.runtime.disk import SystemDisk
 from tests.log.making import NOW, Bench, batch, fill, records
@@ -134,5 +135,5 @@ def test_the_newest_timestamp_where_a_batch_has_no_record_left(tmp_path: Path) -
     segment = Segment(disk, str(tmp_path), 0, index_bytes_max=1000, created_ms=0, create=True)
     batch = encode_batch([Record(2, 500, b"k", b"v")], keep_offsets=True, last_offset_delta=9)
     segment.append((batch,), len(batch), 9, 500, 4096)
-    assert find_newest([segment], 5) is None
+    assert run(find_newest([segment], 5)) is None
     disk.release()

@@ -28,8 +28,7 @@ from ottla.records.record import (
     Record,
     decode_batches,
     encode_batch,
-    find_timestamp,
-    keyless,
+    iter_batch,
     validate_records,
     whole_batches,
 )
@@ -77,6 +76,19 @@ def record_bytes(
 ) -> bytes:
     body = b"\0" + timestamp + VARINTS[delta] + key + value + tail
     return VARINTS[len(body) if length is None else length] + body
+
+
+def find_timestamp(batch: bytes, target_ms: int, size_max: int = 8 * MIB) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record at or after a time, as a look-up finds it."""
+    records = iter_batch(batch, size_max, headers_max=0)
+    return next(
+        ((each.offset, each.timestamp_ms) for each in records if each.timestamp_ms >= target_ms), None
+    )
+
+
+def keyless(batch: bytes, size_max: int = 8 * MIB) -> bool:
+    """Whether any record lacks a key."""
+    return any(record.key is None for record in iter_batch(batch, size_max))
 
 
 def hand_made(*records: bytes, count: int | None = None, last: int | None = None) -> bytes:

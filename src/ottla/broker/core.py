@@ -36,9 +36,11 @@ from ottla.broker.log_directory import ForeignDirectory, LogDirectory
 from ottla.broker.marking import Marking
 from ottla.broker.membership import Membership
 from ottla.broker.moving import Moving
+from ottla.broker.produce_queue import ProduceQueue
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replicating import Replicating
 from ottla.broker.room import Room
+from ottla.broker.slices import Slices
 from ottla.broker.tenure import Tenure
 from ottla.broker.throttling import Throttling
 from ottla.broker.timers import Timers
@@ -73,6 +75,8 @@ _API_VERSIONS: Final = 18
 _TOLD_MAX: Final = 1000
 #: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
 _WAKE_MAX: Final = 128
+#: Unsynced files of one log that are asked for with each append.
+_SYNCS_AT_ONCE_MAX: Final = 8
 
 
 class Broker:
@@ -114,6 +118,8 @@ class Broker:
         self.marking = Marking(self)
         self.hanging_transactions = HangingTransactions(self)
         self.verification = Verification(self)
+        self.slices = Slices(self)
+        self.produce_queue = ProduceQueue(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
         self.upkeep = Upkeep(self)
@@ -125,6 +131,9 @@ class Broker:
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Replica] = deque()
         self._put_off: deque[Callable[[], None]] = deque()
+        self._long_tasks = self.slices.tasks
+        #: Logs with many unsynced files, which ask for their syncs once a turn.
+        self._to_sync: dict[Replica, PartitionLog] = {}
         self._told: set[str] = set()
         #: Bytes of answers that wait behind others of their connections.
         self.held_answer_bytes = 0
@@ -417,6 +426,20 @@ class Broker:
 
     def sync(self, replica: Replica, log: PartitionLog) -> None:
         """Ask for everything written to be made durable; `synced` follows."""
+        if len(log.unsynced) + len(log.loose) > _SYNCS_AT_ONCE_MAX:
+            # Once a turn: each of a hundred appends that roll a segment would ask for all segments before it.
+            if not self._to_sync:
+                self._put_off.append(self._ask_for_syncs)
+            self._to_sync[replica] = log
+        else:
+            self._ask_for_sync(replica, log)
+
+    def _ask_for_syncs(self) -> None:
+        wanted, self._to_sync = self._to_sync, {}
+        for replica, log in wanted.items():
+            self._ask_for_sync(replica, log)
+
+    def _ask_for_sync(self, replica: Replica, log: PartitionLog) -> None:
         outbox = self.outbox
         # Asked for again until it is done: a flush that overtakes this round must not count without them.
         for file in log.loose:
@@ -609,11 +632,17 @@ class Broker:
         put_off = self._put_off
         while put_off:
             self.isolation.run("the end of a turn", put_off.popleft())
+        tasks = self._long_tasks
         if is_last:
+            if tasks:
+                self.now_ms = now_ms
+                self.slices.run_slice()
+                while put_off:
+                    self.isolation.run("the end of a turn", put_off.popleft())
             while unwritten:
                 self.isolation.run("writing what a coordinator decided", unwritten.popitem()[0].write)
         if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
-            return bool(unwritten or put_off)
+            return bool(unwritten or put_off or tasks)
         while moved:
             replica = moved.popleft()
             replica.moved = False
@@ -625,7 +654,7 @@ class Broker:
             except Exception as error:
                 self.isolation.contain("the creation of logs", error)
                 more = bool(self.hosting.to_create) or more
-        return more or bool(unwritten or put_off)
+        return more or bool(unwritten or put_off or tasks)
 
     def put_off(self, action: Callable[[], None]) -> None:
         """Do something at the end of this turn. Who hears that records count may not append others then and there: that is told in

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.moving import settle_futures
 from ottla.broker.timers import Later
@@ -73,6 +73,12 @@ class Hosting:
         self.is_damaged = False
         #: Whether any partition is offline.
         self.has_lost_some = False
+
+    def of_topic(self, topic: Any, version: int) -> HostedTopic | None:
+        """The topic that a row of a Produce request names, by its id or its name."""
+        if version >= 13:
+            return self.by_id.get(topic.topic_id.int) if topic.topic_id else None
+        return self.by_name.get(topic.name)
 
     def replicas(self) -> Iterator[Replica]:
         for hosted in self.by_name.values():

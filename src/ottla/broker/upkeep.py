@@ -236,11 +236,9 @@ class Upkeep:
 
     def remove_segments(self, replica: Replica, segments: list[Segment]) -> None:
         """Take the files away after a while: readers that were sent there may still be reading."""
-        paths = []
         for segment in segments:
-            stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
-            paths += [stem + suffix for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)]
             segment.close()
+        paths: list[str] = []
 
         def remove(disk: Disk) -> None:
             for path in paths:
@@ -250,9 +248,16 @@ class Upkeep:
             if replica.gone:
                 # The names may belong to another topic of the same name by now.
                 return
-            for path in paths:
-                with suppress(DiskError):
-                    self._broker.disk.rename(path, path + DELETED)
+            # A log that began again meanwhile may use one of the names.
+            used = set(replica.log.bases) if replica.opened else set()
+            for segment in segments:
+                if segment.base_offset in used:
+                    continue
+                stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
+                for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+                    paths.append(stem + suffix)
+                    with suppress(DiskError):
+                        self._broker.disk.rename(stem + suffix, stem + suffix + DELETED)
             self.later(replica.config.file_delete_delay_ms, remove)
 
         # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
@@ -271,6 +276,10 @@ class Upkeep:
         for segment in reversed(segments):
             stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
             segment.close()
+            if segment.is_set_aside:
+                # Its names belong to the segment that took its place.
+                paths += segment.set_aside()
+                continue
             for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
                 with suppress(DiskError):
                     broker.disk.rename(stem + suffix, stem + suffix + DELETED)

@@ -29,6 +29,7 @@ from ottla.log.segment import Segment
 from ottla.log.transactions import Ended
 from ottla.log.validation import (
     CLIENT_ATTRIBUTES,
+    Validated,
     bad_header,
     check_policies,
     no_producer,
@@ -37,7 +38,8 @@ from ottla.log.validation import (
     wrong_length,
 )
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import RELATIVE_OFFSET_MAX
+from ottla.model.limits import RECORDS_LOOKED_AT_MAX, RELATIVE_OFFSET_MAX
+from ottla.model.steps import Steps, run
 from ottla.ports.disk import Buffer, Disk, DiskError, File
 from ottla.records.batch import (
     CRC_START,
@@ -49,6 +51,7 @@ from ottla.records.batch import (
     PREFIX_BYTES,
     TRANSACTIONAL_BIT,
 )
+from ottla.records.record import RECORD_BYTES_MIN
 
 __all__ = ["Appended", "Flush", "PartitionLog", "Slice"]
 
@@ -157,11 +160,18 @@ class PartitionLog:
     # --- append ---------------------------------------------------------------------------------------------
 
     def append(
-        self, batch: bytes, leader_epoch: int, now_ms: int, *, has_new_epoch: bool = False
+        self,
+        batch: bytes,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        has_new_epoch: bool = False,
+        validated: Validated | None = None,
     ) -> Appended:
         """Validate one batch from a client, give it its offsets and write it. Raises Refusal; then nothing changed.
 
         `has_new_epoch`: its producer has another epoch in each transaction, and begins each at sequence 0 (KIP-890).
+        `validated` is given for a batch whose records were looked at already.
         """
         size = len(batch)
         config = self.config
@@ -193,8 +203,14 @@ class PartitionLog:
             raise too_large(size, config)
         if crc32c(memoryview(batch)[CRC_START:]) != crc:
             raise Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match its content")
-        if count != delta + 1 or count < 1 or attributes not in CLIENT_ATTRIBUTES:
-            raise bad_header(count, delta, attributes)
+        # No more records than the bytes can hold, or a few bytes could use up all offsets of a segment.
+        ratio = CLIENT_ATTRIBUTES.get(attributes, 0)
+        if (
+            count != delta + 1
+            or not 0 < count * RECORD_BYTES_MIN <= (size - HEADER_BYTES) * ratio
+            or count > RECORDS_LOOKED_AT_MAX
+        ):
+            raise bad_header(count, delta, attributes, size)
         if producer_id >= 0:
             if producer_epoch < 0 or sequence < 0:
                 raise Refusal(
@@ -215,9 +231,12 @@ class PartitionLog:
         data: Buffer = batch
         if config.plain:
             if max_time > now_ms + config.message_timestamp_after_max_ms:
-                raise too_new(max_time, now_ms, config)
+                raise too_new(batch, max_time, now_ms, config)
         else:
-            data, append_time = check_policies(batch, attributes, base_time, max_time, now_ms, config)
+            where = self.directory.rpartition("/")[2]
+            data, append_time = check_policies(
+                batch, attributes, base_time, max_time, now_ms, config, where, validated
+            )
             if append_time >= 0:
                 max_time = append_time
             size = len(data)
@@ -517,11 +536,19 @@ class PartitionLog:
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than this; None if all are."""
-        return find_time(self.segments, timestamp, self.log_start_offset)
+        return run(self.look_up_time(timestamp))
 
     def find_newest(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp; None for an empty log."""
-        return find_newest(self.segments, self.log_start_offset)
+        return run(self.look_up_newest())
+
+    def look_up_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
+        """`find_time` in steps: it may have to decode a large batch."""
+        return find_time(list(self.segments), timestamp, self.log_start_offset)
+
+    def look_up_newest(self) -> Steps[tuple[int, int] | None]:
+        """`find_newest` in steps."""
+        return find_newest(list(self.segments), self.log_start_offset)
 
     @property
     def parent(self) -> str:
@@ -591,8 +618,12 @@ class PartitionLog:
     def begin_at(self, offset: int, now_ms: int) -> list[Segment]:
         """Forget everything and begin anew at an offset that the log does not reach, or has left behind.
 
-        Returns all segments that were there, for the caller to remove.
+        Returns all segments that were there, for the caller to remove. One that begins at the same offset has its files
+        renamed first: the new segment gets new files, and whoever removes the old one cannot hit the new one.
         """
+        for same in self.segments:
+            if same.base_offset == offset:
+                same.set_aside()
         segment = Segment(
             self.disk, self.directory, offset,
             index_bytes_max=self.config.segment_index_bytes, created_ms=now_ms, create=True,

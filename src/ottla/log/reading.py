@@ -1,23 +1,31 @@
 """Finding things in segments: the bytes of a range of offsets, what of it was aborted, records by timestamp (A7, B2).
 
-Functions of a log's segments and its start, called by `PartitionLog`. None scans a segment that has an index.
+Functions of a log's segments and its start, called by `PartitionLog`. None scans a segment that has an index. Look-ups by
+time decode batches, so they go in steps (`model/steps.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple
 
 from ottla.log.replay import BASE, DELTA, MAX_TIMESTAMP, scan
 from ottla.log.segment import Head, Segment
 from ottla.log.transactions import Ended
 from ottla.model.limits import DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX
+from ottla.model.steps import STEP_COST, Steps
 from ottla.ports.disk import File
 from ottla.records.batch import HEADER, HEADER_BYTES, LENGTH_OVERHEAD, OFFSET_AND_LENGTH
-from ottla.records.record import decode_batch, find_timestamp
+from ottla.records.record import Record, iter_batch
 
 #: Batches without records that are looked at before a fetch is answered with them.
 _HOLLOW_MAX: Final = 64
+#: Batch headers that a look-up by time passes before others have their turn.
+_HEADS_AT_ONCE: Final = 500
+#: A batch below this size is unpacked on the spot.
+_UNPACK_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 class Slice(NamedTuple):
@@ -78,44 +86,54 @@ def find_aborted(
     return found
 
 
-def find_time(segments: Iterable[Segment], timestamp: int, start_offset: int) -> tuple[int, int] | None:
+def find_time(
+    segments: Sequence[Segment], timestamp: int, start_offset: int
+) -> Steps[tuple[int, int] | None]:
     """(offset, timestamp) of the first record at or after `start_offset` that is not older than this."""
     for segment in segments:
         if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
             continue
-        for head in segment.heads(segment.position_for_time(timestamp, start_offset)):
+        for passed, head in enumerate(segment.heads(segment.position_for_time(timestamp, start_offset)), 1):
+            if not passed % _HEADS_AT_ONCE:
+                yield STEP_COST
             if head.max_timestamp < timestamp or head.last_offset < start_offset:
                 continue
-            found = _find_in_batch(segment, head, timestamp, start_offset)
+            found = yield from _find_in_batch(segment, head, timestamp, start_offset)
             if found is not None:
                 return found
     return None
 
 
-def find_newest(segments: Sequence[Segment], start_offset: int) -> tuple[int, int] | None:
+def find_newest(segments: Sequence[Segment], start_offset: int) -> Steps[tuple[int, int] | None]:
     """(offset, timestamp) of the first record at or after `start_offset` with the largest timestamp."""
-    newest = max((_newest(segment, start_offset) for segment in segments), default=-1)
+    newest = -1
+    for segment in segments:
+        newest = max(newest, (yield from _newest(segment, start_offset)))
     if newest < 0:
         return None
-    found = find_time(segments, newest, start_offset)
+    found = yield from find_time(segments, newest, start_offset)
     if found is None:
         # It is that of a batch whose records compaction took away: what others have is not in the indexes.
-        newest = max((_newest_left(segment, start_offset) for segment in segments), default=-1)
-        found = find_time(segments, newest, start_offset) if newest >= 0 else None
+        newest = -1
+        for segment in segments:
+            newest = max(newest, (yield from _newest_left(segment, start_offset)))
+        found = (yield from find_time(segments, newest, start_offset)) if newest >= 0 else None
     return found
 
 
-def _newest_left(segment: Segment, start_offset: int) -> int:
+def _newest_left(segment: Segment, start_offset: int) -> Steps[int]:
     """The largest timestamp of the batches that still have records, by their headers."""
-    times = [
-        header[MAX_TIMESTAMP]
-        for _position, _size, header in scan(segment, 0, segment.size, check_from=segment.next_offset)
-        if header[-1] and header[BASE] + header[DELTA] >= start_offset
-    ]
-    return max(times, default=-1)
+    newest = -1
+    batches = scan(segment, 0, segment.size, check_from=segment.next_offset)
+    for passed, (_position, _size, header) in enumerate(batches, 1):
+        if not passed % _HEADS_AT_ONCE:
+            yield STEP_COST
+        if header[-1] and header[BASE] + header[DELTA] >= start_offset:
+            newest = max(newest, header[MAX_TIMESTAMP])
+    return newest
 
 
-def _newest(segment: Segment, start_offset: int) -> int:
+def _newest(segment: Segment, start_offset: int) -> Steps[int]:
     """The largest timestamp that is left of a segment, -1 if there is none."""
     if segment.next_offset <= start_offset:
         return -1
@@ -123,34 +141,52 @@ def _newest(segment: Segment, start_offset: int) -> int:
         return segment.max_timestamp
     # The log begins inside this segment, perhaps behind the record that its indexes speak of.
     newest = -1
-    for head in segment.heads(segment.locate(start_offset)):
+    for passed, head in enumerate(segment.heads(segment.locate(start_offset)), 1):
+        if not passed % _HEADS_AT_ONCE:
+            yield STEP_COST
         if head.max_timestamp > newest:
             if head.base_offset < start_offset:
-                records = decode_batch(
-                    segment.batch_at(head.position),
-                    size_max=DECOMPRESSED_BYTES_MAX,
-                    count_max=RECORDS_LOOKED_AT_MAX,
-                )
-                newest = max(
-                    (each.timestamp_ms for each in records if each.offset >= start_offset), default=newest
-                )
+                batch = segment.batch_at(head.position)
+                newest = max(newest, (yield from _newest_in_batch(batch, start_offset)))
             else:
                 newest = head.max_timestamp
     return newest
 
 
-def _find_in_batch(segment: Segment, head: Head, timestamp: int, start_offset: int) -> tuple[int, int] | None:
+def _find_in_batch(
+    segment: Segment, head: Head, timestamp: int, start_offset: int
+) -> Steps[tuple[int, int] | None]:
     batch = segment.batch_at(head.position)
     if not HEADER.unpack_from(batch)[-1]:
         # Compaction left its header alone, and whatever its timestamp says is gone.
         return None
-    if head.base_offset >= start_offset:
-        found = find_timestamp(batch, timestamp, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX)
-        # A header that promises more than its records hold is believed, as a producer's word for the whole batch: who
-        # wrote a log full of them must not make a look-up decode it all.
-        return found if found is not None else (head.base_offset, head.max_timestamp)
-    # The log begins inside this batch: its first records do not count any more.
-    for record in decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX, count_max=RECORDS_LOOKED_AT_MAX):
-        if record.offset >= start_offset and record.timestamp_ms >= timestamp:
+    for passed, record in enumerate((yield from _records(batch)), 1):
+        if not passed % STEP_COST:
+            yield STEP_COST
+        if record.timestamp_ms >= timestamp and record.offset >= start_offset:
             return record.offset, record.timestamp_ms
-    return None
+    if head.base_offset < start_offset:
+        # The log begins inside this batch: its first records do not count any more.
+        return None
+    # A header that promises more than its records hold is believed, as a producer's word for the whole batch: who
+    # wrote a log full of them must not make a look-up decode it all.
+    return head.base_offset, head.max_timestamp
+
+
+def _newest_in_batch(batch: bytes, start_offset: int) -> Steps[int]:
+    newest = -1
+    for passed, record in enumerate((yield from _records(batch)), 1):
+        if not passed % STEP_COST:
+            yield STEP_COST
+        if record.offset >= start_offset:
+            newest = max(newest, record.timestamp_ms)
+    return newest
+
+
+def _records(batch: bytes) -> Steps[Iterator[Record]]:
+    """The records of a batch, without their headers. It is unpacked before the first one."""
+    records = iter_batch(batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=0)
+    if len(batch) < _UNPACK_AT_ONCE_BYTES:
+        return records
+    first = yield partial(next, records, None)
+    return chain(() if first is None else (first,), records)

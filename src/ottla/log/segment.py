@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ottla.log.index import SparseIndex, offset_index, time_index
-from ottla.log.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
+from ottla.log.names import DELETED, INDEX, LOG, TIME_INDEX, TXN_INDEX, offset_name
 from ottla.log.transactions import TransactionIndex
 from ottla.model.limits import RELATIVE_OFFSET_MAX
 from ottla.ports.disk import Buffer, DamagedFile, Disk, DiskError, File
@@ -332,6 +332,20 @@ class Segment:
     def files(self) -> tuple[File, ...]:
         files = (self.file, self.index.file, self.times.file)
         return files if self.aborted.file is None else (*files, self.aborted.file)
+
+    def set_aside(self) -> list[str]:
+        """Rename the files to their .deleted names, so that another segment can have theirs; returns the new paths.
+
+        Reads, sends and syncs that are under way go on with the renamed files.
+        """
+        for file in self.files:
+            if not file.path.endswith(DELETED):
+                self.disk.move(file, file.path + DELETED)
+        return [file.path for file in self.files]
+
+    @property
+    def is_set_aside(self) -> bool:
+        return self.file.path.endswith(DELETED)
 
     def close(self) -> None:
         for file in self.files:

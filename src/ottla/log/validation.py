@@ -1,20 +1,32 @@
 """What a batch must be to be accepted, beyond what `PartitionLog.append` checks itself on its plain path.
 
-`check_policies` is called only for topics whose settings ask for more (`TopicConfig.plain` is false): timestamps, codecs,
-keys. So the records of an ordinary topic are never decoded. The other functions put a refusal into words.
+Only topics whose settings ask for more come here (`TopicConfig.plain` is false): timestamps, codecs, keys. So the records
+of an ordinary topic are never decoded. `validate` decodes and recompresses in steps, because a batch can hold a million
+records; `validation_cost` tells in advance whether that takes long. The other functions put a refusal into words.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain, islice
+from typing import Final, NamedTuple
 
 from ottla.config.topic import TopicConfig
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX
+from ottla.model.limits import (
+    DECOMPRESSED_BYTES_MAX,
+    HEADERS_LOOKED_AT_MAX,
+    RECORD_ERRORS_MAX,
+    RECORDS_LOOKED_AT_MAX,
+)
+from ottla.model.steps import STEP_COST, Steps, run
 from ottla.ports.disk import Buffer
 from ottla.records.batch import (
     CODEC_MASK,
     CONTROL_BIT,
+    COUNT_START,
+    CRC_START,
     HEADER,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -22,45 +34,158 @@ from ottla.records.batch import (
     TRANSACTIONAL_BIT,
     with_append_time,
 )
-from ottla.records.compression import CODECS
-from ottla.records.record import CorruptRecords, decode_batch, encode_batch, keyless
+from ottla.records.compression import CODECS, NONE, RATIOS
+from ottla.records.record import CorruptRecords, Record, iter_batch, read_payload, seal
 
 #: The attributes that a client's batch may have: a codec, inside a transaction or not. Who wrote the timestamp, control
-#: batches and delete horizons are the broker's to say.
-CLIENT_ATTRIBUTES: Final = frozenset(
-    codec | transactional for codec in CODECS.values() for transactional in (0, TRANSACTIONAL_BIT)
-)
+#: batches and delete horizons are the broker's to say. For each, how many bytes of records one byte can stand for.
+CLIENT_ATTRIBUTES: Final = {
+    codec | transactional: RATIOS[codec]
+    for codec in CODECS.values()
+    for transactional in (0, TRANSACTIONAL_BIT)
+}
+
+#: The cost of a batch that is validated at once, in records; 64 KB of uncompressed records cost about the same.
+INLINE_COST_MAX: Final = 2000
+_BYTES_AT_COST_1: Final = 32
+#: What unpacking a small batch may cost.
+_UNPACK_COST: Final = 200
+
+#: Rejected records that the message of a refusal shows.
+_SHOWN_MAX: Final = 3
+
+
+class Validated(NamedTuple):
+    """A batch that was looked at before its append."""
+
+    #: What it was looked at for. It is looked at again if the topic has other settings by the time of the append.
+    config: TopicConfig
+    #: The batch as it must be stored.
+    data: Buffer
+    #: Why it cannot be accepted.
+    refusal: Refusal | None
+
+
+def validation_cost(batch: Buffer, config: TopicConfig) -> int:
+    """Roughly what `validate` will cost; 0 if the records need not be looked at."""
+    if len(batch) < HEADER_BYTES:
+        return 0
+    codec = batch[CRC_START + 1] & CODEC_MASK
+    is_recompressed = _is_recompressed(codec, config)
+    if not config.compact and not is_recompressed:
+        return 0
+    cost = int.from_bytes(batch[COUNT_START:HEADER_BYTES], "big") + len(batch) // _BYTES_AT_COST_1
+    return cost + _UNPACK_COST if codec or is_recompressed else cost
+
+
+def validate(batch: bytes, config: TopicConfig, where: str) -> Steps[Validated]:
+    """Check the records and give them the topic's codec. `where` is the partition, for messages."""
+    codec = batch[CRC_START + 1] & CODEC_MASK if len(batch) >= HEADER_BYTES else NONE
+    is_recompressed = _is_recompressed(codec, config)
+    data: Buffer = batch
+    try:
+        if config.compact or is_recompressed:
+            max_time = yield from _walk(batch, codec, config.compact, where)
+            if is_recompressed:
+                data = yield partial(
+                    recompress, batch, CODECS[config.compression_type], _level(config), max_time
+                )
+    except CorruptRecords as error:
+        return Validated(config, batch, Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)))
+    except Refusal as refusal:
+        return Validated(config, batch, refusal)
+    return Validated(config, data, None)
 
 
 def check_policies(
-    batch: bytes, attributes: int, base_time: int, max_time: int, now_ms: int, config: TopicConfig
+    batch: bytes,
+    attributes: int,
+    base_time: int,
+    max_time: int,
+    now_ms: int,
+    config: TopicConfig,
+    where: str,
+    validated: Validated | None,
 ) -> tuple[Buffer, int]:
     """The batch as it must be stored, and the append time (-1 if the producer's timestamps stand)."""
     data: Buffer = batch
-    if config.compact:
-        _check_keys(batch)
-    if config.compression_type != "producer" and attributes & CODEC_MASK != CODECS[config.compression_type]:
-        data = recompress(batch, CODECS[config.compression_type], _level(config))
+    if config.compact or _is_recompressed(attributes & CODEC_MASK, config):
+        if validated is None or validated.config is not config:
+            validated = run(validate(batch, config, where))
+        if validated.refusal is not None:
+            raise validated.refusal
+        data = validated.data
     if config.message_timestamp_type == "LogAppendTime":
         return with_append_time(data, now_ms), now_ms
     if max_time > now_ms + config.message_timestamp_after_max_ms:
-        raise too_new(max_time, now_ms, config)
+        raise too_new(batch, max_time, now_ms, config)
     if 0 <= base_time < now_ms - config.message_timestamp_before_max_ms:
+        oldest = now_ms - config.message_timestamp_before_max_ms
         raise Refusal(
             ErrorCode.INVALID_TIMESTAMP,
             f"timestamp {base_time} is {now_ms - base_time} ms behind the broker's clock, "
             f"message.timestamp.before.max.ms allows {config.message_timestamp_before_max_ms}",
+            tuple(
+                (index, f"timestamp {record.timestamp_ms} is before {oldest}, the earliest that is accepted")
+                for index, record in _first_records(batch)
+                if record.timestamp_ms < oldest
+            )[:RECORD_ERRORS_MAX],
         )
     return data, -1
 
 
-def _check_keys(batch: bytes) -> None:
+def _is_recompressed(codec: int, config: TopicConfig) -> bool:
+    return config.compression_type != "producer" and codec != CODECS[config.compression_type]
+
+
+def _walk(batch: bytes, codec: int, needs_keys: bool, where: str) -> Steps[int]:
+    """Decode every record; the largest timestamp."""
+    records = iter_batch(
+        batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=HEADERS_LOOKED_AT_MAX
+    )
+    if codec:
+        # This unpacks the whole batch.
+        first = yield partial(next, records, None)
+        records = chain(() if first is None else (first,), records)
+    max_time, cost, keyless = -1, 0, 0
+    indexes: list[int] = []
+    for index, (_, timestamp, key, _, headers) in enumerate(records):
+        if timestamp > max_time:
+            max_time = timestamp
+        if key is None:
+            keyless += 1
+            if keyless <= RECORD_ERRORS_MAX:
+                indexes.append(index)
+        cost += 1 + len(headers)
+        if cost >= STEP_COST:
+            yield cost
+            cost = 0
+    if needs_keys and keyless:
+        raise _without_keys(indexes, keyless, where)
+    return max_time
+
+
+def _without_keys(indexes: list[int], count: int, where: str) -> Refusal:
+    message = f"a compacted topic accepts no record without a key ({where})"
+    shown = ", ".join(map(str, indexes[:_SHOWN_MAX])) + (", ..." if count > _SHOWN_MAX else "")
+    return Refusal(
+        ErrorCode.INVALID_RECORD,
+        f"{message}: {count} records of the batch have none, by their index: {shown}. "
+        "Send keys, or remove compact from the topic's cleanup.policy",
+        tuple((index, message) for index in indexes),
+    )
+
+
+def _first_records(batch: bytes) -> Iterator[tuple[int, Record]]:
+    """The first records of a batch that is refused, in order to name those to blame; none if that would take long."""
+    if len(batch) > INLINE_COST_MAX * _BYTES_AT_COST_1:
+        return
     try:
-        without_key = keyless(batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX)
-    except CorruptRecords as error:
-        raise Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if without_key:
-        raise Refusal(ErrorCode.INVALID_RECORD, "a compacted topic takes no record without a key")
+        records = iter_batch(batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=0)
+        yield from enumerate(islice(records, INLINE_COST_MAX))
+    except CorruptRecords:
+        # The batch is refused for another reason, and that one is told.
+        return
 
 
 def _level(config: TopicConfig) -> int | None:
@@ -72,15 +197,16 @@ def _level(config: TopicConfig) -> int | None:
     return config.compression_zstd_level if config.compression_type == "zstd" else None
 
 
-def recompress(batch: bytes, codec: int, level: int | None) -> bytes:
-    """The same records under the codec that the topic's compression.type names."""
+def recompress(batch: bytes, codec: int, level: int | None, max_time: int) -> bytes:
+    """The same records under the codec that the topic's compression.type names. All of it is C code."""
     head = HEADER.unpack_from(batch)
-    try:
-        records = decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX, count_max=RECORDS_LOOKED_AT_MAX)
-    except CorruptRecords as error:
-        raise Refusal(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    return encode_batch(
-        records,
+    count = head[12]
+    payload, start = read_payload(batch, head[5] & CODEC_MASK, count, DECOMPRESSED_BYTES_MAX, copied=False)
+    return seal(
+        payload[start:],
+        count=count,
+        base_timestamp=head[7],
+        timestamp_max=max_time,
         codec=codec,
         level=level,
         base_offset=head[0],
@@ -108,7 +234,7 @@ def too_large(size: int, config: TopicConfig) -> Refusal:
     )
 
 
-def bad_header(count: int, delta: int, attributes: int) -> Refusal:
+def bad_header(count: int, delta: int, attributes: int, size: int) -> Refusal:
     if attributes & CONTROL_BIT:
         return Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if attributes & TIMESTAMP_TYPE_BIT:
@@ -117,8 +243,18 @@ def bad_header(count: int, delta: int, attributes: int) -> Refusal:
         return Refusal(ErrorCode.INVALID_RECORD, f"unknown batch attributes {attributes & 0xFFFF:#06x}")
     if attributes not in CLIENT_ATTRIBUTES:
         return Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no codec {attributes & CODEC_MASK}")
+    if count != delta + 1 or count < 1:
+        return Refusal(
+            ErrorCode.INVALID_RECORD, f"the batch counts {count} records but its last offset delta is {delta}"
+        )
+    if count > RECORDS_LOOKED_AT_MAX:
+        return Refusal(
+            ErrorCode.INVALID_RECORD,
+            f"the batch counts {count} records, at most {RECORDS_LOOKED_AT_MAX} are accepted: send smaller batches",
+        )
     return Refusal(
-        ErrorCode.INVALID_RECORD, f"the batch counts {count} records but its last offset delta is {delta}"
+        ErrorCode.INVALID_RECORD,
+        f"the batch counts {count} records, {size - HEADER_BYTES} bytes cannot hold that many",
     )
 
 
@@ -126,9 +262,15 @@ def no_producer() -> Refusal:
     return Refusal(ErrorCode.INVALID_RECORD, "a batch of a transaction needs a producer id")
 
 
-def too_new(timestamp: int, now_ms: int, config: TopicConfig) -> Refusal:
+def too_new(batch: bytes, timestamp: int, now_ms: int, config: TopicConfig) -> Refusal:
+    newest = now_ms + config.message_timestamp_after_max_ms
     return Refusal(
         ErrorCode.INVALID_TIMESTAMP,
         f"timestamp {timestamp} is {timestamp - now_ms} ms ahead of the broker's clock, "
         f"message.timestamp.after.max.ms allows {config.message_timestamp_after_max_ms}",
+        tuple(
+            (index, f"timestamp {record.timestamp_ms} is after {newest}, the latest that is accepted")
+            for index, record in _first_records(batch)
+            if record.timestamp_ms > newest
+        )[:RECORD_ERRORS_MAX],
     )

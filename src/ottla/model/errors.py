@@ -193,7 +193,11 @@ RETRIABLE = frozenset(
 class Refusal(Exception):
     """A request, or one part of it, that is answered with an error code and a sentence for people."""
 
-    def __init__(self, code: ErrorCode, message: str = "") -> None:
+    def __init__(
+        self, code: ErrorCode, message: str = "", record_errors: tuple[tuple[int, str], ...] = ()
+    ) -> None:
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
+        #: The records of a refused batch that are to blame: index in the batch, and why (KIP-467).
+        self.record_errors = record_errors

@@ -114,14 +114,36 @@ DECOMPRESSED_BYTES_MAX: Final = _limit(
     "bytes that a compressed batch is unpacked to",
     256 * 1024 * 1024,
     "A few kilobytes can claim gigabytes.",
-    "INVALID_RECORD",
+    "CORRUPT_MESSAGE",
 )
 RECORDS_LOOKED_AT_MAX: Final = _limit(
     RECORDS,
-    "records in a batch that is decoded",
+    "records in one batch, decoded or not",
     1_000_000,
-    "Records of seven bytes each compress to nothing.",
+    "Records of seven bytes each compress to nothing. A smaller number holds for most batches: no more records than their bytes "
+    "can hold, at seven bytes a record and the best ratio that the codec can reach.",
     "INVALID_RECORD",
+)
+HEADERS_LOOKED_AT_MAX: Final = _limit(
+    RECORDS,
+    "headers of one record in a compacted topic, or in one whose compression.type is not the producer's",
+    10_000,
+    "Such a record is decoded in one go, and headers take two bytes each.",
+    "CORRUPT_MESSAGE",
+)
+RECORD_ERRORS_MAX: Final = _limit(
+    RECORDS,
+    "rejected records that a Produce answer names for one batch",
+    100,
+    "Each has a message of its own; a batch can hold a million.",
+    "nothing: the batch is rejected as a whole, and its message tells how many records there are",
+)
+PRODUCE_QUEUE_BYTES_MAX: Final = _limit(
+    RECORDS,
+    "bytes of Produce requests that wait until a batch is decoded or recompressed",
+    64 * 1024 * 1024,
+    "Their records are copied. Only such batches wait, what comes behind them for the same partition, and requests with many rows.",
+    "NOT_ENOUGH_REPLICAS: the client sends it again",
 )
 
 # --- names and strings ------------------------------------------------------------------------------------------

@@ -34,6 +34,10 @@ RATIO_FREE_BYTES: Final = 16 * 1024 * 1024
 #: Twice what deflate can reach; only zstd goes beyond (43,000), and only for data that says nothing.
 RATIO_MAX: Final = 2048
 
+#: How many bytes one byte of each codec can stand for: deflate's longest match takes two bits and gives 258 bytes; a copy
+#: in snappy takes 3 bytes and gives 64; a byte of an lz4 length adds 255; a run in zstd takes 4 bytes and gives a block of 128 KiB.
+RATIOS: Final = (1, 1032, 22, 255, 32 * 1024)
+
 _GZIP_WBITS: Final = 31
 #: Each further member copies the rest of the input, so their number is bounded. Clients write one.
 _GZIP_MEMBERS_MAX: Final = 16
@@ -41,11 +45,7 @@ _GZIP_MEMBERS_MAX: Final = 16
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
-#: A snappy copy element takes 3 bytes and gives at most 64.
-_SNAPPY_RATIO_MAX: Final = 22
-
 _LZ4_MAGIC: Final = 0x184D2204
-_LZ4_RATIO_MAX: Final = 255
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024
 
@@ -132,7 +132,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
     try:
         sizes = [cramjam.snappy.decompress_raw_len(block) for block in blocks]
         for block, size in zip(blocks, sizes, strict=True):
-            if size > _SNAPPY_RATIO_MAX * len(block):
+            if size > RATIOS[SNAPPY] * len(block):
                 raise CorruptRecords(f"snappy: {len(block)} bytes cannot hold the {size} they declare")
         total = sum(sizes)
         if total > limit:
@@ -221,7 +221,7 @@ def _lz4_bound(data: Buffer) -> int:
         while block_bytes := _uint32(data, position, LZ4):
             stored = block_bytes >> 31
             block_bytes &= 0x7FFFFFFF
-            total += block_bytes if stored else min(block_bytes_max, _LZ4_RATIO_MAX * block_bytes)
+            total += block_bytes if stored else min(block_bytes_max, RATIOS[LZ4] * block_bytes)
             position += 4 + block_bytes + block_checksum_bytes
         position += 8 if flags & 0x04 else 4
         if position == size:

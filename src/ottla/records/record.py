@@ -15,9 +15,8 @@ deltas within the header's, and that nothing is left over. Whatever is wrong, re
 and nothing else.
 
 A broker moves whole batches and calls this only where it must look inside (compacted topics, compaction,
-look-up by time, its own internal topics); the SDK calls it for every batch. The functions that only look
-(`find_timestamp`, `keyless`, `validate_records`) hold one record at a time, so a batch of a million empty
-records costs them no memory.
+look-up by time, its own internal topics); the SDK calls it for every batch. Who only looks (`iter_batch`,
+`validate_records`) holds one record at a time, so a batch of a million empty records costs no memory.
 """
 
 from __future__ import annotations
@@ -54,8 +53,7 @@ __all__ = [
     "decode_batch",
     "decode_batches",
     "encode_batch",
-    "find_timestamp",
-    "keyless",
+    "iter_batch",
     "seal",
     "validate_records",
     "whole_batches",
@@ -267,21 +265,6 @@ def whole_batches(data: Buffer) -> Iterator[memoryview]:
         position += length
 
 
-def find_timestamp(
-    batch: Buffer, target_ms: int, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX
-) -> tuple[int, int] | None:
-    """Offset and timestamp of the batch's first record at or after `target_ms` (ListOffsets by time)."""
-    for record in iter_batch(batch, size_max, count_max):
-        if record.timestamp_ms >= target_ms:
-            return record.offset, record.timestamp_ms
-    return None
-
-
-def keyless(batch: Buffer, size_max: int = DECODED_BYTES_MAX, count_max: int = _COUNT_MAX) -> bool:
-    """Whether any record lacks a key: a compacted topic refuses such a batch. Corruption before it raises."""
-    return any(record.key is None for record in iter_batch(batch, size_max, count_max))
-
-
 def validate_records(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> None:
     """Decode everything and demand what a producer must send: offset deltas 0, 1, 2 … without a gap."""
     for _ in iter_batch(batch, size_max, gaps=False):
@@ -326,9 +309,18 @@ def read_payload(
 
 
 def iter_batch(
-    batch: Buffer, size_max: int, count_max: int = _COUNT_MAX, *, gaps: bool = True, check_crc: bool = True
+    batch: Buffer,
+    size_max: int,
+    count_max: int = _COUNT_MAX,
+    *,
+    gaps: bool = True,
+    check_crc: bool = True,
+    headers_max: int = _COUNT_MAX,
 ) -> Iterator[Record]:
-    """Each record of the batch, decoded as it is asked for. Inlined where it is hot: almost every number takes one or two bytes."""
+    """Each record of the batch, decoded as it is asked for. Inlined where it is hot: almost every number takes one or two bytes.
+
+    A record with more than `headers_max` headers is refused; 0 means that headers are skipped, unread.
+    """
     header = read_header(batch, check_crc)
     base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
     if count > count_max:
@@ -423,7 +415,7 @@ def iter_batch(
                 value = data[start:position]
 
             if data[position]:
-                headers, position = decode_headers(data, position, end)
+                headers, position = decode_headers(data, position, end, headers_max)
             else:
                 headers = ()
                 position += 1
@@ -437,13 +429,17 @@ def iter_batch(
         raise CorruptRecords(f"{size - position} bytes after the last record")
 
 
-def decode_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+def decode_headers(data: bytes, position: int, end: int, count_max: int = _COUNT_MAX) -> tuple[Headers, int]:
     """The headers that stand at `position`, in a record that ends at `end`; and where they end."""
+    if not count_max:
+        return (), end
     raw, position = read_varint(data, position)
     count = zigzag(raw)
     # Each takes two lengths at least; the check comes before the loop that a false count would keep busy.
     if not 0 <= count <= (end - position) >> 1:
         raise CorruptRecords(f"{count} headers in {end - position} bytes")
+    if count > count_max:
+        raise CorruptRecords(f"{count} headers in a record, at most {count_max} are looked at")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         raw, position = read_varint(data, position)

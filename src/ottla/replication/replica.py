@@ -30,7 +30,7 @@ class Watcher(Protocol):
 class Replica:
     __slots__ = (
         "_log", "config", "durable", "following", "gone", "high_watermark", "is_being_cut", "leader_epoch", "leading", "moved",
-        "number", "offline", "opener", "since_flush_ms", "tail", "topic", "waiting", "waiting_here", "watchers",
+        "number", "offline", "opener", "produces", "since_flush_ms", "tail", "topic", "waiting", "waiting_here", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +59,9 @@ class Replica:
         self.is_being_cut = False
         self._log: PartitionLog | None = None
         self.opener = opener
+        #: Produce requests that wait until their batches are validated (`broker/produce_queue.py`), first come first; None if
+        #: there are none.
+        self.produces: deque[Any] | None = None
         #: Produces that wait for the high watermark: (offset it must reach, waiting, row of the answer), by offset.
         self.waiting: deque[tuple[int, Any, dict[str, Any]]] = deque()
         #: The same for those that wait for this broker's own disk alone (acks=1, durable policy).

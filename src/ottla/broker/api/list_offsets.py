@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode
+from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
 from ottla.records.errors import CorruptRecords
 
@@ -27,12 +28,20 @@ _EARLIEST: Final = -2
 _NEWEST: Final = -3
 _EARLIEST_LOCAL: Final = -4
 _READ_COMMITTED: Final = 1
+#: What a row costs, and one that looks for a time, besides the batch that is decoded for it.
+_ROW_COST: Final = 2
+_LOOK_UP_COST: Final = 60
 #: The first version that knows each special timestamp.
 _SINCE: Final = {_LATEST: 0, _EARLIEST: 0, _NEWEST: 7, _EARLIEST_LOCAL: 8, -5: 9, -6: 11}
 
 
 @serves(2)
 def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _answer(broker, call, request))
+
+
+def _answer(broker: Broker, call: Call, request: Any) -> Steps[Response]:
+    """In steps: a look-up by time may have to decode a large batch, in each of many partitions."""
     seen: set[tuple[str, int]] = set()
     topics = []
     for topic in request.topics:
@@ -44,23 +53,18 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
             if (topic.name, number) in seen:
                 row: dict[str, Any] = {"error_code": ErrorCode.INVALID_REQUEST}
             else:
-                row = _row(
-                    broker,
-                    topic.name,
-                    replica,
-                    partition,
-                    call.version,
-                    request.isolation_level == _READ_COMMITTED,
-                )
+                committed = request.isolation_level == _READ_COMMITTED
+                row = yield from _row(broker, topic.name, replica, partition, call.version, committed)
             seen.add((topic.name, number))
             rows.append(row | {"partition_index": number})
+            yield _ROW_COST
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
 def _row(
     broker: Broker, name: str, replica: Replica | None, partition: Any, version: int, committed: bool
-) -> dict[str, Any]:
+) -> Steps[dict[str, Any]]:
     if replica is None:
         elsewhere = broker.not_here(None, name, partition.partition_index)
         return {"error_code": elsewhere or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
@@ -79,7 +83,7 @@ def _row(
     if timestamp < 0 and (timestamp not in _SINCE or version < _SINCE[timestamp]):
         return {"error_code": ErrorCode.UNSUPPORTED_VERSION}
     try:
-        return _find(replica, timestamp, committed)
+        return (yield from _find(replica, timestamp, committed))
     except DiskError as error:
         if replica.opened:
             broker.disk_failed(replica.log.directory, error)
@@ -88,7 +92,7 @@ def _row(
         return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
 
 
-def _find(replica: Replica, timestamp: int, committed: bool) -> dict[str, Any]:
+def _find(replica: Replica, timestamp: int, committed: bool) -> Steps[dict[str, Any]]:
     log = replica.log
     end = replica.last_stable_offset if committed else replica.high_watermark
     if timestamp == _LATEST:
@@ -98,7 +102,8 @@ def _find(replica: Replica, timestamp: int, committed: bool) -> dict[str, Any]:
         return {"error_code": 0, "offset": start, "leader_epoch": log.epochs.epoch_of(start)}
     if timestamp < _EARLIEST_LOCAL:
         return {"error_code": 0}
-    found = log.find_newest() if timestamp == _NEWEST else log.find_time(timestamp)
+    found = yield from log.look_up_newest() if timestamp == _NEWEST else log.look_up_time(timestamp)
+    yield _LOOK_UP_COST
     if found is None or found[0] >= end:
         return {"error_code": 0}
     return {

@@ -8,13 +8,17 @@ Errors by partition: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC
 NOT_LEADER_OR_FOLLOWER (from version 10 on with the leader and where it is, KIP-951), INVALID_REQUIRED_ACKS, REQUEST_TIMED_OUT,
 NOT_ENOUGH_REPLICAS and NOT_ENOUGH_REPLICAS_AFTER_APPEND (R8), and those of `PartitionLog.append`. Of transactions:
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED (a batch of one in a request that names none), INVALID_PRODUCER_ID_MAPPING, INVALID_TXN_STATE,
-INVALID_PRODUCER_EPOCH, TRANSACTION_ABORTABLE (from version 11 on); NOT_ENOUGH_REPLICAS if the coordinator cannot tell now. The records
-are neither decoded nor copied on the way to the log.
+INVALID_PRODUCER_EPOCH, TRANSACTION_ABORTABLE (from version 11 on); NOT_ENOUGH_REPLICAS if the coordinator cannot tell now.
+INVALID_REQUEST for a partition that the request has named before: its first batch is appended, others are not.
+
+Records are decoded only if the topic's settings ask for it; what that finds is named record by record (KIP-467). Where it
+takes long, and for requests with many rows, it goes in slices (`produce_queue.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.producing import ADDS_SINCE, Transactional, has_transactional, refused_all
@@ -30,12 +34,29 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
     from ottla.broker.hosting import HostedTopic
+    from ottla.broker.produce_queue import QueuedProduce
+    from ottla.log.validation import Validated
     from ottla.replication.replica import Replica
     from ottla.transactions.formats import Place
 
 #: Where the magic and the low byte of the attributes stand in a batch.
 _MAGIC_AT: Final = 16
 _ATTRIBUTES_LOW_AT: Final = 22
+
+#: Errors without a log start offset in their answers, as in Kafka.
+_WITHOUT_LOG_START: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
 
 
 class WaitingProduce:
@@ -52,6 +73,15 @@ class WaitingProduce:
         #: Rows not settled yet, by identity.
         self.open_rows: dict[int, dict[str, Any]] = {}
         self.bucket = -1
+
+    def hold(self) -> WaitingProduce:
+        """Not answered before `release`: more rows may come."""
+        self.open_rows[-1] = {}
+        return self
+
+    def release(self) -> None:
+        if self.open_rows.pop(-1, None) is not None and not self.open_rows:
+            self._answer()
 
     def reached(self, row: dict[str, Any]) -> None:
         open_rows = self.open_rows
@@ -99,25 +129,43 @@ class WaitingProduce:
 
 @serves(0, request_bytes_max=None, rows_max=ROWS_PER_PRODUCE_MAX)
 def produce(
-    broker: Broker, call: Call, request: Any, now_ms: int, refused: Mapping[Place, Refusal] | None = None
+    broker: Broker,
+    call: Call,
+    request: Any,
+    now_ms: int,
+    refused: Mapping[Place, Refusal] | None = None,
+    queued: QueuedProduce | None = None,
+    part: list[Any] | None = None,
+    is_last: bool = True,
 ) -> Response:
-    """`refused` are the partitions whose batches belong to no transaction; None while that has not been looked at."""
+    """`refused` are the partitions whose batches belong to no transaction; None while that has not been looked at.
+
+    `queued` is a request that comes out of the queue, perhaps in parts: `part` has some of its topics, with some of their rows.
+    """
     transactional = request.transactional_id is not None
-    if transactional and refused is None:
-        return Transactional(broker, call, request, produce).begin()
-    acks = request.acks
-    single = len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1
-    if not single and not transactional and has_transactional(request):
-        return refused_all(broker, call, request, _nameless())
+    topic_data = request.topic_data if part is None else part
+    single = queued is None and len(topic_data) == 1 and len(topic_data[0].partition_data) == 1
     version = call.entry.version
+    if queued is None and refused is None and (transactional or not single):
+        if not transactional and has_transactional(request):
+            return refused_all(broker, call, request, _nameless())
+        if broker.produce_queue.must_wait(request, version):
+            return _enqueue(broker, call, request)
+    if transactional and refused is None:
+        return Transactional(broker, call, request, partial(produce, queued=queued)).begin()
+    acks = request.acks
     by_id = version >= 13
     waiting: WaitingProduce | None = None
     topics: list[dict[str, Any]] = []
     response: Response = {"responses": topics}
+    seen: set[tuple[int, int]] | None = None if single else set()
+    if queued is not None:
+        response, waiting, seen = queued.response, queued.waiting, queued.seen
+        topics = response["responses"]
     # One batch is what most produces are: its answer is packed without a dict on the way.
     frame: bytes | None = None
     date_ms = now_ms + broker.wall_clock.ahead_ms
-    for topic in request.topic_data:
+    for topic in topic_data:
         hosted: HostedTopic | None
         if by_id:
             hosted = broker.hosting.by_id.get(topic.topic_id.int) if topic.topic_id else None
@@ -143,17 +191,29 @@ def produce(
                     )
                 if refused and (hosted.name, index) in refused:
                     raise refused[hosted.name, index]
+                validated: Validated | None = None
+                if seen is not None:
+                    if (id(hosted), index) in seen:
+                        raise _repeated(hosted, index)
+                    seen.add((id(hosted), index))
+                    if queued is not None:
+                        validated = queued.validated.get(id(partition.records))
+                elif refused is None and (replica.produces is not None or not replica.config.plain):
+                    if broker.produce_queue.must_wait(request, version):
+                        return _enqueue(broker, call, request)
                 log = replica.log
                 appended = _append(
-                    log, partition.records, replica.leader_epoch, version, acks, date_ms, transactional
+                    log,
+                    partition.records,
+                    replica.leader_epoch,
+                    version,
+                    acks,
+                    date_ms,
+                    transactional,
+                    validated,
                 )
             except Refusal as refusal:
-                row = {
-                    "index": index,
-                    "error_code": refusal.code,
-                    "base_offset": -1,
-                    "error_message": refusal.message,
-                }
+                row = _refused_row(index, refusal, hosted)
                 if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
                     hint_leader(broker, hosted, row, response)
                 rows.append(row)
@@ -188,6 +248,8 @@ def produce(
                     line = replica.waiting_here
                 if waiting is None:
                     waiting = WaitingProduce(broker, call, response, frame)
+                    if queued is not None:
+                        queued.waiting = waiting.hold()
                 waiting.open_rows[id(row)] = row
                 line.append((last_offset + 1, waiting, row))
         if by_id:
@@ -199,6 +261,8 @@ def produce(
             )
         else:
             topics.append({"name": topic.name, "partition_responses": rows})
+    if not is_last:
+        return WAIT
     if acks == 0:
         if any(row["error_code"] for topic in topics for row in topic["partition_responses"]):
             # Without an answer this is the only way to tell: the client reconnects and looks at its metadata again.
@@ -208,7 +272,41 @@ def produce(
         return response
     call.abandon = waiting.abandon
     broker.timers.add(waiting, now_ms + max(0, int(request.timeout.total_seconds() * 1000)))
+    if queued is not None and part is None:
+        waiting.release()
     return WAIT
+
+
+def _enqueue(broker: Broker, call: Call, request: Any) -> Response:
+    try:
+        return broker.produce_queue.add(call, request, produce)
+    except Refusal as refusal:
+        return refused_all(broker, call, request, refusal)
+
+
+def _repeated(hosted: HostedTopic, index: int) -> Refusal:
+    return Refusal(
+        ErrorCode.INVALID_REQUEST,
+        f"the request names {hosted.name}-{index} more than once: its first batch is taken, this one is not",
+    )
+
+
+def _refused_row(index: int, refusal: Refusal, hosted: HostedTopic | None) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "index": index,
+        "error_code": refusal.code,
+        "base_offset": -1,
+        "error_message": refusal.message,
+    }
+    if refusal.record_errors:
+        row["record_errors"] = [
+            {"batch_index": at, "batch_index_error_message": message} for at, message in refusal.record_errors
+        ]
+    if hosted is not None and refusal.code not in _WITHOUT_LOG_START:
+        replica = hosted.replicas.get(index)
+        if replica is not None and replica.opened:
+            row["log_start_offset"] = replica.log.log_start_offset
+    return row
 
 
 def _append(
@@ -219,6 +317,7 @@ def _append(
     acks: int,
     date_ms: int,
     transactional: bool,
+    validated: Validated | None,
 ) -> Any:
     if acks not in (-1, 0, 1):
         raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {acks}")
@@ -240,8 +339,8 @@ def _append(
                 f"codec {codec} is not known to Produce version {version}",
             )
         if attributes & TRANSACTIONAL_BIT and version >= ADDS_SINCE:
-            return log.append(records, leader_epoch, date_ms, has_new_epoch=True)
-    return log.append(records, leader_epoch, date_ms)
+            return log.append(records, leader_epoch, date_ms, has_new_epoch=True, validated=validated)
+    return log.append(records, leader_epoch, date_ms, validated=validated)
 
 
 def _nameless() -> Refusal:

@@ -11,11 +11,11 @@ CONCURRENT_TRANSACTIONS to those of version 12 as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.table import SILENT, WAIT, Response
+from ottla.broker.produce_queue import kept
 from ottla.broker.verification import HELD_BYTES_MAX, Producer
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
@@ -113,14 +113,10 @@ class Transactional:
     def _named(self) -> tuple[set[Producer], dict[Place, tuple[Replica, int]]]:
         """The producers whose transactional batches are here, the partitions of ours that they are for, and their sequences."""
         request, hosting = self._request, self._broker.hosting
-        by_id = self._call.version >= 13
         producers: set[Producer] = set()
         places: dict[Place, tuple[Replica, int]] = {}
         for topic in request.topic_data:
-            if by_id:
-                hosted = hosting.by_id.get(topic.topic_id.int) if topic.topic_id else None
-            else:
-                hosted = hosting.by_name.get(topic.name)
+            hosted = hosting.of_topic(topic, self._call.version)
             if hosted is None or hosted.is_internal:
                 continue
             for partition in topic.partition_data:
@@ -185,24 +181,7 @@ class Transactional:
 
     def _keep(self) -> None:
         """The frame that the records stand in is valid no longer than the call."""
-        self._request = replace(
-            self._request,
-            topic_data=tuple(
-                replace(
-                    topic,
-                    partition_data=tuple(
-                        replace(partition, records=partition.records and bytes(partition.records))
-                        for partition in topic.partition_data
-                    ),
-                )
-                for topic in self._request.topic_data
-            ),
-        )
-        self._held_bytes = sum(
-            len(partition.records or b"")
-            for topic in self._request.topic_data
-            for partition in topic.partition_data
-        )
+        self._request, self._held_bytes = kept(self._request)
         self._broker.verification.held_bytes += self._held_bytes
 
 
