@@ -80,7 +80,8 @@ def test_it_is_answered_within_its_time_out_and_so_is_what_is_behind_it(
     cluster: Driver, key: int, is_noticed: bool
 ) -> None:
     leading(cluster, key)
-    client = cluster.connect()
+    between_brokers = key in (ALTER_PARTITION, BROKER_HEARTBEAT, ALLOCATE_PRODUCER_IDS)
+    client = cluster.connect(broker_id=2 if between_brokers else None)
     cluster.are_proposals_held = True
     cluster.broker.membership.suspended = is_noticed
     fields, limit_ms = REQUESTS[key]
