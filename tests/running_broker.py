@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +16,21 @@ STOP_TIMEOUT_S = 20
 class RunningBroker:
     """`ottla up` on a data directory. It says its address when it listens."""
 
-    def __init__(self, data_dir: Path, port: int = 0, *settings: str) -> None:
-        arguments = ["up", "--listen", f"127.0.0.1:{port}", "--data-dir", str(data_dir), "--no-console"]
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int = 0,
+        *settings: str,
+        host: str = "127.0.0.1",
+        descriptors: int | None = None,
+    ) -> None:
+        """`descriptors`: how many it may have, as after `ulimit -n`."""
+        arguments = ["up", "--listen", f"{host}:{port}", "--data-dir", str(data_dir), "--no-console"]
         for setting in settings:
             arguments += ["--set", setting]
+        limited = [] if descriptors is None else ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ottla.cli", *arguments], stderr=subprocess.PIPE, text=True
+            [*limited, sys.executable, "-m", "ottla.cli", *arguments], stderr=subprocess.PIPE, text=True
         )
         assert self.process.stderr is not None
         self.said: list[str] = []
@@ -69,8 +79,8 @@ def start_broker(tmp_path: Path) -> Iterator[Callable[..., RunningBroker]]:
     """Start brokers on this test's data directory; whatever still runs at the end is stopped."""
     started: list[RunningBroker] = []
 
-    def start(port: int = 0, *settings: str) -> RunningBroker:
-        broker = RunningBroker(tmp_path / "data", port, *settings)
+    def start(port: int = 0, *settings: str, **more: Any) -> RunningBroker:
+        broker = RunningBroker(tmp_path / "data", port, *settings, **more)
         started.append(broker)
         return broker
 

@@ -158,7 +158,7 @@ BROKER: dict[str, Definition] = table(
             1,
             "A request that arrives in pieces must have at least 32 KiB/s in each such period, else its "
             "connection is closed. While memory for requests is short, a large one that has stopped arriving is "
-            "closed after 5 s (Kafka has no such limit).",
+            "closed after 3 to 6 s (Kafka has no such limit).",
             unit="ms",
         ),
         number(

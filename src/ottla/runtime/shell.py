@@ -41,7 +41,7 @@ _SPARE_BYTES_MAX: Final = 2 << 20
 _ACCEPT_MAX: Final = 64
 _SWEEP_SECONDS: Final = 5.0
 #: While others wait for memory, a large request that has stopped arriving is closed after this long.
-_STALLED_MS: Final = 5000
+_STALLED_MS: Final = 3000
 #: How many clients that do not read are closed at once.
 _UNREAD_CLOSED_MAX: Final = 16
 #: After so much memory of requests was in use and is free again, it is given back.
