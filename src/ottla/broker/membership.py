@@ -13,8 +13,9 @@ A broker on its own always serves and controls itself; nothing here is called fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ottla.broker.clean_stop import CleanStop
 from ottla.broker.cut_off import CutOff
 from ottla.broker.timers import Later
 from ottla.config.topic import TopicConfig
@@ -25,12 +26,8 @@ from ottla.ports.store import Registration
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
-_BROKER_HEARTBEAT: Final = 63
-_BROKER_HEARTBEAT_VERSION: Final = 1
 #: When something that should have worked did not.
 _AGAIN_MS: Final = 300
-#: How long a broker that wants to stop waits for others to take over what it leads.
-_LEAVE_MS: Final = 10_000
 _NOBODY: Final = -1
 #: How long a broker whose connection broke is not named as a leader, if nothing is decided about it meanwhile.
 DOUBT_MS: Final = 500
@@ -62,7 +59,8 @@ class Membership:
         self._watched: dict[int, tuple[str, int]] = {}
         #: Who waits for this broker to serve.
         self._joining: Callable[[str | None], None] | None = None
-        self._leaving = False
+        #: While this broker stops.
+        self._stop: CleanStop | None = None
 
     # --- joining ----------------------------------------------------------------------------------------------
 
@@ -114,7 +112,7 @@ class Membership:
             return
         self.broker_epoch = epoch
         self.look()
-        self._claim_if_free()
+        self.claim_if_free()
 
     def _register_again(self) -> None:
         if self.broker_epoch < 0 and not self.suspended:
@@ -153,6 +151,8 @@ class Membership:
         if self.is_serving:
             self.is_serving = False
             self._broker.cease()
+        if self._stop is not None:
+            self._stop.look()
 
     # --- what the store tells ---------------------------------------------------------------------------------
 
@@ -162,6 +162,8 @@ class Membership:
         if controlling.is_active:
             controlling.live_changed(now_ms)
         self.watch()
+        if self._stop is not None:
+            self._stop.look()
 
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         broker = self._broker
@@ -169,7 +171,7 @@ class Membership:
         if broker.controlling.is_active and (node_id, epoch) != (self.node_id, broker.controlling.epoch):
             broker.controlling.resign()
             broker.proposed = broker.image
-        self._claim_if_free()
+        self.claim_if_free()
         self.watch()
 
     def store_suspended(self, now_ms: int) -> None:
@@ -185,7 +187,7 @@ class Membership:
         if broker.controlling.is_active:
             broker.controlling.resumed(now_ms)
         broker.replicating.catch_up()
-        self._claim_if_free()
+        self.claim_if_free()
 
     def store_lost(self, now_ms: int) -> None:
         """R6: the session is over, and with it the registration and the control that it held."""
@@ -199,19 +201,20 @@ class Membership:
 
     # --- control ----------------------------------------------------------------------------------------------
 
-    def _claim_if_free(self) -> None:
-        if self.suspended or self.broker_epoch < 0 or self._claiming or self._leaving:
+    def claim_if_free(self, *, is_controller_gone: bool = False) -> None:
+        """`is_controller_gone`: the controller's port refuses."""
+        if self.suspended or self.broker_epoch < 0 or self._claiming or not self._may_claim:
             return
         broker = self._broker
         if self.controller_id == _NOBODY:
             self._claiming = True
             broker.outbox.append((CLAIM, self._claimed))
-        elif self.controller_id == self.node_id and not broker.controlling.is_active:
-            # An earlier life of this broker, whose session has not ended yet.
+        elif not broker.controlling.is_active and (is_controller_gone or self.controller_id == self.node_id):
+            # Gone, or an earlier life of this broker; its session has not ended yet.
             self._usurp()
 
     def _usurp(self) -> None:
-        if not self._claiming and not self.suspended and self.broker_epoch >= 0 and not self._leaving:
+        if not self._claiming and not self.suspended and self.broker_epoch >= 0 and self._may_claim:
             self._claiming = True
             self._broker.outbox.append((USURP, self.controller_id, self.controller_epoch, self._claimed))
 
@@ -228,7 +231,7 @@ class Membership:
             self.watch()
         else:
             # Somebody was quicker, whose name follows; or it failed.
-            self._later(self._claim_if_free)
+            self._later(self.claim_if_free)
 
     def doubt(self, node_id: int) -> None:
         """A connection to this broker broke: if it is dead, that will be in the image in a moment."""
@@ -282,37 +285,17 @@ class Membership:
 
     def leave(self, now_ms: int, done: Callable[[], None]) -> None:
         """Let others take over what this broker leads; `done` when it may stop, after ten seconds in any case."""
-        self._leaving = True
-        others = [each for each in self.live if each != self.node_id]
-        if not self.is_serving or not others:
-            return done()
-        deadline_ms = now_ms + _LEAVE_MS
-        is_over = False
+        self._stop = CleanStop(self._broker, done)
+        self._stop.begin(now_ms)
 
-        def end() -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                done()
+    @property
+    def _leaving(self) -> bool:
+        """Whether this broker is about to stop, so that it neither registers again nor claims control."""
+        return self._stop is not None
 
-        def ask() -> None:
-            if is_over:
-                return
-            request = {
-                "broker_id": self.node_id, "broker_epoch": self.broker_epoch,
-                "current_metadata_offset": self._broker.image.end, "want_shut_down": True,
-            }  # fmt: skip
-            self._broker.forwarding.ask(_BROKER_HEARTBEAT, _BROKER_HEARTBEAT_VERSION, request, answered)
-
-        def answered(response: Any, error: str | None) -> None:
-            if not is_over and error is None and not response.error_code and response.should_shut_down:
-                end()
-            else:
-                self._later(ask)
-
-        self._broker.timers.add(Later(end), deadline_ms)
-        ask()
-        return None
+    @property
+    def _may_claim(self) -> bool:
+        return self._stop is None or self._stop.may_claim
 
     def _later(self, action: Callable[[], None]) -> None:
         self._broker.timers.add(Later(action), self._broker.now_ms + _AGAIN_MS)
