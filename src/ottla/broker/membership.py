@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.clean_stop import CleanStop
 from ottla.broker.cut_off import CutOff
+from ottla.broker.store_outage import StoreOutage
 from ottla.broker.timers import Later
 from ottla.config.topic import TopicConfig
 from ottla.log.names import id_text
@@ -54,6 +55,7 @@ class Membership:
         self._registering = False
         self._claiming = False
         self.cut_off = CutOff(broker)
+        self._outage = StoreOutage(broker)
         #: Brokers whose connections broke a moment ago: the life in which they did, and until when that is remembered.
         self._doubted: dict[int, tuple[int, int]] = {}
         self._watched: dict[int, tuple[str, int]] = {}
@@ -177,10 +179,12 @@ class Membership:
     def store_suspended(self, now_ms: int) -> None:
         self.suspended = True
         self.cut_off.suspended(now_ms)
+        self._outage.begin(now_ms)
 
     def store_back(self, now_ms: int) -> None:
         self.suspended = False
         self.cut_off.back()
+        self._outage.end(now_ms)
         broker = self._broker
         if self.broker_epoch < 0:
             self._register()
@@ -193,6 +197,7 @@ class Membership:
         """R6: the session is over, and with it the registration and the control that it held."""
         broker = self._broker
         self.suspended = True
+        self._outage.begin(now_ms)
         self._registering = self._claiming = False
         if broker.controlling.is_active:
             broker.controlling.resign()

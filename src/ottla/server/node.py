@@ -34,6 +34,7 @@ from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.shell import Shell
 from ottla.server.directories import (
+    PID_FILE,
     BadDirectories,
     claim,
     is_a_clusters,
@@ -46,7 +47,6 @@ from ottla.server.directories import (
 if TYPE_CHECKING:
     from ottla.server.membership import Member
 
-PID_FILE = "ottla.pid"
 #: Journals with more records than this, and four times what the image needs, are written anew at start.
 _JOURNAL_RECORDS = 1000
 
