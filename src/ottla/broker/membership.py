@@ -181,6 +181,11 @@ class Membership:
         self.cut_off.suspended(now_ms)
         self._outage.begin(now_ms)
 
+    @property
+    def store_away_ms(self) -> int:
+        """For how long the store cannot be reached; 0 while it can."""
+        return self._outage.lasts_ms
+
     def store_back(self, now_ms: int) -> None:
         self.suspended = False
         self.cut_off.back()

@@ -18,6 +18,10 @@ class StoreOutage:
         self._began_ms: int | None = None
         self._again = Later(self._remind)
 
+    @property
+    def lasts_ms(self) -> int:
+        return 0 if self._began_ms is None else self._broker.now_ms - self._began_ms
+
     def begin(self, now_ms: int) -> None:
         if self._began_ms is not None:
             return
@@ -30,18 +34,17 @@ class StoreOutage:
 
     def end(self, now_ms: int) -> None:
         if self._began_ms is not None:
-            seconds = (now_ms - self._began_ms) / 1000
+            seconds = self.lasts_ms / 1000
             self._began_ms = None
             self._broker.timers.cancel(self._again)
             self._broker.say(f"the cluster store can be reached again, after {seconds:.1f} s")
 
     def _remind(self) -> None:
         broker = self._broker
-        assert self._began_ms is not None
         broker.timers.add(self._again, broker.now_ms + _AGAIN_MS)
         serves = "serves what it leads" if broker.membership.is_serving else "serves nothing"
         broker.say(
-            f"the cluster store (ZooKeeper at {self._where}) cannot be reached for {(broker.now_ms - self._began_ms) // 1000} s: "
+            f"the cluster store (ZooKeeper at {self._where}) cannot be reached for {self.lasts_ms // 1000} s: "
             f"this broker {serves}, and nothing in the cluster can change. Start ZooKeeper, or repair the network to it"
         )
 
