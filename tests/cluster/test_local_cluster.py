@@ -119,21 +119,108 @@ def test_a_broker_that_dies_is_told_of_and_left_dead(tmp_path: Path) -> None:
     with up(tmp_path / "data", "--brokers", "2") as cluster:
         address, pid, data = cluster.rows()["broker 2"]
         os.kill(int(pid), signal.SIGKILL)
-        line = cluster.wait_for(f"broker 2 (pid {pid}) was killed by signal 9; restart it with: ottla up ")
-        assert f"--listen {address} --data-dir {data} " in line
-        # The command is as good as its word.
-        again = subprocess.Popen(
-            [sys.executable, "-m", "ottla.cli", *line.partition(": ottla ")[2].split()],
-            stderr=subprocess.PIPE,
-            text=True,
+        line = cluster.wait_for(
+            f"broker 2 (pid {pid}) was killed by signal 9; restart it with: ottla broker "
         )
-        assert again.stderr is not None
-        assert address in again.stderr.readline()
-        again.terminate()
-        again.communicate(timeout=PATIENCE_S)
-        assert again.returncode == 0
+        with restarted(line) as again:
+            # On the port that clients know, and on its own data.
+            assert api_versions(address).api_keys
+            assert Path(data, "ottla.pid").read_text() == f"{again.pid}\n"
+            again.terminate()
+            assert again.wait(PATIENCE_S) == 0
         cluster.process.terminate()
         assert cluster.end() == 0
+
+
+@contextmanager
+def restarted(line: str) -> Iterator[subprocess.Popen[str]]:
+    """A broker started by the command that the supervisor printed, once it listens."""
+    command = line.partition("restart it with: ottla ")[2].split()
+    again = subprocess.Popen([sys.executable, "-m", "ottla.cli", *command], stderr=subprocess.PIPE, text=True)
+    assert again.stderr is not None
+    said = []
+    try:
+        for words in again.stderr:
+            said.append(words)
+            if " listens on " in words:
+                break
+        else:
+            raise AssertionError(f"it does not start: {said}")
+        reader = threading.Thread(target=again.stderr.read, daemon=True)
+        reader.start()
+        yield again
+        again.wait(PATIENCE_S)
+        reader.join(PATIENCE_S)
+    finally:
+        if again.poll() is None:
+            again.kill()
+            again.wait()
+        again.stderr.close()
+
+
+def test_brokers_that_were_restarted_by_hand_keep_the_cluster_alive(tmp_path: Path) -> None:
+    with up(tmp_path / "data", "--brokers", "2") as cluster:
+        rows = cluster.rows()
+        zookeeper = int(rows["ZooKeeper"][1])
+        os.kill(int(rows["broker 2"][1]), signal.SIGKILL)
+        with restarted(cluster.wait_for("broker 2 (pid ")) as again:
+            cluster.wait_for(f"broker 2 runs again (pid {again.pid})")
+            # The last one that the supervisor started itself.
+            os.kill(int(rows["broker 1"][1]), signal.SIGKILL)
+            cluster.wait_for("broker 1 (pid ")
+            # It looks once a second: several looks later all is as it was.
+            wait_until(lambda: leader_is(rows["broker 2"][0], 2), "broker 2 controls")
+            assert cluster.process.poll() is None and is_alive(zookeeper)
+            os.kill(again.pid, signal.SIGKILL)
+        assert cluster.end() == 1
+        assert "no broker is left: ZooKeeper is stopped too\n" in cluster.said
+        assert not is_alive(zookeeper)
+
+
+def leader_is(address: str, node_id: int) -> bool:
+    with Wire(address) as wire:
+        answer = wire.ask(3, 9, topics=None, allow_auto_topic_creation=False)
+        return bool(answer.controller_id == node_id)
+
+
+def test_brokers_that_were_restarted_by_hand_are_stopped_with_the_others(tmp_path: Path) -> None:
+    with up(tmp_path / "data", "--brokers", "2") as cluster:
+        rows = cluster.rows()
+        os.kill(int(rows["broker 2"][1]), signal.SIGKILL)
+        with restarted(cluster.wait_for("broker 2 (pid ")) as again:
+            cluster.wait_for(f"broker 2 runs again (pid {again.pid})")
+            cluster.process.send_signal(signal.SIGINT)
+            assert cluster.end() == 0, cluster.words()
+            assert again.wait(PATIENCE_S) == 0
+        for number in (1, 2):
+            assert (tmp_path / "data" / f"broker-{number}" / ".kafka_cleanshutdown").exists()
+
+
+def test_settings_are_in_no_processs_arguments(tmp_path: Path, zookeeper_connect: str) -> None:
+    """Everybody on the machine can read those of any process."""
+    secret = "ottla:not-for-your-eyes"
+    with up(
+        tmp_path / "data", "-n", "1", "-z", zookeeper_connect, "-s", f"zookeeper.digest={secret}"
+    ) as cluster:
+        pid = cluster.rows()["broker 1"][1]
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"--config" in arguments and b"not-for-your-eyes" not in arguments
+        config = tmp_path / "data" / "broker-1.properties"
+        assert f"zookeeper.digest={secret}\n" in config.read_text()
+        assert config.stat().st_mode & 0o777 == 0o600
+        cluster.process.terminate()
+        assert cluster.end() == 0
+        assert "not-for-your-eyes" not in cluster.words()
+
+
+def test_brokers_say_at_once_that_zookeeper_is_gone(tmp_path: Path) -> None:
+    with up(tmp_path / "data", "--brokers", "2") as cluster:
+        os.kill(int(cluster.rows()["ZooKeeper"][1]), signal.SIGKILL)
+        for number in (1, 2):
+            cluster.wait_for(f"broker {number}: the cluster store cannot be reached (ZooKeeper at 127.0.0.1:")
+        cluster.process.send_signal(signal.SIGINT)
+        cluster.process.send_signal(signal.SIGTERM)
+        cluster.end()
 
 
 def test_nothing_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ottla.config.broker import BROKER
 from ottla.config.definition import InvalidConfig
-from ottla.config.properties import parse_properties, parse_toml
+from ottla.config.properties import format_properties, parse_properties, parse_toml
 
 NAMES = st.text(string.ascii_lowercase + string.digits + "._-", min_size=1, max_size=20)
 VALUES = st.text(max_size=30).map(str.strip)
@@ -114,3 +114,23 @@ def test_toml_that_is_broken_or_no_setting_is_refused() -> None:
         parse_toml("a.b = 2020-01-01")
     with pytest.raises(InvalidConfig, match="configuration a: must be text"):
         parse_toml("a = [[1]]")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "plain",
+        "a=b:c",
+        " leading",
+        "back\\slash\\",
+        "two\nlines\ttabs",
+        "#hash!",
+        "ünï",
+        "\\u0041",
+        "x\\",
+    ],
+)
+def test_what_is_written_is_read_back(value: str) -> None:
+    settings = {"first": "1", "name.of.it": value, "last": "z"}
+    assert parse_properties(format_properties(settings)) == settings

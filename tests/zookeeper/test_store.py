@@ -6,7 +6,7 @@ from kazoo.client import KazooClient
 from member import Member, member, on_a_loop, topic, until
 
 from ottla.controller import records as r
-from ottla.ports.store import APPEND_BYTES_MAX
+from ottla.ports.store import APPEND_BYTES_MAX, SUPERSEDED
 from ottla.runtime.local_zookeeper import LocalZookeeper
 from ottla.runtime.zookeeper_log import FENCED, NOT_CONTROLLER
 from ottla.runtime.zookeeper_store import StoreUnavailable
@@ -167,8 +167,9 @@ async def test_what_does_not_fit_is_refused_before_it_is_sent(cluster: str) -> N
         answers = [one.propose(topic(1000)), one.propose(*too_large), one.propose(topic(1001))]
         await until(lambda: all(answers))
         assert answers[0] == [None]
-        for refused in answers[1:]:
-            assert refused[0] is not None and f"larger than the {APPEND_BYTES_MAX}" in refused[0]
+        assert f"larger than the {APPEND_BYTES_MAX}" in str(answers[1][0])
+        # Decided on top of it, and told so: the error of another change would mislead its client.
+        assert answers[2] == [SUPERSEDED]
         assert one.calls.count("rejected") == 1
         # Split by who decides, it passes; the connection never noticed anything.
         assert await one.append(*too_large[:300]) is None

@@ -13,9 +13,11 @@ A broker on its own always serves and controls itself; nothing here is called fo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from ottla.broker.clean_stop import CleanStop
 from ottla.broker.cut_off import CutOff
+from ottla.broker.store_outage import StoreOutage
 from ottla.broker.timers import Later
 from ottla.config.topic import TopicConfig
 from ottla.controller.broker_epoch import TOKEN_BYTES, proposed_epoch
@@ -26,12 +28,8 @@ from ottla.ports.store import Registration
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
-_BROKER_HEARTBEAT: Final = 63
-_BROKER_HEARTBEAT_VERSION: Final = 1
 #: When something that should have worked did not.
 _AGAIN_MS: Final = 300
-#: How long a broker that wants to stop waits for others to take over what it leads.
-_LEAVE_MS: Final = 10_000
 _NOBODY: Final = -1
 #: How long a broker whose connection broke is not named as a leader, if nothing is decided about it meanwhile.
 DOUBT_MS: Final = 500
@@ -58,12 +56,14 @@ class Membership:
         self._registering = False
         self._claiming = False
         self.cut_off = CutOff(broker)
+        self._outage = StoreOutage(broker)
         #: Brokers whose connections broke a moment ago: the life in which they did, and until when that is remembered.
         self._doubted: dict[int, tuple[int, int]] = {}
         self._watched: dict[int, tuple[str, int]] = {}
         #: Who waits for this broker to serve.
         self._joining: Callable[[str | None], None] | None = None
-        self._leaving = False
+        #: While this broker stops.
+        self._stop: CleanStop | None = None
 
     # --- joining ----------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Membership:
             return
         self.broker_epoch = epoch
         self._broker.isolation.run("this broker's registration", self.look)
-        self._claim_if_free()
+        self.claim_if_free()
 
     def _register_again(self) -> None:
         if self.broker_epoch < 0 and not self.suspended:
@@ -156,6 +156,8 @@ class Membership:
         if self.is_serving:
             self.is_serving = False
             self._broker.cease()
+        if self._stop is not None:
+            self._stop.look()
 
     # --- what the store tells ---------------------------------------------------------------------------------
 
@@ -165,6 +167,8 @@ class Membership:
         if controlling.is_active:
             self._broker.isolation.run("the controller", controlling.live_changed, now_ms)
         self.watch()
+        if self._stop is not None:
+            self._stop.look()
 
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         broker = self._broker
@@ -172,28 +176,36 @@ class Membership:
         if broker.controlling.is_active and (node_id, epoch) != (self.node_id, broker.controlling.epoch):
             broker.isolation.run("the controller", broker.controlling.resign)
             broker.proposed = broker.image
-        self._claim_if_free()
+        self.claim_if_free()
         self.watch()
 
     def store_suspended(self, now_ms: int) -> None:
         self.suspended = True
         self.cut_off.suspended(now_ms)
+        self._outage.begin(now_ms)
+
+    @property
+    def store_away_ms(self) -> int:
+        """For how long the store cannot be reached; 0 while it can."""
+        return self._outage.lasts_ms
 
     def store_back(self, now_ms: int) -> None:
         self.suspended = False
         self.cut_off.back()
+        self._outage.end(now_ms)
         broker = self._broker
         if self.broker_epoch < 0:
             self._register()
         if broker.controlling.is_active:
             broker.isolation.run("the controller", broker.controlling.resumed, now_ms)
         broker.isolation.run("replication", broker.replicating.catch_up)
-        self._claim_if_free()
+        self.claim_if_free()
 
     def store_lost(self, now_ms: int) -> None:
         """R6: the session is over, and with it the registration and the control that it held."""
         broker = self._broker
         self.suspended = True
+        self._outage.begin(now_ms)
         self._registering = self._claiming = False
         if broker.controlling.is_active:
             broker.isolation.run("the controller", broker.controlling.resign)
@@ -202,19 +214,20 @@ class Membership:
 
     # --- control ----------------------------------------------------------------------------------------------
 
-    def _claim_if_free(self) -> None:
-        if self.suspended or self.broker_epoch < 0 or self._claiming or self._leaving:
+    def claim_if_free(self, *, is_controller_gone: bool = False) -> None:
+        """`is_controller_gone`: the controller's port refuses."""
+        if self.suspended or self.broker_epoch < 0 or self._claiming or not self._may_claim:
             return
         broker = self._broker
         if self.controller_id == _NOBODY:
             self._claiming = True
             broker.outbox.append((CLAIM, self._claimed))
-        elif self.controller_id == self.node_id and not broker.controlling.is_active:
-            # An earlier life of this broker, whose session has not ended yet.
+        elif not broker.controlling.is_active and (is_controller_gone or self.controller_id == self.node_id):
+            # Gone, or an earlier life of this broker; its session has not ended yet.
             self._usurp()
 
     def _usurp(self) -> None:
-        if not self._claiming and not self.suspended and self.broker_epoch >= 0 and not self._leaving:
+        if not self._claiming and not self.suspended and self.broker_epoch >= 0 and self._may_claim:
             self._claiming = True
             self._broker.outbox.append((USURP, self.controller_id, self.controller_epoch, self._claimed))
 
@@ -231,7 +244,7 @@ class Membership:
             self.watch()
         else:
             # Somebody was quicker, whose name follows; or it failed.
-            self._later(self._claim_if_free)
+            self._later(self.claim_if_free)
 
     def doubt(self, node_id: int) -> None:
         """A connection to this broker broke: if it is dead, that will be in the image in a moment."""
@@ -285,37 +298,17 @@ class Membership:
 
     def leave(self, now_ms: int, done: Callable[[], None]) -> None:
         """Let others take over what this broker leads; `done` when it may stop, after ten seconds in any case."""
-        self._leaving = True
-        others = [each for each in self.live if each != self.node_id]
-        if not self.is_serving or not others:
-            return done()
-        deadline_ms = now_ms + _LEAVE_MS
-        is_over = False
+        self._stop = CleanStop(self._broker, done)
+        self._stop.begin(now_ms)
 
-        def end() -> None:
-            nonlocal is_over
-            if not is_over:
-                is_over = True
-                done()
+    @property
+    def _leaving(self) -> bool:
+        """Whether this broker is about to stop, so that it neither registers again nor claims control."""
+        return self._stop is not None
 
-        def ask() -> None:
-            if is_over:
-                return
-            request = {
-                "broker_id": self.node_id, "broker_epoch": self.broker_epoch,
-                "current_metadata_offset": self._broker.image.end, "want_shut_down": True,
-            }  # fmt: skip
-            self._broker.forwarding.ask(_BROKER_HEARTBEAT, _BROKER_HEARTBEAT_VERSION, request, answered)
-
-        def answered(response: Any, error: str | None) -> None:
-            if not is_over and error is None and not response.error_code and response.should_shut_down:
-                end()
-            else:
-                self._later(ask)
-
-        self._broker.timers.add(Later(end), deadline_ms)
-        self._broker.isolation.run("the end of this broker", self._until_done, ask)
-        return None
+    @property
+    def _may_claim(self) -> bool:
+        return self._stop is None or self._stop.may_claim
 
     def _later(self, action: Callable[[], None]) -> None:
         self._broker.timers.add(Later(lambda: self._until_done(action)), self._broker.now_ms + _AGAIN_MS)

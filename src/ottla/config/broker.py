@@ -25,6 +25,7 @@ __all__ = ["BROKER", "NOT_HONOURED", "BrokerConfig", "Listener"]
 DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT = 2, 3, 4, 5
 
 SERVED_PROTOCOLS = ("PLAINTEXT",)
+_SENSITIVE = frozenset((*(row.attribute for row in BROKER.values() if row.sensitive), "properties", "layers"))
 MS_PER_UNIT = {"minutes": 60_000, "hours": 3_600_000}
 
 
@@ -215,6 +216,12 @@ class BrokerConfig(Settings):
     def with_dynamic(self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]) -> BrokerConfig:
         """The same static settings under other dynamic ones."""
         return BrokerConfig.from_properties(self.properties, dynamic=dynamic, dynamic_default=dynamic_default)
+
+    def _shown(self, name: str) -> str:
+        # A repr ends up in logs. `properties` and `layers` are the texts as given, those of ignored settings included.
+        if name in _SENSITIVE and getattr(self, name) is not None:
+            return "[hidden]"
+        return super()._shown(name)
 
     @property
     def ignored(self) -> tuple[str, ...]:

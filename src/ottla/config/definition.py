@@ -254,8 +254,12 @@ class Settings:
         raise AttributeError(f"{type(self).__name__} is immutable")
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        shown = ", ".join(f"{name}={self._shown(name)}" for name in self.__slots__)
         return f"{type(self).__name__}({shown})"
+
+    def _shown(self, name: str) -> str:
+        """A setting as `repr` shows it; subclasses hide passwords."""
+        return repr(getattr(self, name))
 
 
 def number(

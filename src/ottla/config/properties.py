@@ -24,6 +24,19 @@ def parse_properties(text: str) -> dict[str, str]:
     return dict(_split(line) for line in _logical_lines(text))
 
 
+def format_properties(settings: Mapping[str, str]) -> str:
+    """A .properties text that `parse_properties` reads as these names and values."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
+
+
+def _escaped(value: str) -> str:
+    text = value.replace("\\", "\\\\")
+    for letter, character in ESCAPES.items():
+        text = text.replace(character, f"\\{letter}")
+    # A blank at the beginning would belong to the separator.
+    return f"\\{text}" if text.startswith(" ") else text
+
+
 def parse_toml(text: str) -> dict[str, str]:
     """Names and values of a TOML text."""
     import tomllib  # only for those who use it

@@ -63,6 +63,10 @@ def _full_sync(fd: int) -> None:
         os.fsync(fd)
 
 
+#: struct flock: type, whence, start, length (0: all of it), process id (0 is asked for), padded to its end.
+_FLOCK: Final = "hhqqi0q"
+
+
 def lock_against_java(fd: int) -> None:
     """Take the lock that Kafka takes on the same file, of another kind than flock's. BlockingIOError if it is taken.
 
@@ -71,10 +75,30 @@ def lock_against_java(fd: int) -> None:
     import fcntl
 
     if hasattr(fcntl, "F_OFD_SETLK") and not PORTABLE:
-        # struct flock: type, whence, start, length (0: all of it), process id (0 is asked for), padded to its end.
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(path: str) -> bool:
+    """Whether another process holds the lock of `lock_against_java` on a file, without taking it.
+
+    Where the kernel cannot tell, it counts as locked while it exists.
+    """
+    import fcntl
+
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if not hasattr(fcntl, "F_OFD_GETLK") or PORTABLE:
+            return True
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found: int = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))[0]
+        return found != fcntl.F_UNLCK
+    finally:
+        os.close(fd)
 
 
 def _kernel() -> tuple[int, int]:

@@ -52,6 +52,11 @@ _LOG: Final = logging.getLogger("ottla.zookeeper")
 _LOG.addHandler(logging.NullHandler())
 
 
+_PASSWORD_CHARS_MIN: Final = 4
+#: The fields of ZookeeperSettings that no log may show.
+_SECRETS: Final = frozenset(("digest", "keystore_password"))
+
+
 class ZookeeperSettings(NamedTuple):
     """How to reach ZooKeeper. Files are PEM."""
 
@@ -70,6 +75,13 @@ class ZookeeperSettings(NamedTuple):
     keystore: str | None = None
     keystore_password: str | None = None
     check_hostname: bool = True
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={'[hidden]' if name in _SECRETS and value else repr(value)}"
+            for name, value in zip(self._fields, self, strict=True)
+        )
+        return f"ZookeeperSettings({', '.join(shown)})"
 
     @staticmethod
     def from_config(config: BrokerConfig) -> ZookeeperSettings:
@@ -118,6 +130,27 @@ class _Trouble(logging.Handler):
         text = record.getMessage()
         if text.startswith("Connection "):
             self.last = text.partition(": ")[2].removeprefix("socket connection error: ")
+
+
+class _Hidden(logging.Filter):
+    """Takes the password out of kazoo's log, whose debug lines show each request, that of the digest scheme too."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__()
+        password = digest.partition(":")[2]
+        # A short one alone could be a part of any word.
+        hidden = [digest, password] if len(password) >= _PASSWORD_CHARS_MIN else [digest]
+        # As they are, and as they look within a repr; the longest first.
+        texts = {text for each in hidden for text in (each, repr(each)[1:-1])}
+        self._secrets = sorted(texts, key=len, reverse=True)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        for secret in self._secrets:
+            if secret in text:
+                text = text.replace(secret, "[hidden]")
+                record.msg, record.args = text, ()
+        return True
 
 
 class _AtOnce:
@@ -170,6 +203,8 @@ class Link:
         logger = logging.Logger("ottla.zookeeper")  # noqa: LOG001  # of this link alone
         logger.parent = _LOG
         logger.addHandler(self._trouble)
+        if settings.digest:
+            logger.addFilter(_Hidden(settings.digest))
         self._client = KazooClient(
             # An attempt to connect may take the session's time-out divided by the number of servers. If there is only one,
             # a single attempt at it while it starts could cost the session: it is named three times.

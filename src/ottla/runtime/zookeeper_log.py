@@ -231,12 +231,14 @@ class MetadataLog:
 
     def _refuse_oversized(self) -> None:
         """The core proposes nothing that is too large; if it does, only that proposal gets this error."""
-        oversized = self._queue.popleft()
+        oversized, *behind = self._queue
+        self._queue.clear()
         self._events.rejected(self._now_ms())
         oversized.done(
             f"a change of {len(oversized.body)} bytes is larger than the {APPEND_BYTES_MAX} of one append"
         )
-        self.refuse(SUPERSEDED)
+        for proposal in behind:
+            proposal.done(SUPERSEDED)
 
     def refuse(self, error: str) -> None:
         """All that waits, and what is under way, once it is known not to be in the log."""

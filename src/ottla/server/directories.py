@@ -25,6 +25,8 @@ from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import JOURNAL, read_journal
 
 CLUSTER_MARK: Final = "ottla-cluster"
+#: In the directory of the metadata: the process of the broker that has it.
+PID_FILE: Final = "ottla.pid"
 
 
 class BadDirectories(Exception):

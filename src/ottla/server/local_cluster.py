@@ -2,12 +2,14 @@
 
     DIR/zookeeper/       ZooKeeper's data, configuration and log
     DIR/broker-1/ …      the brokers' data directories
+    DIR/broker-1.properties …   the brokers' settings, readable by their owner alone: they may have passwords
     DIR/ottla-cluster    says that DIR is no broker's own
 
-Each broker is `ottla up` in a process and a session of its own, so that Ctrl-C reaches us alone and we stop them in order:
+Each broker is `ottla broker` in a process and a session of its own, so that Ctrl-C reaches us alone and we stop them in order:
 the brokers one after the other, each relieved by those that are left, then ZooKeeper. What a broker says is passed on line
 by line behind its number. One that dies is told of and left dead, with the command that starts it again: a restart that
-nobody sees hides the reason.
+nobody sees hides the reason. A broker that was restarted so is adopted: it counts as one of the cluster, and is stopped
+with it. ZooKeeper is stopped last, and while the cluster is not told to stop only when no broker runs any more.
 
 Nothing outlives us: each broker holds the other end of its standard input, which the kernel closes when we die, however we
 do, and ends with it (OTTLA_STOP_WITH_STDIN=1); ZooKeeper's keeper does the same.
@@ -20,21 +22,18 @@ import queue
 import shlex
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from ottla.config.properties import format_properties
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.local_zookeeper import LocalZookeeper, find_program, free_ports
+from ottla.server.broker_process import AdoptedBroker, BrokerProcess, running_pid, runs_on
 from ottla.server.directories import CLUSTER_MARK, mark_a_clusters
 
-#: In the environment of a broker that is to end with its standard input.
-STOP_WITH_STDIN: Final = "OTTLA_STOP_WITH_STDIN"
 #: What a broker says when it serves, before its address (`cli/serving.py`).
 LISTENS: Final = " listens on "
 _STOP_S: Final = 20.0
@@ -43,67 +42,6 @@ _LOOK_S: Final = 1.0
 
 class ClusterFailed(Exception):
     """The cluster cannot start; the message says which part of it, and why."""
-
-
-class BrokerProcess:
-    """One broker. What it says, and its end, are put into the queue of news as (self, line or None)."""
-
-    def __init__(
-        self, number: int, command: list[str], directory: Path, news: queue.SimpleQueue[Any]
-    ) -> None:
-        self.number = number
-        self.command = command
-        self.directory = directory
-        self.address = ""
-        self.told_dead = False
-        environment = {**os.environ, STOP_WITH_STDIN: "1"}
-        self._process = subprocess.Popen(  # noqa: S603  # this very program
-            [sys.executable, "-m", "ottla.cli", *command],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-            start_new_session=True,
-        )
-        self.pid = self._process.pid
-        self._reader = threading.Thread(target=self._read, args=(news,), daemon=True)
-        self._reader.start()
-
-    @property
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
-    def _read(self, news: queue.SimpleQueue[Any]) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
-            news.put((self, line.rstrip("\n")))
-        self._process.wait()
-        news.put((self, None))
-
-    def how_it_ended(self) -> str:
-        status = self._process.wait()
-        if status < 0:
-            return f"was killed by signal {-status}"
-        return "has stopped" if status == 0 else f"ended with status {status}"
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-
-    def hurry(self) -> None:
-        """A second signal: it does not wait to be relieved. Another one, since two alike may arrive as one."""
-        self._process.send_signal(signal.SIGINT)
-
-    def end(self, timeout_s: float) -> bool:
-        """Wait for its end, and kill it if it takes too long; False then."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        finally:
-            self._reader.join(1.0)
-        return True
 
 
 class LocalCluster:
@@ -124,7 +62,7 @@ class LocalCluster:
         self.host = host
         self.port = port
         self.zookeeper_connect = zookeeper or ""
-        self.brokers: list[BrokerProcess] = []
+        self.brokers: list[BrokerProcess | AdoptedBroker] = []
         self._count = brokers
         self._settings = settings
         self._say = say
@@ -179,18 +117,31 @@ class LocalCluster:
         self.zookeeper_connect = server.address
 
     def _start(self, number: int) -> BrokerProcess:
-        directory = self.directory / f"broker-{number}"
         port = self.port + number - 1 if self.port else 0
+        config = self._write_settings(number, f"{self.host}:{port}")
+        return BrokerProcess(number, config, self._data_directory(number), self._news)
+
+    def _data_directory(self, number: int) -> Path:
+        return self.directory / f"broker-{number}"
+
+    def _write_settings(self, number: int, address: str) -> Path:
+        """A broker's settings in a file of the owner alone: everybody can read the arguments of a process."""
         settings = {
             "broker.rack": socket.gethostname(),
             **self._settings,
             "node.id": str(number),
             "zookeeper.connect": self.zookeeper_connect,
+            "listeners": f"PLAINTEXT://{address}",
+            "log.dirs": str(self._data_directory(number)),
         }
-        command = ["up", "--listen", f"{self.host}:{port}", "--data-dir", str(directory)]
-        for name, value in settings.items():
-            command += ["--set", f"{name}={value}"]
-        return BrokerProcess(number, command, directory, self._news)
+        path = self.directory / f"broker-{number}.properties"
+        fresh = path.with_suffix(".new")
+        # Made with its permissions: an earlier one may have had others.
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(format_properties(settings))
+        fresh.replace(path)
+        return path
 
     def _wait_ready(self) -> bool:
         """False if a signal came first."""
@@ -203,6 +154,8 @@ class LocalCluster:
                 raise ClusterFailed(f"broker {broker.number} {broker.how_it_ended()} before it could serve")
             if LISTENS in line:
                 broker.address = line.rpartition(LISTENS)[2]
+                # A restart is to listen on the port that clients know.
+                self._write_settings(broker.number, broker.address)
             elif not _is_usual(line):
                 self._say(f"broker {broker.number}: {line}")
         return True
@@ -236,10 +189,11 @@ class LocalCluster:
 
     def _follow(self) -> int:
         zookeeper_told = False
-        while any(broker.is_running or not broker.told_dead for broker in self.brokers):
+        while self._is_any_left():
             try:
                 broker, line = self._news.get(timeout=_LOOK_S)
             except queue.Empty:
+                self._look_for_restarted()
                 if self._zookeeper is not None and not zookeeper_told and not self._zookeeper.is_running:
                     zookeeper_told = True
                     self._say(
@@ -249,22 +203,36 @@ class LocalCluster:
                 continue
             if broker is None:
                 self._signals += 1
+                self._look_for_restarted()
                 return self._stop()
             if line is None:
                 self._tell_death(broker)
             elif not _is_usual(line):
                 self._say(f"broker {broker.number}: {line}")
-        self._say("no broker is left")
+        self._say("no broker is left" + ("" if self._zookeeper is None else ": ZooKeeper is stopped too"))
         return 1
 
-    def _tell_death(self, broker: BrokerProcess) -> None:
+    def _is_any_left(self) -> bool:
+        """Also while one that was restarted is not adopted yet."""
+        return any(each.is_running or not each.told_dead or runs_on(each.directory) for each in self.brokers)
+
+    def _look_for_restarted(self) -> None:
+        """Adopt dead brokers that run again, and tell of adopted ones that ended."""
+        for at, broker in enumerate(self.brokers):
+            if isinstance(broker, AdoptedBroker) and not broker.told_dead and not broker.is_running:
+                self._tell_death(broker)
+            if broker.told_dead and (pid := running_pid(broker.directory)) is not None:
+                self.brokers[at] = AdoptedBroker(broker, pid)
+                self._say(
+                    f"broker {broker.number} runs again (pid {pid}): it belongs to this cluster, which goes on while it "
+                    "runs; Ctrl-C here stops it too"
+                )
+
+    def _tell_death(self, broker: BrokerProcess | AdoptedBroker) -> None:
         broker.told_dead = True
-        command = list(broker.command)
-        # On the port that clients know.
-        command[command.index("--listen") + 1] = broker.address
         self._say(
             f"broker {broker.number} (pid {broker.pid}) {broker.how_it_ended()}; "
-            f"restart it with: ottla {shlex.join(command)}"
+            f"restart it with: ottla {shlex.join(broker.command)}"
         )
 
     def _stop(self) -> int:

@@ -36,6 +36,7 @@ from ottla.runtime.shell import Shell
 from ottla.runtime.turns import LongestTurn
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.server.directories import (
+    PID_FILE,
     BadDirectories,
     claim,
     is_a_clusters,
@@ -48,7 +49,6 @@ from ottla.server.directories import (
 if TYPE_CHECKING:
     from ottla.server.membership import Member
 
-PID_FILE = "ottla.pid"
 #: Journals with more records than this, and four times what the image needs, are written anew at start.
 _JOURNAL_RECORDS = 1000
 

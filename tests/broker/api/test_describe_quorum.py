@@ -1,5 +1,9 @@
 from typing import Any
 
+import pytest
+
+from tests.broker.api.clustered import join_cluster, part
+
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
@@ -49,3 +53,27 @@ def test_nodes_are_reached_where_the_broker_is(client: Any) -> None:
     [node] = client.ask(55, topics=[]).nodes
     [listener] = node.listeners
     assert (node.node_id, listener.name, listener.host, listener.port) == (1, "PLAINTEXT", "127.0.0.1", 9092)
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_in_a_cluster_no_lag_is_negative(client: Any, driver: Any, leader: int) -> None:
+    """As kafka-metadata-quorum computes it: the leader's log end less that of each replica."""
+    join_cluster(driver, part(0, 2, 3), fenced=(4,))
+    driver.broker.membership.controller_id = leader
+    row = describe(client)
+    replicas = {each.replica_id: each for each in (*row.current_voters, *row.observers)}
+    assert sorted(replicas) == [1, 2, 3] and [each.replica_id for each in row.current_voters] == [leader]
+    end = replicas[leader].log_end_offset
+    assert end == row.high_watermark == driver.broker.image.end
+    for replica in replicas.values():
+        assert 0 <= replica.log_end_offset <= end
+        assert replica.last_caught_up_timestamp == replica.last_fetch_timestamp == driver.now_ms
+
+
+def test_while_the_store_is_away_the_times_stand_still(client: Any, driver: Any) -> None:
+    join_cluster(driver, part(0, 2, 3))
+    began_ms = driver.now_ms
+    driver.broker.store_suspended(began_ms)
+    driver.advance(5_000)
+    row = describe(client)
+    assert {each.last_fetch_timestamp for each in (*row.current_voters, *row.observers)} == {began_ms}

@@ -7,8 +7,10 @@ broker on its own: its journal). That is what is answered for `__cluster_metadat
   Without a controller the error is LEADER_NOT_AVAILABLE.
 - The only voter is the leader: an append counts as soon as the store has it, whoever else has read it. The high watermark is the
   number of records that made the image of the broker that answers; records that were proposed and are not committed do not count.
-- Other live brokers are observers: they read the log, and any of them can be the next controller. How far each is it alone knows, so
-  only the broker that answers tells its end; that of the others is -1 for not known, and so are their times.
+- Other live brokers are observers: they read the log, and any of them can be the next controller. The store notifies all brokers of
+  each append, so the log end that is told of each is that of the broker that answers, and the lag that tools compute is 0. A
+  broker that cannot read the log is fenced after zookeeper.session.timeout.ms, and is in the answer no more.
+- The times are now; while the broker that answers cannot reach the store, the moment when it last could.
 
 A node's endpoint is the broker's own listener, since there is none for controllers. Error by partition:
 UNKNOWN_TOPIC_OR_PARTITION for anything else, since no other partition has a quorum.
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
-_NOT_KNOWN: Final = -1
 _METADATA: Final = ("__cluster_metadata", 0)
 
 
@@ -60,6 +61,7 @@ def _nodes(broker: Broker) -> list[dict[str, Any]]:
 
 def _metadata(broker: Broker, now_ms: int) -> dict[str, Any]:
     leader = broker.membership.controller_id
+    now_ms -= broker.membership.store_away_ms
     others = [
         node.node_id
         for node in broker.image.brokers.values()
@@ -77,19 +79,11 @@ def _metadata(broker: Broker, now_ms: int) -> dict[str, Any]:
 
 
 def _replica(broker: Broker, node_id: int, now_ms: int) -> dict[str, Any]:
-    if node_id != broker.config.node_id:
-        return {
-            "replica_id": node_id,
-            "replica_directory_id": None,
-            "log_end_offset": _NOT_KNOWN,
-            "last_fetch_timestamp": _NOT_KNOWN,
-            "last_caught_up_timestamp": _NOT_KNOWN,
-        }
+    is_here = node_id == broker.config.node_id
     return {
         "replica_id": node_id,
-        "replica_directory_id": broker.directories.all[0].directory_id,
+        "replica_directory_id": broker.directories.all[0].directory_id if is_here else None,
         "log_end_offset": broker.image.end,
-        # It has everything it has, at every moment.
         "last_fetch_timestamp": now_ms,
         "last_caught_up_timestamp": now_ms,
     }

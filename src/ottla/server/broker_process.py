@@ -1,0 +1,146 @@
+"""A broker of a local cluster, as its supervisor sees it: a process that it started, or one that was restarted by hand.
+
+A broker's data directory tells whether one runs on it: its lock is held, and `ottla.pid` names the process. Looking takes no
+lock, since a broker that starts at that moment must find it free.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from ottla.runtime.platform import is_locked
+from ottla.server.directories import PID_FILE
+
+#: In the environment of a broker that is to end with its standard input.
+STOP_WITH_STDIN: Final = "OTTLA_STOP_WITH_STDIN"
+_LOOK_S: Final = 0.05
+
+
+class BrokerProcess:
+    """One broker. What it says, and its end, are put into the queue of news as (self, line or None)."""
+
+    def __init__(self, number: int, config: Path, directory: Path, news: queue.SimpleQueue[Any]) -> None:
+        self.number = number
+        self.command = ["broker", "--config", str(config)]
+        self.directory = directory
+        self.address = ""
+        self.told_dead = False
+        environment = {**os.environ, STOP_WITH_STDIN: "1"}
+        self._process = subprocess.Popen(  # noqa: S603  # this very program
+            [sys.executable, "-m", "ottla.cli", *self.command],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+        self._reader = threading.Thread(target=self._read, args=(news,), daemon=True)
+        self._reader.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def _read(self, news: queue.SimpleQueue[Any]) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            news.put((self, line.rstrip("\n")))
+        self._process.wait()
+        news.put((self, None))
+
+    def how_it_ended(self) -> str:
+        status = self._process.wait()
+        if status < 0:
+            return f"was killed by signal {-status}"
+        return "has stopped" if status == 0 else f"ended with status {status}"
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def hurry(self) -> None:
+        """A second signal: it does not wait to be relieved. Another one, since two alike may arrive as one."""
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self, timeout_s: float) -> bool:
+        """Wait for its end, and kill it if it takes too long; False then."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        finally:
+            self._reader.join(1.0)
+        return True
+
+
+class AdoptedBroker:
+    """A broker that somebody restarted: not a child of this process, so its words and its exit status go elsewhere."""
+
+    def __init__(self, earlier: BrokerProcess | AdoptedBroker, pid: int) -> None:
+        self.number = earlier.number
+        self.command = earlier.command
+        self.directory = earlier.directory
+        self.address = earlier.address
+        self.told_dead = False
+        self.pid = pid
+
+    @property
+    def is_running(self) -> bool:
+        return runs_on(self.directory) and _is_alive(self.pid)
+
+    def how_it_ended(self) -> str:
+        return "has ended"
+
+    def stop(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def hurry(self) -> None:
+        self._signal(signal.SIGINT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # The directory is still this broker's: its process id cannot be another program's by now.
+        if self.is_running:
+            os.kill(self.pid, number)
+
+    def end(self, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while self.is_running:
+            if time.monotonic() > deadline:
+                self._signal(signal.SIGKILL)
+                return False
+            time.sleep(_LOOK_S)
+        return True
+
+
+def runs_on(directory: Path) -> bool:
+    """Whether a broker has this data directory, as far as its lock tells; that of one that just starts too."""
+    return is_locked(str(directory / ".lock"))
+
+
+def running_pid(directory: Path) -> int | None:
+    """The process of the broker on this data directory, once it has written its id."""
+    if not runs_on(directory):
+        return None
+    try:
+        pid = int((directory / PID_FILE).read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if _is_alive(pid) else None
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
