@@ -21,7 +21,7 @@ from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, decode_batches
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.fuzz.making import frame_of
-from ottla.testing.fuzz.outcome import Failed
+from ottla.testing.fuzz.outcome import Failed, Stopwatch
 from ottla.testing.sim.world import START_MS, SeededEntropy
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
@@ -57,6 +57,8 @@ class Harness:
             }
         )
         self.said: list[str] = []
+        #: How long the core held the event loop, call by call.
+        self.stopwatch = Stopwatch()
         self.clients: dict[Connection, Client] = {}
 
     def start(self) -> None:
@@ -88,7 +90,7 @@ class Harness:
     def turn(self) -> None:
         broker = self.broker
         while True:
-            more = broker.settle(self.now_ms)
+            more = self.stopwatch.time(broker.settle, self.now_ms)
             outbox, broker.outbox = broker.outbox, []
             if not outbox and not more:
                 return
@@ -113,8 +115,8 @@ class Harness:
         elif kind == PROPOSE:
             if effect[1]:
                 self.store.append(effect[1])
-            self.broker.committed(effect[1], self.now_ms)
-            effect[2](None)
+            self.stopwatch.time(self.broker.committed, effect[1], self.now_ms)
+            self.stopwatch.time(effect[2], None)
         elif kind == RUN:
             self._work(lambda: effect[1](self.disk), effect[2])
         elif kind == WORK:
@@ -128,7 +130,7 @@ class Harness:
             result = job()
         except (DiskError, CorruptRecords) as failed:
             error = str(failed)
-        done(result, error)
+        self.stopwatch.time(done, result, error)
 
     def closed(self, client: Client, reason: str) -> None:
         """The broker has closed a connection."""
@@ -160,7 +162,7 @@ class Harness:
         end = self.now_ms + ms
         while (deadline := self.broker.next_deadline_ms) is not None and deadline <= end:
             self.now_ms = max(self.now_ms, deadline)
-            self.broker.tick(self.now_ms)
+            self.stopwatch.time(self.broker.tick, self.now_ms)
             self.turn()
         self.now_ms = end
 
@@ -179,7 +181,9 @@ class Harness:
     def receive(self, client: Client, frame: bytes) -> None:
         """One request; its memory is gone as soon as the core has seen it."""
         memory = bytearray(frame)
-        self.broker.receive(client.connection, memoryview(memory).toreadonly(), self.now_ms)
+        self.stopwatch.time(
+            self.broker.receive, client.connection, memoryview(memory).toreadonly(), self.now_ms
+        )
         memory[:] = b"\xee" * len(memory)
         self.turn()
 
