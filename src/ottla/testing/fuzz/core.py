@@ -11,9 +11,7 @@ Most requests are mutated; a share (`SHAPES`) has one of the shapes of `shapes.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +25,7 @@ from ottla.testing.fuzz.harness import DELETE_TOPICS, FETCH, FIND_COORDINATOR, C
 from ottla.testing.fuzz.making import Known, Maker
 from ottla.testing.fuzz.mutating import mutate
 from ottla.testing.fuzz.outcome import Failed, Tally, shortened
+from ottla.testing.fuzz.pool import in_processes
 from ottla.testing.fuzz.shapes import Shaper
 from ottla.testing.sim.disk import SimDisk
 
@@ -132,21 +131,25 @@ class Round(Harness):
             name, frame = "none", b""
             self.stopwatch.longest_s = 0.0
             said = len(self.said)
+            attacker = self._choose(attackers)
             try:
-                attacker = self._choose(attackers)
                 name, frame = self._request(number + 100)
                 attacker.expected.ask(frame)
                 self.receive(attacker.client, frame)
                 self._look_for_errors(said)
                 self._meanwhile(number)
             except Exception as error:
-                raise Failed(
-                    f"request {number} ({name}): {error!r}\n  the request: {shortened(frame)}"
-                ) from error
+                self._found(f"request {number} ({name}): {error!r}", name, frame, error)
+                # Who knows what state it is in.
+                return self.tally
             if self.stopwatch.longest_s > HELD_S_MAX:
-                self._held(number, name, frame)
+                self._found(
+                    f"request {number} ({name}): the core held the loop for {self.stopwatch.longest_s * 1000:.0f} ms of "
+                    f"CPU, at most {HELD_S_MAX * 1000:.0f} are allowed",
+                    name,
+                    frame,
+                )
             self.tally.add("requests")
-        self.stopwatch.close()
         for attacker in attackers:
             self.disconnect(attacker.client)
         self._check_nothing_left()
@@ -165,15 +168,12 @@ class Round(Harness):
             if "internal" in text or "offline" in text:
                 raise Failed(text)
 
-    def _held(self, number: int, name: str, frame: bytes) -> None:
-        """A request held the loop for too long."""
-        problem = (
-            f"request {number} ({name}): the core held the loop for {self.stopwatch.longest_s * 1000:.0f} ms of CPU, "
-            f"at most {HELD_S_MAX * 1000:.0f} are allowed\n  the request: {shortened(frame)}"
-        )
+    def _found(self, problem: str, name: str, frame: bytes, error: Exception | None = None) -> None:
+        """Ends the round, unless somebody wants to see everything that fails."""
+        problem += f"\n  the request: {shortened(frame)}"
         if self.findings is None:
-            raise Failed(problem)
-        self.findings.setdefault(name.split(" version ", maxsplit=1)[0], problem)
+            raise Failed(problem) from error
+        self.findings.setdefault(name.partition(" version ")[0], problem)
 
     def _choose(self, attackers: list[Attacker]) -> Attacker:
         at = self.random.randrange(len(attackers))
@@ -340,28 +340,15 @@ def run_core(
     rounds = [RoundOf(seed, number, size, shapes, keep_going) for number, size in enumerate(sizes)]
     total = Tally()
     findings: dict[str, str] = {}
-    for tally, found in _each(rounds, jobs):
+    for tally, found in in_processes(_run, rounds, jobs):
         total.merge(tally)
         for kind, problem in found.items():
             if findings.setdefault(kind, problem) is problem:
                 tell(f"FOUND {problem}")
         tell(f"core: {total}")
     if findings:
-        raise Failed(
-            f"{len(findings)} kinds of requests held the loop for too long: {', '.join(sorted(findings))}"
-        )
+        raise Failed(f"{len(findings)} kinds of requests failed: {', '.join(sorted(findings))}")
     return total
-
-
-def _each(rounds: list[RoundOf], jobs: int) -> Iterator[tuple[Tally, dict[str, str]]]:
-    if jobs == 1:
-        yield from map(_run, rounds)
-        return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=40) as pool:
-        try:
-            yield from pool.map(_run, rounds)
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _run(each: RoundOf) -> tuple[Tally, dict[str, str]]:

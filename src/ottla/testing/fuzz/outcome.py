@@ -35,30 +35,38 @@ class Tally:
         return ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.most_common())
 
 
-class Stopwatch:
-    """CPU time of single calls, without the garbage collections that happened to fall into them; the longest is kept."""
+class _Collections:
+    """The CPU time of all garbage collections of this process."""
 
     def __init__(self) -> None:
-        self.longest_s = 0.0
-        self._collecting_s = 0.0
+        self.seconds = 0.0
         self._began_s = 0.0
-        gc.callbacks.append(self._collecting)
 
-    def close(self) -> None:
-        gc.callbacks.remove(self._collecting)
-
-    def _collecting(self, phase: str, _info: dict[str, int]) -> None:
+    def note(self, phase: str, _info: dict[str, int]) -> None:
         if phase == "start":
             self._began_s = time.thread_time()
         else:
-            self._collecting_s += time.thread_time() - self._began_s
+            self.seconds += time.thread_time() - self._began_s
+
+
+_COLLECTIONS = _Collections()
+gc.callbacks.append(_COLLECTIONS.note)
+
+
+class Stopwatch:
+    """CPU time of single calls, without the garbage collections that happened to fall into them; the longest is kept."""
+
+    __slots__ = ("longest_s",)
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
 
     def time(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        collected, started = self._collecting_s, time.thread_time()
+        collected, started = _COLLECTIONS.seconds, time.thread_time()
         try:
             return call(*arguments)
         finally:
-            took = time.thread_time() - started - (self._collecting_s - collected)
+            took = time.thread_time() - started - (_COLLECTIONS.seconds - collected)
             self.longest_s = max(self.longest_s, took)
 
 

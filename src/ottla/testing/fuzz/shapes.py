@@ -114,7 +114,7 @@ class Shaper:
         what = random.randrange(4)
         if what == 0:
             # Rows without any records, for a partition that exists.
-            rows = [{"index": 0, "records": None}] * (limit // 8)
+            rows: list[dict[str, Any]] = [{"index": 0, "records": None}] * (limit // 8)
         elif what == 1:
             # Batches for one partition, each right.
             batch = make_batch(random, maker.known.now_ms)
