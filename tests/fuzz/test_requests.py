@@ -19,6 +19,8 @@ from ottla.transactions.formats import State
 #: Together more than thirty thousand: the core's twice.
 IN_CORE = 14_000
 OVER_SOCKETS = 3_000
+#: What megabytes do is for `make fuzz`.
+SHAPED_BYTES_MAX = 20_000
 
 
 @pytest.mark.timeout(400)
@@ -26,7 +28,7 @@ OVER_SOCKETS = 3_000
 def test_mutated_requests_into_the_core(half: int, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     seed += half
     before = resident_bytes()
-    tally = core.run_core(IN_CORE, seed)
+    tally = core.run_core(IN_CORE, seed, bytes_max=SHAPED_BYTES_MAX)
     after = resident_bytes()
     with capsys.disabled():
         print(f"\n  seed {seed}: {tally}; memory {megabytes(before)} before, {megabytes(after)} after")
@@ -38,7 +40,9 @@ def test_mutated_requests_into_the_core(half: int, seed: int, capsys: pytest.Cap
 
 def test_requests_over_sockets(seed: int, scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`make fuzz` bounds wait and growth more tightly, with nothing else running."""
-    report = sockets.run_sockets(OVER_SOCKETS, seed, scratch / "data", bounded=False)
+    report = sockets.run_sockets(
+        OVER_SOCKETS, seed, scratch / "data", bytes_max=SHAPED_BYTES_MAX, bounded=False
+    )
     with capsys.disabled():
         print(f"\n  seed {seed}: {report}")
     assert report.tally["requests"] == OVER_SOCKETS

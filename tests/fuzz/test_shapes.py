@@ -60,6 +60,14 @@ def test_every_api_is_made_in_this_shape(world: Round, shape: str) -> None:
     assert whole > len(frames) * 0.7
 
 
+def test_no_shape_is_larger_than_it_may_be(world: Round) -> None:
+    """Twenty gigabytes once, of topics times rows times batches."""
+    shaper = Shaper(Random(3), world.maker, 20_000)
+    frames = [shaper.request(number) for number in range(3000)]
+    # Boundary strings count extra: all of a message may be as long as strings are.
+    assert max(len(each.frame) for each in frames if each.shape != "boundary_strings") < 60_000
+
+
 def test_rows_are_repeated_many_times(world: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shapes, "_BYTES", (20_000,) * 5)
     most: Counter[Any] = Counter()

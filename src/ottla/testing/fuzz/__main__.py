@@ -21,6 +21,7 @@ from ottla.testing.fuzz.core import SHAPES as CORE_SHAPES
 from ottla.testing.fuzz.core import Attacker, Round, run_core, run_round
 from ottla.testing.fuzz.files import run_files
 from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
+from ottla.testing.fuzz.shapes import BYTES_MAX
 from ottla.testing.fuzz.sockets import SHAPES as SOCKET_SHAPES
 from ottla.testing.fuzz.sockets import run_sockets
 
@@ -38,19 +39,23 @@ def tell(text: str) -> None:
     print(text, flush=True)
 
 
-def core(count: int, seed: int, shapes: float, jobs: int, *, keep_going: bool) -> None:
+def core(count: int, seed: int, shapes: float, bytes_max: int, jobs: int, *, keep_going: bool) -> None:
     before = resident_bytes()
     talk = tell if count > 50_000 or keep_going else lambda _text: None
-    tally = run_core(count, seed, shapes=shapes, jobs=jobs, keep_going=keep_going, tell=talk)
+    tally = run_core(
+        count, seed, shapes=shapes, bytes_max=bytes_max, jobs=jobs, keep_going=keep_going, tell=talk
+    )
     peak = megabytes(resident_bytes(what="VmHWM"))
     tell(
         f"core: {tally}; memory {megabytes(before)} before, {megabytes(resident_bytes())} after, peak {peak}"
     )
 
 
-def sockets(count: int, seed: int, shapes: float, *, bounded: bool) -> None:
+def sockets(count: int, seed: int, shapes: float, bytes_max: int, *, bounded: bool) -> None:
     with scratch() as directory:
-        report = run_sockets(count, seed, directory / "data", shapes=shapes, bounded=bounded, tell=tell)
+        report = run_sockets(
+            count, seed, directory / "data", shapes=shapes, bytes_max=bytes_max, bounded=bounded, tell=tell
+        )
     if not bounded:
         tell(f"sockets: {report}")
 
@@ -87,6 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--shapes", type=float, help="the share of requests with a shape instead of mutated bytes"
     )
+    parser.add_argument("--bytes-max", type=int, default=BYTES_MAX, help="the largest request with a shape")
     parser.add_argument(
         "--jobs",
         type=int,
@@ -101,6 +107,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     in_core = CORE_SHAPES if options.shapes is None else options.shapes
     over = SOCKET_SHAPES if options.shapes is None else options.shapes
+    bytes_max: int = options.bytes_max
     keep_going: bool = options.keep_going
     seed: int = SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     count: int = options.requests
@@ -110,18 +117,18 @@ def main(arguments: Sequence[str]) -> int:
         if options.what == "replay":
             replay(options.frames)
         elif options.what == "core" and options.round is not None:
-            tell(f"core: {run_round(seed, options.round, count, in_core)}")
+            tell(f"core: {run_round(seed, options.round, count, in_core, bytes_max)}")
         elif options.what == "core":
-            core(count, seed, in_core, options.jobs, keep_going=keep_going)
+            core(count, seed, in_core, bytes_max, options.jobs, keep_going=keep_going)
         elif options.what == "sockets":
-            sockets(count, seed, over, bounded=not keep_going)
+            sockets(count, seed, over, bytes_max, bounded=not keep_going)
         elif options.what == "files":
             files(count, seed, options.jobs, options.round or 0)
         else:
             over_sockets = count // 20
             # Nothing else runs beside it: the witness's waits are measured.
-            sockets(over_sockets, seed, over, bounded=not keep_going)
-            core(count - over_sockets, seed, in_core, options.jobs, keep_going=keep_going)
+            sockets(over_sockets, seed, over, bytes_max, bounded=not keep_going)
+            core(count - over_sockets, seed, in_core, bytes_max, options.jobs, keep_going=keep_going)
             files(max(1, count // 100), seed, options.jobs)
             tell(f"{count:,} requests in {time.monotonic() - started:.0f} s, seed {seed}: all is well")
     except Failed as error:

@@ -26,7 +26,7 @@ from ottla.testing.fuzz.making import Known, Maker
 from ottla.testing.fuzz.mutating import mutate
 from ottla.testing.fuzz.outcome import Failed, Tally, shortened
 from ottla.testing.fuzz.pool import in_processes
-from ottla.testing.fuzz.shapes import Shaper
+from ottla.testing.fuzz.shapes import BYTES_MAX, Shaper
 from ottla.testing.sim.disk import SimDisk
 
 DATA_DIR: Final = "/var/data"
@@ -78,7 +78,13 @@ class Attacker:
 
 class Round(Harness):
     def __init__(
-        self, seed: str, settings: dict[str, str], *, shapes: float = SHAPES, wide: bool = False
+        self,
+        seed: str,
+        settings: dict[str, str],
+        *,
+        shapes: float = SHAPES,
+        bytes_max: int = BYTES_MAX,
+        wide: bool = False,
     ) -> None:
         random = Random(seed)
         self._sim_disk = SimDisk(random, strict=True)
@@ -90,7 +96,7 @@ class Round(Harness):
         self.witnessed: list[bytes] = []
         self.known = Known(topics={}, partitions=PARTITIONS)
         self.maker = Maker(random, self.known)
-        self.shaper = Shaper(random, self.maker)
+        self.shaper = Shaper(random, self.maker, bytes_max)
         self._shapes = shapes
         self._wide = wide
         #: What failed and did not end the round, by kind: only where somebody wants to see all of it.
@@ -317,12 +323,14 @@ class RoundOf(NamedTuple):
     number: int
     size: int
     shapes: float = SHAPES
+    bytes_max: int = BYTES_MAX
     keep_going: bool = False
 
     @property
     def again(self) -> str:
-        shapes = "" if self.shapes == SHAPES else f" --shapes {self.shapes}"
-        return f"python -m ottla.testing.fuzz core --seed {self.seed} --round {self.number} --requests {self.size}{shapes}"
+        more = "" if self.shapes == SHAPES else f" --shapes {self.shapes}"
+        more += "" if self.bytes_max == BYTES_MAX else f" --bytes-max {self.bytes_max}"
+        return f"python -m ottla.testing.fuzz core --seed {self.seed} --round {self.number} --requests {self.size}{more}"
 
 
 def run_core(
@@ -331,13 +339,14 @@ def run_core(
     *,
     round_size: int = 2_500,
     shapes: float = SHAPES,
+    bytes_max: int = BYTES_MAX,
     keep_going: bool = False,
     jobs: int = 1,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
     """So many requests in rounds; each round is repeated by its own seed. Several at once, each in a process of its own, if `jobs` says so."""
     sizes = [min(round_size, count - start) for start in range(0, count, round_size)]
-    rounds = [RoundOf(seed, number, size, shapes, keep_going) for number, size in enumerate(sizes)]
+    rounds = [RoundOf(seed, number, size, shapes, bytes_max, keep_going) for number, size in enumerate(sizes)]
     total = Tally()
     findings: dict[str, str] = {}
     for tally, found in in_processes(_run, rounds, jobs):
@@ -356,7 +365,9 @@ def _run(each: RoundOf) -> tuple[Tally, dict[str, str]]:
     settings = {"log.flush.policy": "durable"} if each.number % 3 == 2 else {}
     wide = each.number % _WIDE_ROUNDS == 0
     try:
-        made = Round(f"{each.seed}:{each.number}", settings, shapes=each.shapes, wide=wide)
+        made = Round(
+            f"{each.seed}:{each.number}", settings, shapes=each.shapes, bytes_max=each.bytes_max, wide=wide
+        )
         made.findings = {} if each.keep_going else None
         tally = made.run(each.size)
     except Failed as error:
@@ -365,5 +376,5 @@ def _run(each: RoundOf) -> tuple[Tally, dict[str, str]]:
     return tally, again
 
 
-def run_round(seed: int, number: int, size: int, shapes: float = SHAPES) -> Tally:
-    return _run(RoundOf(seed, number, size, shapes))[0]
+def run_round(seed: int, number: int, size: int, shapes: float = SHAPES, bytes_max: int = BYTES_MAX) -> Tally:
+    return _run(RoundOf(seed, number, size, shapes, bytes_max))[0]

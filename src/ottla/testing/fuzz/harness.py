@@ -204,13 +204,7 @@ class Harness:
     # --- what is asked for most -------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, settings: dict[str, str]) -> bytes:
-        configs = [{"name": key, "value": value} for key, value in settings.items()]
-        new = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
-        [row] = self.ask(CREATE_TOPICS, 7, topics=[new], timeout=1000).topics
-        if row.error_code.value:
-            raise Failed(f"the topic {name} could not be made: {row.error_message}")
-        topic_id: bytes = row.topic_id.bytes
-        return topic_id
+        return created(self.ask(CREATE_TOPICS, 7, **new_topic(name, partitions, settings)))
 
     def produce(self, topic: str, partition: int, batch: bytes) -> Any:
         """The row of the partition."""
@@ -232,6 +226,22 @@ class Harness:
 
 
 _ALL: Final = 1 << 30
+
+
+def new_topic(name: str, partitions: int, settings: dict[str, str]) -> dict[str, Any]:
+    """The fields of a CreateTopics request for one topic."""
+    configs = [{"name": key, "value": value} for key, value in settings.items()]
+    new = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
+    return {"topics": [new], "timeout": 30_000}
+
+
+def created(answer: Any) -> bytes:
+    """The id of the one topic that was made."""
+    [row] = answer.topics
+    if row.error_code.value:
+        raise Failed(f"the topic {row.name} could not be made: {row.error_message}")
+    topic_id: bytes = row.topic_id.bytes
+    return topic_id
 
 
 def records_from(row: Any, offset: int) -> list[Record]:

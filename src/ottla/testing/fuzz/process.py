@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.testing.fuzz.harness import CREATE_TOPICS
+from ottla.testing.fuzz.harness import CREATE_TOPICS, created, new_topic
 from ottla.testing.fuzz.outcome import Failed
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
@@ -83,10 +83,4 @@ class Asker:
                 return decode_response(key, version, body, 0)
 
     def create(self, name: str, partitions: int, settings: dict[str, str]) -> bytes:
-        configs = [{"name": key, "value": value} for key, value in settings.items()]
-        new = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
-        [row] = self.ask(CREATE_TOPICS, 7, topics=[new], timeout=30_000).topics
-        if row.error_code.value:
-            raise Failed(f"the topic {name} could not be made: {row.error_message}")
-        topic_id: bytes = row.topic_id.bytes
-        return topic_id
+        return created(self.ask(CREATE_TOPICS, 7, **new_topic(name, partitions, settings)))

@@ -17,7 +17,7 @@ import struct
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.table import APIS, Api
 from ottla.records.compression import GZIP, LZ4, NONE, ZSTD, compress
 from ottla.testing.fuzz.admin import AdminCalls
 from ottla.testing.fuzz.batches import batch_around, crowd_payload, make_batch
@@ -30,6 +30,7 @@ _PRODUCE: Final = 0
 #: How many bytes a request may have, and how often.
 _BYTES: Final = (2_000, 20_000, 200_000, 1_000_000, 3_900_000)
 _BYTES_WEIGHTS: Final = (7500, 2000, 450, 45, 5)
+BYTES_MAX: Final = _BYTES[-1]
 #: How often a row is repeated, if the bytes allow it.
 _TIMES: Final = (2, 3, 10, 100, 500, 1000, 5000, 50_000)
 _LENGTHS: Final = (0, 1, 249, 250, 255, 256, 32_767, 32_768, 65_535)
@@ -64,9 +65,10 @@ class Place(NamedTuple):
 
 
 class Shaper:
-    def __init__(self, random: Random, maker: Maker) -> None:
+    def __init__(self, random: Random, maker: Maker, bytes_max: int = BYTES_MAX) -> None:
         self._random = random
         self._maker = maker
+        self._bytes_max = bytes_max
         self._admin = AdminCalls(random, maker)
         self._shapes = (
             self._repeated_rows, self._repeated_rows, self._huge_counts, self._produced_counts, self._boundary_strings,
@@ -109,7 +111,9 @@ class Shaper:
         random, maker = self._random, self._maker
         api = APIS[_PRODUCE]
         version = random.randint(api.oldest, api.newest)
-        limit = self._limit()
+        # The topic named more than once; all of it together within the bytes.
+        times = random.choice((2, 10, 50)) if random.random() < 0.2 else 1
+        limit = self._limit() // times
         topic = maker.topic()
         what = random.randrange(4)
         if what == 0:
@@ -122,12 +126,15 @@ class Shaper:
         elif what == 2:
             # Batches that claim more than they have.
             batch = batch_around(NONE, b"", random.choice(_LIES), maker.known.now_ms)
-            times = max(1, min(limit // len(batch), 3_000))
-            rows = [{"index": 0, "records": batch * (times if random.random() < 0.5 else 1)}]
-            rows *= 1 if random.random() < 0.5 else min(times, 1_000)
+            count = max(1, min(limit // (len(batch) + 10), 3_000))
+            rows = (
+                [{"index": 0, "records": batch * count}]
+                if random.random() < 0.5
+                else [{"index": 0, "records": batch}] * count
+            )
         else:
             # Really as many records as that, of the smallest size.
-            count = random.choice((1, 1_000, 20_000, 100_000 if limit > 100_000 else 5_000))
+            count = min(random.choice((1, 1_000, 20_000, 100_000)), max(1, limit // 8))
             codec = random.choice((NONE, GZIP, LZ4, ZSTD))
             rows = [
                 {
@@ -138,8 +145,7 @@ class Shaper:
                 }
             ]
         topics = [{"name": topic, "topic_id": maker.known.topics[topic], "partition_data": rows}]
-        if random.random() < 0.2:
-            topics *= random.choice((2, 10, 50))
+        topics *= times
         message = {
             "acks": random.choice((-1, -1, 1, 0)),
             "timeout": 1000,
@@ -166,13 +172,13 @@ class Shaper:
 
     def _message(self) -> tuple[int, int, dict[str, Any]]:
         """A valid message of any API, each as often as the others, in any version."""
-        api = self._random.choice(_IN_ORDER())
+        api = self._random.choice(_apis())
         version = self._random.choice((api.newest, self._random.randint(api.oldest, api.newest)))
         return api.key, version, self._maker.valid_message(request_class(api.key, version), api.key)
 
     def _limit(self) -> int:
         [limit] = self._random.choices(_BYTES, _BYTES_WEIGHTS)
-        return limit
+        return min(limit, self._bytes_max)
 
     def _room(self, key: int, version: int, message: dict[str, Any], place: Place, items: list[Any]) -> int:
         """How often these items fit."""
@@ -220,7 +226,8 @@ class Shaper:
         return HEAD.pack(*old[:3], len(client_id)) + client_id + rest
 
 
-def _IN_ORDER() -> list[Any]:  # noqa: N802  (tests replace entries of the table)
+def _apis() -> list[Api]:
+    """What is served, now: a test may have replaced an entry."""
     return [APIS[key] for key in sorted(APIS)]
 
 

@@ -28,7 +28,7 @@ from ottla.testing.fuzz.making import Known, Maker, served_versions
 from ottla.testing.fuzz.mutating import framed, mutate
 from ottla.testing.fuzz.outcome import Failed, Tally, megabytes, resident_bytes, shortened
 from ottla.testing.fuzz.process import PATIENCE_S, Asker, Process
-from ottla.testing.fuzz.shapes import Shaper
+from ottla.testing.fuzz.shapes import BYTES_MAX, Shaper
 from ottla.testing.fuzz.witness import Phase, Witness
 from ottla.wire.decode import MalformedMessage
 from ottla.wire.schema import request_class
@@ -69,10 +69,10 @@ class Sent(NamedTuple):
 class Requests:
     """Mutated and shaped requests, and the last of them."""
 
-    def __init__(self, random: Random, maker: Maker, shapes: float) -> None:
+    def __init__(self, random: Random, maker: Maker, shapes: float, bytes_max: int) -> None:
         self._random = random
         self._maker = maker
-        self._shaper = Shaper(random, maker)
+        self._shaper = Shaper(random, maker, bytes_max)
         self._shapes = shapes
         self.sent: deque[Sent] = deque(maxlen=4000)
 
@@ -212,6 +212,7 @@ def run_sockets(
     directory: Path,
     *,
     shapes: float = SHAPES,
+    bytes_max: int = BYTES_MAX,
     bounded: bool = True,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Report:
@@ -219,10 +220,10 @@ def run_sockets(
     random = Random(f"{seed}:sockets")
     # What a flood of connections may do is tested elsewhere: here none shall wait.
     process = Process(directory, {"max.connection.creation.rate": "100000"})
-    again = f"again: python -m ottla.testing.fuzz sockets --seed {seed} --requests {count} --shapes {shapes}"
+    again = f"again: python -m ottla.testing.fuzz sockets --seed {seed} --requests {count} --shapes {shapes} --bytes-max {bytes_max}"
     last: list[bytes] = []
     try:
-        report = _attack(count, random, process, shapes, tell, last)
+        report = _attack(count, random, process, (shapes, bytes_max), tell, last)
         if process.stop():
             raise Failed("the broker did not stop cleanly")
         if bounded:
@@ -255,7 +256,7 @@ def _attack(
     count: int,
     random: Random,
     process: Process,
-    shapes: float,
+    shapes: tuple[float, int],
     tell: Callable[[str], None],
     last: list[bytes],
 ) -> Report:
@@ -265,7 +266,7 @@ def _attack(
     )
     known.topics[WIDE] = admin.create(WIDE, WIDE_PARTITIONS, {})
     maker = Maker(random, known)
-    requests = Requests(random, maker, shapes)
+    requests = Requests(random, maker, *shapes)
     _warm_up(process, maker)
     _undo(admin, known)
     witness = Witness(process.address, process.pid)
