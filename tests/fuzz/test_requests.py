@@ -157,7 +157,7 @@ def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(core.Round, "receive", remember)
     monkeypatch.setattr(core.Round, "_members", note)
-    core.run_core(2_500, 1)
+    core.run_core(5_000, 1, bytes_max=SHAPED_BYTES_MAX)
     assert asked >= {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69}
     assert members == {Group, ConsumerGroup}
     assert max(ends) > 0
@@ -181,7 +181,7 @@ def test_requests_about_transactions_go_deep(monkeypatch: pytest.MonkeyPatch) ->
                 opened.add("offsets" if replica.topic == OFFSETS_TOPIC else "records")
 
     monkeypatch.setattr(core.Round, "receive", remember)
-    core.run_core(4_000, 1)
+    core.run_core(4_000, 1, bytes_max=SHAPED_BYTES_MAX)
     assert asked >= {22, 24, 25, 26, 27, 28, 61, 65, 66}
     assert states >= {State.EMPTY, State.ONGOING, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}
     assert opened == {"offsets", "records"}

@@ -27,7 +27,7 @@ _TXN_OFFSET_COMMIT: Final = 28
 #: What is null more often than not: most of what is produced belongs to no transaction, most members are no instances.
 _NULLS: Final = {(_PRODUCE, "transactional_id"): 0.6, (_TXN_OFFSET_COMMIT, "group_instance_id"): 0.8}
 #: The APIs that the data goes through, and those that make groups and transactions, asked for more often than the others.
-_OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68)
+_OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68, 68)
 
 
 @dataclass
