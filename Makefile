@@ -38,8 +38,8 @@ sim: $(STAMP) ## Run the simulator: a node, then a cluster (SEEDS='1-200' for bo
 	@$(PY) -m ottla.testing.sim $(SEEDS) $(NODE)
 	@$(PY) -m ottla.testing.sim --cluster $(SEEDS) $(CLUSTER)
 
-fuzz: $(STAMP) ## A million mutated requests, ten thousand damaged directories (N=... requests, SEED=... to repeat)
-	@$(PY) -m ottla.testing.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED))
+fuzz: $(STAMP) ## A million mutated and shaped requests, ten thousand damaged directories (N=... requests, SEED=... to repeat, ARGS='...')
+	@$(PY) -m ottla.testing.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs: $(STAMP) ## Render the pages that come from tables: configuration, limits, compatibility, groups, transaction states
 	@mkdir -p docs

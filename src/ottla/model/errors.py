@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from ottla.model.limits import ERROR_MESSAGE_LENGTH_MAX
+
 
 class ErrorCode(IntEnum):
     UNKNOWN_SERVER_ERROR = -1
@@ -196,6 +198,8 @@ class Refusal(Exception):
     def __init__(
         self, code: ErrorCode, message: str = "", record_errors: tuple[tuple[int, str], ...] = ()
     ) -> None:
+        if len(message) > ERROR_MESSAGE_LENGTH_MAX:
+            message = f"{message[: ERROR_MESSAGE_LENGTH_MAX - 1]}…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None

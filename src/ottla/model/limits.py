@@ -148,6 +148,14 @@ PRODUCE_QUEUE_BYTES_MAX: Final = _limit(
 
 # --- names and strings ------------------------------------------------------------------------------------------
 
+ERROR_MESSAGE_LENGTH_MAX: Final = _limit(
+    NAMES,
+    "characters of an error message",
+    1000,
+    "A message quotes what the client sent. A string of 32,767 bytes and a sentence around it do not fit into the older versions "
+    "of an answer.",
+    "the message is cut",
+)
 TOPIC_NAME_LENGTH_MAX: Final = _limit(
     NAMES,
     "characters of a topic's name",

@@ -9,6 +9,7 @@ from kio.schema.index import api_key_map
 from ottla.broker.api.markdown import render
 from ottla.broker.api.not_served import NOT_SERVED
 from ottla.broker.api.table import APIS
+from ottla.model.features import FEATURES
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 
@@ -23,7 +24,9 @@ def test_every_api_is_either_served_or_not_with_a_reason() -> None:
 
 
 def test_the_page_has_one_row_for_every_api() -> None:
-    served, not_served = render().split("## Not served")
+    served, rest = render().split("## Features")
+    features, not_served = rest.split("## Not served")
+    assert all(f"| `{name}` | {feature.level} |" in features for name, feature in FEATURES.items())
     for page, keys in ((served, APIS), (not_served, NOT_SERVED)):
         rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
         assert sorted(int(row[1]) for row in rows if row[1].isdigit()) == sorted(keys)

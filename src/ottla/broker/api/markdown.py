@@ -12,6 +12,7 @@ from typing import Final
 import ottla.broker.api as _api
 from ottla.broker.api.not_served import NOT_SERVED
 from ottla.broker.api.table import APIS
+from ottla.model.features import FEATURES
 from ottla.wire.schema import api_name
 
 INTRODUCTION = """\
@@ -39,12 +40,28 @@ They are not advertised; a client that sends one nevertheless has its connection
 """
 
 
+FEATURES_INTRODUCTION = """
+## Features
+
+ApiVersions lists these cluster-wide features, and `kafka-features describe` prints them. Each has one level, so the supported minimum,
+the supported maximum and the finalized level are the same. `kafka-features upgrade --release-version 4.0` asks for exactly these levels and
+succeeds; any other level is refused with INVALID_UPDATE_VERSION. A feature at level 0 is one that Kafka has and this broker does not.
+
+| feature | level | meaning |
+|---|---|---|
+"""
+
+
 def render() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "| API | key | versions | what it does |\n|---|---|---|---|\n"]
     for api in sorted(APIS.values(), key=lambda api: api.key):
         versions = f"{api.oldest} to {api.newest}" if api.newest > api.oldest else f"{api.oldest}"
         parts.append(f"| {_name(api.key)} | {api.key} | {versions} | {_purpose(api.key)} |\n")
+    parts.append(FEATURES_INTRODUCTION)
+    parts.extend(
+        f"| `{name}` | {feature.level} | {feature.meaning} |\n" for name, feature in FEATURES.items()
+    )
     parts.append(NOT_SERVED_INTRODUCTION)
     parts.extend(f"| {_name(key)} | {key} | {NOT_SERVED[key]} |\n" for key in sorted(NOT_SERVED))
     return "".join(parts)

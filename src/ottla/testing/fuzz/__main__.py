@@ -1,13 +1,14 @@
 """`python -m ottla.testing.fuzz [all|core|sockets|files|replay]`, which is `make fuzz`.
 
-`all` (the default) makes so many mutated requests, nine tenths into the core and one tenth over sockets, and damages a directory
-for every hundred of them. It prints the seed first, then counts and memory; a failure ends with a line that repeats it. `replay`
-takes requests in hex and sends them to a fresh core, one after another.
+`all` (the default) makes so many mutated and shaped requests, one twentieth over sockets and the rest into the core, and damages a directory
+for every hundred of them. It prints the seed first, then counts, the witness's longest wait and the growth of memory; a failure ends with a
+line that repeats it. `replay` takes requests in hex and sends them to a fresh core, one after another.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -16,10 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
 
+from ottla.testing.fuzz.core import SHAPES as CORE_SHAPES
 from ottla.testing.fuzz.core import Attacker, Round, run_core, run_round
 from ottla.testing.fuzz.files import run_files
 from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
-from ottla.testing.fuzz.sockets import Report, run_sockets
+from ottla.testing.fuzz.shapes import BYTES_MAX
+from ottla.testing.fuzz.sockets import SHAPES as SOCKET_SHAPES
+from ottla.testing.fuzz.sockets import run_sockets
 
 _MEMORY = Path("/dev/shm")  # noqa: S108  (a directory of its own is made in it, by tempfile)
 
@@ -35,33 +39,30 @@ def tell(text: str) -> None:
     print(text, flush=True)
 
 
-def core(count: int, seed: int) -> None:
+def core(count: int, seed: int, shapes: float, bytes_max: int, jobs: int, *, keep_going: bool) -> None:
     before = resident_bytes()
-    tally = run_core(count, seed, tell=tell if count > 50_000 else lambda _text: None)
+    talk = tell if count > 50_000 or keep_going else lambda _text: None
+    tally = run_core(
+        count, seed, shapes=shapes, bytes_max=bytes_max, jobs=jobs, keep_going=keep_going, tell=talk
+    )
     peak = megabytes(resident_bytes(what="VmHWM"))
     tell(
         f"core: {tally}; memory {megabytes(before)} before, {megabytes(resident_bytes())} after, peak {peak}"
     )
 
 
-def sockets(count: int, seed: int) -> Report:
+def sockets(count: int, seed: int, shapes: float, bytes_max: int, *, bounded: bool) -> None:
     with scratch() as directory:
         report = run_sockets(
-            count, seed, directory / "data", tell=tell if count > 10_000 else lambda _text: None
+            count, seed, directory / "data", shapes=shapes, bytes_max=bytes_max, bounded=bounded, tell=tell
         )
-    tell(
-        f"sockets: {report.tally}; {report.witnessed:,} records of the witness, the longest in "
-        f"{report.witness_longest_s * 1000:.0f} ms; memory {megabytes(report.before_bytes)} before, "
-        f"{megabytes(report.after_bytes)} after, peak {megabytes(report.peak_bytes)}; "
-        f"descriptors {report.descriptors[0]} to {report.descriptors[1]}; {report.said} lines said; "
-        f"{report.idle_cpu:.0%} CPU when idle"
-    )
-    return report
+    if not bounded:
+        tell(f"sockets: {report}")
 
 
-def files(count: int, seed: int, first: int = 0) -> None:
+def files(count: int, seed: int, jobs: int, first: int = 0) -> None:
     with scratch() as directory:
-        tell(f"files: {run_files(count, seed, directory, first=first, tell=tell)}")
+        tell(f"files: {run_files(count, seed, directory, first=first, jobs=jobs, tell=tell)}")
 
 
 def replay(frames: Sequence[str]) -> None:
@@ -88,7 +89,26 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--seed", type=int, help="of an earlier run, to repeat it")
     parser.add_argument("--round", type=int, help="this round of core, or this directory of files, alone")
+    parser.add_argument(
+        "--shapes", type=float, help="the share of requests with a shape instead of mutated bytes"
+    )
+    parser.add_argument("--bytes-max", type=int, default=BYTES_MAX, help="the largest request with a shape")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        help="processes for the core (all processors; 1 with --round)",
+        default=os.cpu_count() or 1,
+    )
+    parser.add_argument(
+        "--keep-going",
+        action="store_true",
+        help="report every kind of request that holds the loop too long, and do not bound the witness's wait",
+    )
     options = parser.parse_args(arguments)
+    in_core = CORE_SHAPES if options.shapes is None else options.shapes
+    over = SOCKET_SHAPES if options.shapes is None else options.shapes
+    bytes_max: int = options.bytes_max
+    keep_going: bool = options.keep_going
     seed: int = SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     count: int = options.requests
     tell(f"seed {seed} (--seed {seed} repeats it)")
@@ -97,21 +117,20 @@ def main(arguments: Sequence[str]) -> int:
         if options.what == "replay":
             replay(options.frames)
         elif options.what == "core" and options.round is not None:
-            tell(f"core: {run_round(seed, options.round, count)}")
+            tell(f"core: {run_round(seed, options.round, count, in_core, bytes_max)}")
         elif options.what == "core":
-            core(count, seed)
+            core(count, seed, in_core, bytes_max, options.jobs, keep_going=keep_going)
         elif options.what == "sockets":
-            sockets(count, seed)
+            sockets(count, seed, over, bytes_max, bounded=not keep_going)
         elif options.what == "files":
-            files(count, seed, options.round or 0)
+            files(count, seed, options.jobs, options.round or 0)
         else:
-            over_sockets = count // 10
-            core(count - over_sockets, seed)
-            sockets(over_sockets, seed)
-            files(max(1, count // 100), seed)
-            tell(
-                f"{count:,} mutated requests in {time.monotonic() - started:.0f} s, seed {seed}: all is well"
-            )
+            over_sockets = count // 20
+            # Nothing else runs beside it: the witness's waits are measured.
+            sockets(over_sockets, seed, over, bytes_max, bounded=not keep_going)
+            core(count - over_sockets, seed, in_core, bytes_max, options.jobs, keep_going=keep_going)
+            files(max(1, count // 100), seed, options.jobs)
+            tell(f"{count:,} requests in {time.monotonic() - started:.0f} s, seed {seed}: all is well")
     except Failed as error:
         tell(f"FAILED, seed {seed}: {error}")
         return 1

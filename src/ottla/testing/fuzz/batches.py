@@ -182,6 +182,6 @@ def bomb(codec: int) -> bytes:
 def batch_around(codec: int, payload: bytes, count: int, now_ms: int) -> bytes:
     """A batch around a payload, whatever that is."""
     length = HEADER_BYTES - LENGTH_OVERHEAD + len(payload)
-    count = max(-0x80000000, min(count, 0x7FFFFFFF))
+    count = max(-0x7FFFFFFF, min(count, 0x7FFFFFFF))
     head = HEADER.pack(0, length, -1, 2, 0, codec, count - 1, now_ms, now_ms, -1, -1, -1, count)
     return with_right_crc(bytearray(head + payload))

@@ -3,14 +3,17 @@
 A round has a seed of its own and is a whole story: topics of every policy are made, a witness produces now and then to a
 topic nobody else knows, garbage comes on a few connections, time passes, and at the end the broker stops or loses its
 power and is started again. What must hold: nothing is raised, every answer is a message of the version that was asked, in
-order; what the witness was told is there; every log opens again and holds whole batches in order.
+order; what the witness was told is there; every log opens again and holds whole batches in order. No call of the core takes
+longer than `HELD_S_MAX` of CPU time: in a broker nobody else would be served meanwhile.
+
+Most requests are mutated; a share (`SHAPES`) has one of the shapes of `shapes.py` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
@@ -21,7 +24,9 @@ from ottla.testing.fuzz.answers import Expected, is_refusal
 from ottla.testing.fuzz.harness import DELETE_TOPICS, FETCH, FIND_COORDINATOR, Client, Harness, records_from
 from ottla.testing.fuzz.making import Known, Maker
 from ottla.testing.fuzz.mutating import mutate
-from ottla.testing.fuzz.outcome import Failed, Tally
+from ottla.testing.fuzz.outcome import Failed, Tally, shortened
+from ottla.testing.fuzz.pool import in_processes
+from ottla.testing.fuzz.shapes import BYTES_MAX, Shaper
 from ottla.testing.sim.disk import SimDisk
 
 DATA_DIR: Final = "/var/data"
@@ -47,6 +52,15 @@ WITNESS_SETTINGS: Final = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.after.max.ms": "9223372036854775807",
 }
+#: A topic that is expensive to describe; not in every round, since it takes a while to make.
+WIDE: Final = "wide"
+WIDE_PARTITIONS: Final = 1000
+_WIDE_ROUNDS: Final = 10
+#: The share of requests that have a shape.
+SHAPES: Final = 0.05
+#: CPU seconds that one call of the core may take. A broker shall hold its loop for 50 ms at most on a quiet machine; the simulated
+#: disk costs extra, and a loaded machine has slower cores.
+HELD_S_MAX: Final = 0.3
 _CONNECTIONS: Final = 6
 #: So many are known at a time.
 _MEMBERS: Final = 4
@@ -63,7 +77,15 @@ class Attacker:
 
 
 class Round(Harness):
-    def __init__(self, seed: str, settings: dict[str, str]) -> None:
+    def __init__(
+        self,
+        seed: str,
+        settings: dict[str, str],
+        *,
+        shapes: float = SHAPES,
+        bytes_max: int = BYTES_MAX,
+        wide: bool = False,
+    ) -> None:
         random = Random(seed)
         self._sim_disk = SimDisk(random, strict=True)
         super().__init__(self._sim_disk, DATA_DIR, random, settings)
@@ -74,6 +96,11 @@ class Round(Harness):
         self.witnessed: list[bytes] = []
         self.known = Known(topics={}, partitions=PARTITIONS)
         self.maker = Maker(random, self.known)
+        self.shaper = Shaper(random, self.maker, bytes_max)
+        self._shapes = shapes
+        self._wide = wide
+        #: What failed and did not end the round, by kind: only where somebody wants to see all of it.
+        self.findings: dict[str, str] | None = None
         self.start()
         self._make_topics()
         self.create(WITNESS, 1, WITNESS_SETTINGS)
@@ -94,6 +121,8 @@ class Round(Harness):
         for name, settings in TOPICS.items():
             if name not in self.broker.image.topics:
                 self.known.topics[name] = self.create(name, PARTITIONS, settings)
+        if self._wide and WIDE not in self.broker.image.topics:
+            self.known.topics[WIDE] = self.create(WIDE, WIDE_PARTITIONS, {})
         if OFFSETS_TOPIC not in self.broker.image.topics:
             # Whoever asks for a group's coordinator makes it.
             self.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["group"])
@@ -106,20 +135,51 @@ class Round(Harness):
         attackers = [Attacker(self) for _ in range(_CONNECTIONS)]
         for number in range(count):
             name, frame = "none", b""
+            self.stopwatch.longest_s = 0.0
+            said = len(self.said)
+            attacker = self._choose(attackers)
             try:
-                attacker = self._choose(attackers)
-                name, frame = mutate(self.random, self.maker.frame(number + 100), self.maker)
+                name, frame = self._request(number + 100)
                 attacker.expected.ask(frame)
                 self.receive(attacker.client, frame)
+                self._look_for_errors(said)
                 self._meanwhile(number)
             except Exception as error:
-                raise Failed(f"request {number} ({name}): {error!r}\n  the request: {frame.hex()}") from error
+                self._found(f"request {number} ({name}): {error!r}", name, frame, error)
+                # Who knows what state it is in.
+                return self.tally
+            if self.stopwatch.longest_s > HELD_S_MAX:
+                self._found(
+                    f"request {number} ({name}): the core held the loop for {self.stopwatch.longest_s * 1000:.0f} ms of "
+                    f"CPU, at most {HELD_S_MAX * 1000:.0f} are allowed",
+                    name,
+                    frame,
+                )
             self.tally.add("requests")
         for attacker in attackers:
             self.disconnect(attacker.client)
         self._check_nothing_left()
         self._end()
         return self.tally
+
+    def _request(self, correlation_id: int) -> tuple[str, bytes]:
+        if self.random.random() < self._shapes:
+            self.tally.add("shaped")
+            shaped = self.shaper.request(correlation_id)
+            return shaped.label, shaped.frame
+        return mutate(self.random, self.maker.frame(correlation_id), self.maker)
+
+    def _look_for_errors(self, since: int) -> None:
+        for text in self.said[since:]:
+            if "internal" in text or "offline" in text:
+                raise Failed(text)
+
+    def _found(self, problem: str, name: str, frame: bytes, error: Exception | None = None) -> None:
+        """Ends the round, unless somebody wants to see everything that fails."""
+        problem += f"\n  the request: {shortened(frame)}"
+        if self.findings is None:
+            raise Failed(problem) from error
+        self.findings.setdefault(name.partition(" version ")[0], problem)
 
     def _choose(self, attackers: list[Attacker]) -> Attacker:
         at = self.random.randrange(len(attackers))
@@ -166,7 +226,7 @@ class Round(Harness):
             if "internal" in text or "offline" in text:
                 raise Failed(text)
         self._make_topics()
-        others = [name for name in self.broker.image.topics if name not in TOPICS and name != WITNESS]
+        others = [name for name in self.broker.image.topics if name not in (*TOPICS, WITNESS, WIDE)]
         if len(others) > 20:
             self.ask(DELETE_TOPICS, 6, topics=[{"name": name} for name in others], timeout=1000)
 
@@ -256,25 +316,65 @@ def check_log(log: Any) -> None:
         raise Failed(f"{log.directory} ends at {expected} and says {log.next_offset}")
 
 
+class RoundOf(NamedTuple):
+    """What makes a round, and repeats it."""
+
+    seed: int
+    number: int
+    size: int
+    shapes: float = SHAPES
+    bytes_max: int = BYTES_MAX
+    keep_going: bool = False
+
+    @property
+    def again(self) -> str:
+        more = "" if self.shapes == SHAPES else f" --shapes {self.shapes}"
+        more += "" if self.bytes_max == BYTES_MAX else f" --bytes-max {self.bytes_max}"
+        return f"python -m ottla.testing.fuzz core --seed {self.seed} --round {self.number} --requests {self.size}{more}"
+
+
 def run_core(
-    count: int, seed: int, *, round_size: int = 2_500, tell: Callable[[str], None] = lambda _text: None
+    count: int,
+    seed: int,
+    *,
+    round_size: int = 2_500,
+    shapes: float = SHAPES,
+    bytes_max: int = BYTES_MAX,
+    keep_going: bool = False,
+    jobs: int = 1,
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
-    """So many requests in rounds; each round is repeated by its own seed."""
+    """So many requests in rounds; each round is repeated by its own seed. Several at once, each in a process of its own, if `jobs` says so."""
+    sizes = [min(round_size, count - start) for start in range(0, count, round_size)]
+    rounds = [RoundOf(seed, number, size, shapes, bytes_max, keep_going) for number, size in enumerate(sizes)]
     total = Tally()
-    number = 0
-    while total["requests"] < count:
-        size = min(round_size, count - total["requests"])
-        try:
-            total.merge(run_round(seed, number, size))
-        except Failed as error:
-            again = f"python -m ottla.testing.fuzz core --seed {seed} --round {number} --requests {size}"
-            raise Failed(f"{error}\n  again: {again}") from error
-        number += 1
+    findings: dict[str, str] = {}
+    for tally, found in in_processes(_run, rounds, jobs):
+        total.merge(tally)
+        for kind, problem in found.items():
+            if findings.setdefault(kind, problem) is problem:
+                tell(f"FOUND {problem}")
         tell(f"core: {total}")
+    if findings:
+        raise Failed(f"{len(findings)} kinds of requests failed: {', '.join(sorted(findings))}")
     return total
 
 
-def run_round(seed: int, number: int, size: int) -> Tally:
+def _run(each: RoundOf) -> tuple[Tally, dict[str, str]]:
     # Every third round trusts nothing to the page cache, so that produces wait in line for a sync.
-    settings = {"log.flush.policy": "durable"} if number % 3 == 2 else {}
-    return Round(f"{seed}:{number}", settings).run(size)
+    settings = {"log.flush.policy": "durable"} if each.number % 3 == 2 else {}
+    wide = each.number % _WIDE_ROUNDS == 0
+    try:
+        made = Round(
+            f"{each.seed}:{each.number}", settings, shapes=each.shapes, bytes_max=each.bytes_max, wide=wide
+        )
+        made.findings = {} if each.keep_going else None
+        tally = made.run(each.size)
+    except Failed as error:
+        raise Failed(f"{error}\n  again: {each.again}") from error
+    again = {kind: f"{problem}\n  again: {each.again}" for kind, problem in (made.findings or {}).items()}
+    return tally, again
+
+
+def run_round(seed: int, number: int, size: int, shapes: float = SHAPES, bytes_max: int = BYTES_MAX) -> Tally:
+    return _run(RoundOf(seed, number, size, shapes, bytes_max))[0]

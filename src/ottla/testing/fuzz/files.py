@@ -31,12 +31,15 @@ from ottla.runtime.disk import SystemDisk, failures
 from ottla.runtime.embedded_store import JOURNAL, DamagedJournal
 from ottla.testing.fuzz.harness import Harness, records_from
 from ottla.testing.fuzz.outcome import Failed, Tally
+from ottla.testing.fuzz.pool import in_processes
 
 #: What `server/node.py` turns into a refusal to start.
 REFUSALS: Final = (DiskError, DamagedJournal, ForeignDirectory, NoDirectory)
 #: Longer than any start of so little takes.
 _SECONDS_MAX: Final = 10.0
 _DELETE_RECORDS: Final = 21
+#: Directories that one process damages in one go.
+_PART: Final = 100
 _SMALL: Final = {"index.interval.bytes": "200", "segment.index.bytes": "64"}
 #: Topics by their settings, each with a partition that is written to and one that is not.
 _TOPICS: Final[dict[str, dict[str, str]]] = {
@@ -387,22 +390,49 @@ class Case:
             disk.release()
 
 
+class Part(NamedTuple):
+    """So many damaged directories, from a number on."""
+
+    seed: int
+    first: int
+    size: int
+    under: Path
+
+    def run(self) -> Tally:
+        self.under.mkdir()
+        originals = make_originals(self.under)
+        tally = Tally()
+        for number in range(self.first, self.first + self.size):
+            case = Case(originals[number % len(originals)], self.under / "case", f"{self.seed}:{number}")
+            try:
+                case.run(tally)
+            except Exception as error:
+                again = f"python -m ottla.testing.fuzz files --seed {self.seed} --round {number} --requests 1"
+                raise Failed(
+                    f"{error!r}\n  the damage: {case.damage} after {case.original.path.name}\n  again: {again}"
+                ) from error
+            tally.add("damaged directories")
+        shutil.rmtree(self.under)
+        return tally
+
+
 def run_files(
-    count: int, seed: int, under: Path, *, first: int = 0, tell: Callable[[str], None] = lambda _text: None
+    count: int,
+    seed: int,
+    under: Path,
+    *,
+    first: int = 0,
+    jobs: int = 1,
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
-    """So many damaged directories."""
-    originals = make_originals(under)
+    """So many damaged directories, in parts; several parts at once, each in a process of its own, if `jobs` says so."""
+    parts = [
+        Part(seed, start, min(_PART, first + count - start), under / f"part-{start}")
+        for start in range(first, first + count, _PART)
+    ]
     tally = Tally()
-    for number in range(first, first + count):
-        case = Case(originals[number % len(originals)], under / "case", f"{seed}:{number}")
-        try:
-            case.run(tally)
-        except Exception as error:
-            again = f"python -m ottla.testing.fuzz files --seed {seed} --round {number} --requests 1"
-            raise Failed(
-                f"{error!r}\n  the damage: {case.damage} after {case.original.path.name}\n  again: {again}"
-            ) from error
-        tally.add("damaged directories")
-        if number % 500 == 499:
+    for done in in_processes(Part.run, parts, jobs):
+        tally.merge(done)
+        if tally["damaged directories"] % 500 < _PART:
             tell(f"files: {tally}")
     return tally

@@ -21,7 +21,7 @@ from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, decode_batches
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.testing.fuzz.making import frame_of
-from ottla.testing.fuzz.outcome import Failed
+from ottla.testing.fuzz.outcome import Failed, Stopwatch
 from ottla.testing.injected import is_injected
 from ottla.testing.sim.world import START_MS, SeededEntropy
 from ottla.wire.decode import decode_response
@@ -58,6 +58,8 @@ class Harness:
             }
         )
         self.said: list[str] = []
+        #: How long the core held the event loop, call by call.
+        self.stopwatch = Stopwatch()
         self.clients: dict[Connection, Client] = {}
 
     def start(self) -> None:
@@ -90,7 +92,7 @@ class Harness:
     def turn(self) -> None:
         broker = self.broker
         while True:
-            more = broker.settle(self.now_ms)
+            more = self.stopwatch.time(broker.settle, self.now_ms)
             outbox, broker.outbox = broker.outbox, []
             if not outbox and not more:
                 return
@@ -115,8 +117,8 @@ class Harness:
         elif kind == PROPOSE:
             if effect[1]:
                 self.store.append(effect[1])
-            self.broker.committed(effect[1], self.now_ms)
-            effect[2](None)
+            self.stopwatch.time(self.broker.committed, effect[1], self.now_ms)
+            self.stopwatch.time(effect[2], None)
         elif kind == RUN:
             self._work(lambda: effect[1](self.disk), effect[2])
         elif kind == WORK:
@@ -130,7 +132,7 @@ class Harness:
             result = job()
         except (DiskError, CorruptRecords) as failed:
             error = str(failed)
-        done(result, error)
+        self.stopwatch.time(done, result, error)
 
     def closed(self, client: Client, reason: str) -> None:
         """The broker has closed a connection."""
@@ -162,7 +164,7 @@ class Harness:
         end = self.now_ms + ms
         while (deadline := self.broker.next_deadline_ms) is not None and deadline <= end:
             self.now_ms = max(self.now_ms, deadline)
-            self.broker.tick(self.now_ms)
+            self.stopwatch.time(self.broker.tick, self.now_ms)
             self.turn()
         self.now_ms = end
 
@@ -181,7 +183,9 @@ class Harness:
     def receive(self, client: Client, frame: bytes) -> None:
         """One request; its memory is gone as soon as the core has seen it."""
         memory = bytearray(frame)
-        self.broker.receive(client.connection, memoryview(memory).toreadonly(), self.now_ms)
+        self.stopwatch.time(
+            self.broker.receive, client.connection, memoryview(memory).toreadonly(), self.now_ms
+        )
         memory[:] = b"\xee" * len(memory)
         self.turn()
 
@@ -202,13 +206,7 @@ class Harness:
     # --- what is asked for most -------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, settings: dict[str, str]) -> bytes:
-        configs = [{"name": key, "value": value} for key, value in settings.items()]
-        new = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
-        [row] = self.ask(CREATE_TOPICS, 7, topics=[new], timeout=1000).topics
-        if row.error_code.value:
-            raise Failed(f"the topic {name} could not be made: {row.error_message}")
-        topic_id: bytes = row.topic_id.bytes
-        return topic_id
+        return created(self.ask(CREATE_TOPICS, 7, **new_topic(name, partitions, settings)))
 
     def produce(self, topic: str, partition: int, batch: bytes) -> Any:
         """The row of the partition."""
@@ -230,6 +228,22 @@ class Harness:
 
 
 _ALL: Final = 1 << 30
+
+
+def new_topic(name: str, partitions: int, settings: dict[str, str]) -> dict[str, Any]:
+    """The fields of a CreateTopics request for one topic."""
+    configs = [{"name": key, "value": value} for key, value in settings.items()]
+    new = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": configs}
+    return {"topics": [new], "timeout": 30_000}
+
+
+def created(answer: Any) -> bytes:
+    """The id of the one topic that was made."""
+    [row] = answer.topics
+    if row.error_code.value:
+        raise Failed(f"the topic {row.name} could not be made: {row.error_message}")
+    topic_id: bytes = row.topic_id.bytes
+    return topic_id
 
 
 def records_from(row: Any, offset: int) -> list[Record]:

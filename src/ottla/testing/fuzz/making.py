@@ -27,7 +27,7 @@ _TXN_OFFSET_COMMIT: Final = 28
 #: What is null more often than not: most of what is produced belongs to no transaction, most members are no instances.
 _NULLS: Final = {(_PRODUCE, "transactional_id"): 0.6, (_TXN_OFFSET_COMMIT, "group_instance_id"): 0.8}
 #: The APIs that the data goes through, and those that make groups and transactions, asked for more often than the others.
-_OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68)
+_OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68, 68)
 
 
 @dataclass
@@ -86,10 +86,19 @@ class Maker:
         return random.choice(served_versions())
 
     def body(self, key: int, version: int) -> bytes:
+        self._begin(key)
+        return request_encoder(key, version)(self.message(request_class(key, version), key))
+
+    def valid_message(self, cls: Any, key: int) -> dict[str, Any]:
+        """The fields of a message, or of a part of one, with ordinary values only."""
+        self._wild = 0.0
+        self._begin(key)
+        return self.message(cls, key)
+
+    def _begin(self, key: int) -> None:
         self._key = key
         known = self.known.transactors
         self._transactor = self.random.choice(known) if known and self.random.random() < 0.8 else None
-        return request_encoder(key, version)(self.message(request_class(key, version), key))
 
     def message(self, cls: Any, key: int) -> dict[str, Any]:
         """The fields of an instance as the encoder takes them."""

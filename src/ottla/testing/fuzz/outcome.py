@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class Failed(Exception):
@@ -27,6 +33,47 @@ class Tally:
 
     def __str__(self) -> str:
         return ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.most_common())
+
+
+class _Collections:
+    """The CPU time of all garbage collections of this process."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began_s = 0.0
+
+    def note(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began_s = time.thread_time()
+        else:
+            self.seconds += time.thread_time() - self._began_s
+
+
+_COLLECTIONS = _Collections()
+gc.callbacks.append(_COLLECTIONS.note)
+
+
+class Stopwatch:
+    """CPU time of single calls, without the garbage collections that happened to fall into them; the longest is kept."""
+
+    __slots__ = ("longest_s",)
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    def time(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        collected, started = _COLLECTIONS.seconds, time.thread_time()
+        try:
+            return call(*arguments)
+        finally:
+            took = time.thread_time() - started - (_COLLECTIONS.seconds - collected)
+            self.longest_s = max(self.longest_s, took)
+
+
+def shortened(frame: bytes, length: int = 600) -> str:
+    """A request in hex, cut where it would fill the screen: the line that repeats the run has all of it."""
+    text = frame.hex()
+    return text if len(text) <= length else f"{text[:length]}… ({len(frame):,} bytes)"
 
 
 def resident_bytes(pid: int | str = "self", what: str = "VmRSS") -> int:
