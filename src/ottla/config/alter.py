@@ -12,7 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.config.broker_table import BROKER
 from ottla.config.consumer_table import GROUP, check_group
 from ottla.config.definition import READ_ONLY, Definition, InvalidConfig, Value, unknown_name
-from ottla.config.topic import NAMES, validate
+from ottla.config.topic import NAMES, check_length, validate
 from ottla.config.topic_table import TOPIC
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -78,6 +78,7 @@ def _applied(
             result[name] = row.canonical(text)
         else:
             result[name] = _edited(row, op, text, result.get(name), inherited)
+        check_length(name, result.get(name))
     return result
 
 

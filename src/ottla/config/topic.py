@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, cast
 
 from ottla.config.definition import InvalidConfig, Settings, Value, unknown_name
 from ottla.config.topic_table import TOPIC
+from ottla.model.limits import STRING_BYTES_MAX
+from ottla.model.strings import is_longer
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -121,6 +123,12 @@ def check_together(values: Mapping[str, Value]) -> None:
             f"Invalid value {shortest} for configuration min.compaction.lag.ms: "
             f"must be at most max.compaction.lag.ms ({longest})"
         )
+
+
+def check_length(name: str, text: str | None) -> None:
+    """Raise `InvalidConfig` if a value is too long for the older versions of DescribeConfigs. Kafka has the same limit."""
+    if is_longer(text, STRING_BYTES_MAX):
+        raise InvalidConfig(f"the value of {name} is longer than {STRING_BYTES_MAX} bytes")
 
 
 def validate(overrides: Mapping[str, str | None], broker: BrokerConfig | None = None) -> None:

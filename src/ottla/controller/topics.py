@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.definition import InvalidConfig
-from ottla.config.topic import validate
+from ottla.config.topic import check_length, validate
 from ottla.controller import records as r
 from ottla.controller.image import NO_CONFIG, TOPIC_RESOURCE, Image
 from ottla.controller.placing import check_replicas, spread
@@ -86,6 +86,8 @@ def create(
             f"topic '{name}' collides with '{other}': names may not differ in '.' and '_' alone",
         )
     try:
+        for key, value in configs.items():
+            check_length(key, value)
         validate(configs, broker)
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error

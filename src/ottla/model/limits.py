@@ -207,6 +207,13 @@ PARTITION_PRODUCERS_MAX: Final = _limit(
     "A client can make up producer ids; each costs 400 bytes until producer.id.expiration.ms have passed (1 day).",
     "nothing: the oldest producers that sent only one batch are forgotten first, never one with an open transaction",
 )
+BROKER_PRODUCERS_MAX: Final = _limit(
+    GROUPS,
+    "producers whose sequence numbers all partitions of one broker remember together",
+    2_500_000,
+    "They would take 1 GB of memory. Counted every ten seconds.",
+    "nothing: partitions with the most producers forget some, as above",
+)
 
 # --- topics and partitions --------------------------------------------------------------------------------------
 

@@ -6,8 +6,8 @@ UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.proposing import refused
 from ottla.broker.api.table import Response, serves
@@ -21,16 +21,22 @@ from ottla.config.describe import (
 from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.names import topic_name_problem
+from ottla.model.strings import cut
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+
+#: The first version whose strings may have more than 32,767 bytes.
+_FLEXIBLE: Final = 4
 
 
 @serves(32)
 def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     results = []
     for resource in request.resources:
+        # A value may have been stored by another broker, which took longer ones.
+        value_of: Callable[[str | None], str | None] = _whole if call.version >= _FLEXIBLE else _cut
         row: dict[str, Any] = {
             "error_code": 0, "resource_type": resource.resource_type, "resource_name": resource.resource_name,
         }  # fmt: skip
@@ -39,7 +45,12 @@ def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> R
                 broker, resource.resource_type, resource.resource_name, resource.configuration_keys or None
             )
             row["configs"] = [
-                _config(entry, synonyms=request.include_synonyms, documentation=request.include_documentation)
+                _config(
+                    entry,
+                    value_of,
+                    synonyms=request.include_synonyms,
+                    documentation=request.include_documentation,
+                )
                 for entry in entries
             ]
         except Refusal as refusal:
@@ -74,10 +85,20 @@ def _entries(broker: Broker, resource_type: int, name: str, names: Collection[st
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here")
 
 
-def _config(entry: Entry, *, synonyms: bool, documentation: bool) -> dict[str, Any]:
+def _whole(value: str | None) -> str | None:
+    return value
+
+
+def _cut(value: str | None) -> str | None:
+    return None if value is None else cut(value)
+
+
+def _config(
+    entry: Entry, value_of: Callable[[str | None], str | None], *, synonyms: bool, documentation: bool
+) -> dict[str, Any]:
     return {
         "name": entry.name,
-        "value": entry.value,
+        "value": value_of(entry.value),
         "read_only": entry.read_only,
         "config_source": entry.source,
         "is_default": entry.is_default,
@@ -85,7 +106,7 @@ def _config(entry: Entry, *, synonyms: bool, documentation: bool) -> dict[str, A
         "config_type": entry.type_code,
         "documentation": entry.documentation if documentation else None,
         "synonyms": [
-            {"name": synonym.name, "value": synonym.value, "source": synonym.source}
+            {"name": synonym.name, "value": value_of(synonym.value), "source": synonym.source}
             for synonym in entry.synonyms
         ]
         if synonyms
