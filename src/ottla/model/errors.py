@@ -7,6 +7,7 @@ needs to know. The numbers are the protocol's and never change.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class ErrorCode(IntEnum):
@@ -190,10 +191,17 @@ RETRIABLE = frozenset(
 )
 
 
+#: In characters.
+MESSAGE_LENGTH_MAX: Final = 2_000
+
+
 class Refusal(Exception):
     """A request, or one part of it, that is answered with an error code and a sentence for people."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
         self.code = code
-        self.message = message or None
+        # A message may quote what a client has sent; versions with 16-bit lengths must be able to carry it.
+        self.message = (
+            message if len(message) <= MESSAGE_LENGTH_MAX else f"{message[:MESSAGE_LENGTH_MAX]}…"
+        ) or None
