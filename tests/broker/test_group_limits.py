@@ -79,10 +79,10 @@ def rude(driver: Driver) -> dict[str, Callable[[], Any]]:
     client = driver.connect()
     long, huge = "x" * 40_000, bytes(1_500_000)
 
-    def come_and_go(name: str, **more: Any) -> None:
+    def come_and_go(name: str, *protocols: str, **more: Any) -> None:
         """Join, sync if that is possible, and leave: the last record is that of a group without members."""
         member = Member(driver, name, more.pop("instance", None))
-        member.begin_join(version=9, **more)
+        member.begin_join(*protocols, version=9, **more)
         if member.client.answers and not member.joined().error_code:
             member.send_sync(**({member.member_id: more["metadata"]} if "metadata" in more else {}))
             member.client.answers.clear()
@@ -133,7 +133,7 @@ def rude(driver: Driver) -> dict[str, Callable[[], Any]]:
         "a long protocol type": lambda: come_and_go("type", protocol_type=long),
         "a long protocol type, lost": lambda: lose("type", protocol_type=long),
         "a long instance id": lambda: come_and_go("instance", instance=long),
-        "a long protocol name": lambda: come_and_go("name", metadata=b"m") or come_and_go("name2"),
+        "a long protocol name": lambda: come_and_go("name", long),
         "huge metadata": lambda: come_and_go("huge", metadata=huge),
         "huge metadata, lost": lambda: lose("huge", metadata=huge),
         "a huge assignment": assign_too_much,
