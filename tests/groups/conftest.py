@@ -9,6 +9,7 @@ from ottla.broker.timers import Timers
 from ottla.config.broker import BrokerConfig
 from ottla.groups.budget import Budget
 from ottla.groups.formats import Record, decode, encode
+from ottla.groups.group import Group
 from ottla.groups.host import TopicView
 from ottla.groups.shard import Shard
 from ottla.ports.coordination import Decision
@@ -110,6 +111,21 @@ class World:
             self.now_ms = max(self.now_ms, deadline)
             self._timers.expire(self.now_ms)
         self.now_ms = end
+        self.check_sizes()
+
+    def check_sizes(self) -> None:
+        """What groups hold is kept up to date as members and offsets come and go: it is what a count says."""
+        for group in self.shard.groups.values():
+            members = group.members.values()
+            if isinstance(group, Group):
+                assert group.sent_bytes == sum(member.weight.sent for member in members)
+                assert group.stored_bytes == sum(member.weight.stored for member in members)
+            else:
+                assert group.sent_bytes == sum(len(each.member_id) + each.said.size for each in members)
+        offsets = self.shard.offsets
+        committed = [value for known in offsets.by_group.values() for value in known.values()]
+        pending = [value for known in offsets._by_producer.values() for _order, value in known.values()]
+        assert offsets.text_size == sum(len(value.metadata) for value in (*committed, *pending))
 
 
 @pytest.fixture

@@ -3,8 +3,10 @@
 import tracemalloc
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from ottla.ports.coordination import partition_of
+from ottla.ports.coordination import java_hash, partition_of
 
 
 @pytest.mark.parametrize(
@@ -18,6 +20,18 @@ from ottla.ports.coordination import partition_of
 def test_a_name_belongs_where_java_has_it(group_id: str, java_hash: int) -> None:
     for count in (1, 7, 50):
         assert partition_of(group_id, count) == abs(java_hash) % count
+
+
+@given(st.text(st.characters(), max_size=300) | st.text("\0ab\uffff\U0010ffff", max_size=300))
+@example("x" * 8191)
+@example("\U0010ffff" * 4095)
+@example("\ud800" * 33)
+def test_the_hash_of_any_name_is_that_of_a_loop_over_its_characters(name: str) -> None:
+    number = 0
+    units = name.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        number = (31 * number + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    assert java_hash(name) == number
 
 
 def test_strangers_with_long_names_cost_no_memory() -> None:

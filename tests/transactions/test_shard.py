@@ -1,6 +1,11 @@
 """A shard as a whole: replay, expiry, what is told of transactions."""
 
+from collections import Counter
+
+import pytest
+
 from ottla.model.errors import ErrorCode
+from ottla.transactions import shard
 from ottla.transactions.formats import Record, State
 from ottla.transactions.shard import STATES, Filter
 from tests.transactions.conftest import TIMEOUT_MS, WALL_MS, A, B, World
@@ -143,3 +148,60 @@ def test_states_can_be_asked_for_by_name() -> None:
         "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
         "PrepareEpochFence",
     }  # fmt: skip
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_transactions_that_time_out_together_are_aborted_in_slices(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client can let thousands begin with one deadline: others have their turns in between."""
+    monkeypatch.setattr(shard, "_TIMED_OUT_AT_ONCE", 3)
+    for number in range(10):
+        pair = world.producer(f"t{number}")
+        assert world.add(pair, A, transactional_id=f"t{number}").error is ErrorCode.NONE
+    aborted: Counter[int] = Counter()
+    world.advance(TIMEOUT_MS - 1)
+    for _ in range(2000):
+        before = len(world.shard.ongoing)
+        world.advance(8)
+        aborted[before - len(world.shard.ongoing)] += 1
+    assert not world.shard.ongoing
+    assert {count: times for count, times in aborted.items() if count} == {3: 3, 1: 1}
+
+
+def test_ids_that_expire_together_are_forgotten_in_slices(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard, "_EXPIRED_AT_ONCE", 4)
+    for number in range(10):
+        world.producer(f"t{number}")
+    written = len(world.log)
+    world.advance(8 * DAY_MS)
+    assert not world.shard.transactions and not world.shard.size
+    assert len(world.log) == written + 10
+
+
+def test_new_ids_are_refused_when_the_broker_has_too_many(world: World) -> None:
+    world.ids_max = 2
+    pair = world.producer("one")
+    world.producer("two")
+    assert world.init("three").error is ErrorCode.POLICY_VIOLATION
+    assert world.init("one").error is ErrorCode.NONE
+    world.size_max = world.shard.size
+    pair = world.init("one").producer
+    assert world.add(pair, A, transactional_id="one").error is ErrorCode.POLICY_VIOLATION
+    world.size_max += 1000
+    assert world.add(pair, A, transactional_id="one").error is ErrorCode.NONE
+
+
+def test_the_size_is_what_a_count_says(world: World) -> None:
+    pair = world.producer("one")
+    world.add(pair, A, B, transactional_id="one", version=5)
+    assert world.shard.size == sum(each.size for each in world.shard.transactions.values()) > 300
+    world.end(pair, True, transactional_id="one")
+    world.mark()
+    assert world.shard.size == len("one")
+    world.move()
+    assert world.shard.size == len("one")

@@ -20,6 +20,7 @@ from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX
 from ottla.log.partition_log import Flush, PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
+from ottla.model import limits
 from ottla.model.errors import Refusal
 from ottla.ports.disk import Disk, DiskError
 
@@ -42,6 +43,8 @@ _COMPACTION_CHECK_MS_MIN: Final = 100
 _FLUSHES_PER_CHECK: Final = 32
 #: What dropping segments costs the loop, in partitions that retention only looks at.
 _DROP_COST: Final = 64
+#: How often all producers are counted.
+_PRODUCERS_COUNT_MS: Final = 10_000
 
 
 class Upkeep:
@@ -61,6 +64,10 @@ class Upkeep:
         self._producers_walk = Walk(broker.timers, self._forget_producers)
         #: (log directory, topic, partition) of deleted logs whose directories could not be renamed yet.
         self._not_deleted: set[tuple[str, str, int]] = set()
+        #: How many producers each partition had when they were counted last, and how many one may have.
+        self._producer_counts: list[int] = []
+        self._producers_max = limits.PARTITION_PRODUCERS_MAX
+        self._count_walk = Walk(broker.timers, self._count_producers)
         self._checkpoints = {
             directory: Checkpointing(broker, directory) for directory in broker.directories.all
         }
@@ -72,6 +79,7 @@ class Upkeep:
         self._every(
             lambda: broker.config.producer_id_expiration_check_interval_ms, self.forget_producers, now_ms
         )
+        self._every(lambda: _PRODUCERS_COUNT_MS, self.count_producers, now_ms)
         self._every(
             lambda: max(_COMPACTION_CHECK_MS_MIN, broker.config.log_cleaner_backoff_ms),
             broker.compacting.look,
@@ -191,6 +199,25 @@ class Upkeep:
         producers = replica.log.producers
         producers.expire(self._silent_since_ms)
         return 1 + len(producers.by_id) // 16
+
+    def count_producers(self, now_ms: int) -> None:
+        """Have partitions with the most producers forget some, if all together have too many."""
+        if self._count_walk.is_under_way:
+            return
+        self._producers_max = share_of(limits.BROKER_PRODUCERS_MAX, self._producer_counts)
+        self._producer_counts = []
+        self._count_walk.begin(self._broker.hosting.replicas(), now_ms)
+
+    def _count_producers(self, replica: Replica, _now_ms: int) -> int:
+        if replica.gone or not replica.opened:
+            return 1
+        producers = replica.log.producers
+        count = len(producers.by_id)
+        self._producer_counts.append(count)
+        if count <= self._producers_max:
+            return 1
+        producers.trim(self._producers_max)
+        return 1 + count // 16
 
     # --- retention ------------------------------------------------------------------------------------------
 
@@ -373,3 +400,14 @@ def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> 
     for path in log.stale_snapshots(flush.end_offset):
         disk.remove(path)
     return None
+
+
+def share_of(limit: int, counts: list[int]) -> int:
+    """The largest number such that no more than `limit` are left when nobody has more than this number."""
+    left, share = limit, limit
+    for position, count in enumerate(sorted(counts)):
+        share = left // (len(counts) - position)
+        if count > share:
+            return share
+        left -= count
+    return limit

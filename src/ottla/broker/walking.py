@@ -29,6 +29,10 @@ class Walk:
         self._left: deque[Replica] = deque()
         self.bucket = -1
 
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._left)
+
     def begin(self, replicas: Iterable[Replica], now_ms: int) -> None:
         """Go over these, the first slice at once; nothing new is begun while a walk is under way."""
         if not self._left:

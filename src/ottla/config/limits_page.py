@@ -36,8 +36,12 @@ LIMIT_SETTINGS = (
     "message.max.bytes",
     "max.incremental.fetch.session.cache.slots",
     "group.max.size",
+    "group.consumer.max.size",
+    "offset.metadata.max.bytes",
     "group.max.session.timeout.ms",
     "transaction.max.timeout.ms",
+    "transactional.id.expiration.ms",
+    "producer.id.expiration.ms",
 )
 
 

@@ -135,7 +135,8 @@ class Classic:
         if after.stored > record_max or after.sent > limits.GROUP_BYTES_MAX:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         is_new = group.group_id not in self._shard.groups
-        more = Usage(int(is_new), int(is_more), 0, weight.sent + len(group.group_id) * is_new)
+        growth = weight.sent - (old.weight.sent if old is not None else 0)
+        more = Usage(int(is_new), int(is_more), 0, max(growth, 0) + len(group.group_id) * is_new)
         return ErrorCode.NONE if self._host.budget.takes(more, now_ms) else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     def _new_id(self, request: Join) -> str:
@@ -256,9 +257,9 @@ class Classic:
         member.sync = reply
         if group.leader_id != member_id:
             return None
-        size = sum(map(len, assignments.values()))
+        growth = max(sum(map(len, assignments.values())) - group.assigned_bytes, 0)
         if not self._host.fits(group.record(assignments)) or not self._host.budget.takes(
-            Usage(size=size), now_ms
+            Usage(size=growth), now_ms
         ):
             # It cannot be written, and would not be found after a restart.
             self.rebalancing.fail_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)

@@ -18,10 +18,11 @@ from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.consumer_member import ClassicSide, Member, Subscription
 from ottla.groups.group import CONSUMER, UNKNOWN_MEMBER
 from ottla.groups.reconciling import UNRELEASED, UNREVOKED
+from ottla.model import limits
 from ottla.model.assignors import NOTHING
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision, Reply
-from ottla.records.consumer_protocol import Wanted, read_subscription
+from ottla.records.consumer_protocol import Wanted, read_subscription, read_topics
 from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:
@@ -186,7 +187,9 @@ def _joined(member: Member, classic: ClassicSide) -> dict[str, Any]:
 
 def _wanted(request: Join) -> Wanted:
     try:
-        return read_subscription(request.protocols[0][1])
+        metadata = request.protocols[0][1]
+        read_topics(metadata, limits.GROUP_TOPICS_MAX)
+        return read_subscription(metadata)
     except Malformed:
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 

@@ -24,6 +24,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ottla.model.limits import STRING_BYTES_MAX
+from ottla.model.strings import is_longer
 from ottla.records.layout import Array, Field, Malformed, Struct, fields, read, write
 from ottla.wire.encode import uvarint
 
@@ -309,6 +311,8 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
     if not 0 <= version <= _NEWEST.get(kind, 0):
         return None
     row = read(_VALUES[kind], version, value, 2)
+    if kind == GROUP_METADATA and version >= _CLASSIC.flexible:
+        _check_classic(row)
     if known[0] == OFFSET_COMMIT:
         return Record(
             known,
@@ -318,3 +322,17 @@ def decode(key: bytes | None, value: bytes | None) -> Record | None:
             ),
         )  # fmt: skip
     return Record(known, row)
+
+
+def _check_classic(row: Mapping[str, Any]) -> None:
+    """Raises Malformed if a classic group has strings that older versions of DescribeGroups and JoinGroup cannot carry."""
+    strings = [row["protocol_type"], row["protocol"], row["leader"]]
+    for member in row["members"]:
+        strings += (
+            member["member_id"],
+            member["group_instance_id"],
+            member["client_id"],
+            member["client_host"],
+        )
+    if any(is_longer(text, STRING_BYTES_MAX) for text in strings):
+        raise Malformed(f"a string of more than {STRING_BYTES_MAX} bytes")

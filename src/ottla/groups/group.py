@@ -15,9 +15,10 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.formats import GROUP_METADATA, Record
+from ottla.model import limits
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Alarm, Timers
-from ottla.records.consumer_protocol import read_subscription
+from ottla.records.consumer_protocol import read_topics
 from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:
@@ -356,12 +357,15 @@ class Group:
             self.subscribed = None
             return
         found: set[str] = set()
+        left = limits.GROUP_TOPICS_MAX
         for member in self.members.values():
             try:
-                found |= read_subscription(member.metadata(self.protocol)).topics
+                topics = read_topics(member.metadata(self.protocol), left)
             except Malformed:
                 self.subscribed = None
                 return
+            left -= len(topics)
+            found |= topics
         self.subscribed = frozenset(found)
 
     def is_subscribed(self, topic: str) -> bool:

@@ -138,7 +138,13 @@ class Membership:
             if member.owes:
                 self.begin_owing(group, member, now_ms)
             return
-        self._host.decided(Decision(self.remove(group, (member,), now_ms), is_replayed=True))
+        try:
+            records = self.remove(group, (member,), now_ms)
+        except Refusal:
+            # A record of the group cannot be written, as one whose epochs are used up. Nothing has changed; it is tried again.
+            self.begin_session(group, member, now_ms)
+            return
+        self._host.decided(Decision(records, is_replayed=True))
 
     # --- deadlines ----------------------------------------------------------------------------------------------
 

@@ -188,9 +188,12 @@ class Shard:
         known = self.offsets.of(group_id)
         count = size = 0
         for commit in commits:
-            if commit.metadata or (commit.topic, commit.partition) not in known:
-                count += (commit.topic, commit.partition) not in known
+            before = known.get((commit.topic, commit.partition))
+            if before is None:
+                count += 1
                 size += len(commit.metadata)
+            elif commit.metadata:
+                size += max(len(commit.metadata) - len(before.metadata), 0)
         if not count and not size:
             return True
         is_new = group_id not in self.groups

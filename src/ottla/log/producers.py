@@ -11,11 +11,13 @@ expects one entry a producer keeps the last, which is the newest.
 from __future__ import annotations
 
 import struct
+from heapq import nsmallest
 from typing import Final, TypeAlias
 
 from crc32c import crc32c
 
 from ottla.log.transactions import Ended, Transactions
+from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PRODUCER_BATCHES_REMEMBERED
 
@@ -52,10 +54,12 @@ class Producer:
 
 
 class Producers:
-    __slots__ = ("by_id", "transactions")
+    __slots__ = ("_trim_at", "by_id", "transactions")
 
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
+        #: With how many producers some are forgotten.
+        self._trim_at = limits.PARTITION_PRODUCERS_MAX
         #: None until there is a transaction: most logs never see one.
         self.transactions: Transactions | None = None
 
@@ -112,7 +116,7 @@ class Producers:
     ) -> None:
         producer = self.by_id.get(producer_id)
         if producer is None:
-            producer = self.by_id[producer_id] = Producer(epoch)
+            producer = self._add(producer_id, epoch)
         elif producer.epoch != epoch:
             producer.begin(epoch)
         if sequence >= 0:
@@ -198,10 +202,29 @@ class Producers:
         """The producer as it begins, or goes on in, this epoch. `appended` does the same in line."""
         producer = self.by_id.get(producer_id)
         if producer is None:
-            producer = self.by_id[producer_id] = Producer(epoch)
+            producer = self._add(producer_id, epoch)
         elif producer.epoch != epoch:
             producer.begin(epoch)
         return producer
+
+    def _add(self, producer_id: int, epoch: int) -> Producer:
+        if len(self.by_id) >= self._trim_at:
+            # A tenth at once, since each time all are looked at.
+            self.trim(limits.PARTITION_PRODUCERS_MAX * 9 // 10)
+            self._trim_at = max(limits.PARTITION_PRODUCERS_MAX, len(self.by_id) * 11 // 10)
+        producer = self.by_id[producer_id] = Producer(epoch)
+        return producer
+
+    def trim(self, count: int) -> None:
+        """Forget all but this many producers: first those with a single batch, which may be made up, and of each kind the oldest.
+        Those that take part in transactions go last, those with an open transaction never."""
+        idle = (
+            (producer.coordinator_epoch != NO_COORDINATOR, len(producer.batches) > 1, producer.timestamp, producer_id)
+            for producer_id, producer in self.by_id.items()
+            if producer.transaction_start < 0
+        )  # fmt: skip
+        for *_rank, producer_id in nsmallest(len(self.by_id) - count, idle):
+            del self.by_id[producer_id]
 
     def expire(self, before_ms: int) -> None:
         for producer_id in [

@@ -254,6 +254,14 @@ GROUP_BYTES_MAX: Final = _limit(
     "of __consumer_offsets, or the group could not be stored.",
     "GROUP_MAX_SIZE_REACHED for the member that is too much",
 )
+GROUP_TOPICS_MAX: Final = _limit(
+    GROUPS,
+    "topic names in the subscriptions of one classic group that the broker looks at",
+    100_000,
+    "A subscription of 1 MB can name 350,000 topics, and is read after each rebalance.",
+    "nothing: the group counts as one that may read any topic. A member that names more cannot join a KIP-848 group "
+    "(INCONSISTENT_GROUP_PROTOCOL)",
+)
 GROUP_STATE_BYTES_MAX: Final = _limit(
     GROUPS,
     "bytes that group members and commits have sent and one broker holds: ids, metadata, assignments, texts of offsets",
@@ -295,6 +303,13 @@ PARTITION_PRODUCERS_MAX: Final = _limit(
     20_000,
     "A client can make up producer ids; each costs 400 bytes until producer.id.expiration.ms have passed (1 day).",
     "nothing: the oldest producers that sent only one batch are forgotten first, never one with an open transaction",
+)
+BROKER_PRODUCERS_MAX: Final = _limit(
+    GROUPS,
+    "producers whose sequence numbers all partitions of one broker remember together",
+    2_500_000,
+    "They would take 1 GB of memory. Counted every ten seconds.",
+    "nothing: partitions with the most producers forget some, as above",
 )
 
 # --- topics and partitions --------------------------------------------------------------------------------------

@@ -75,6 +75,14 @@ def read_subscription(data: bytes) -> Wanted:
     )
 
 
+def read_topics(data: bytes, limit: int) -> frozenset[str]:
+    """The topics of a subscription. Raises Malformed, also if there are more than this many."""
+    version_of(data)
+    if int.from_bytes(data[2:6], "big") > limit:
+        raise Malformed(f"more than {limit} topics")
+    return frozenset(read(_TOPICS, 0, data, _VERSION.size, may_go_on=True)["topics"])
+
+
 def write_subscription(wanted: Wanted) -> bytes:
     row = {
         "topics": sorted(wanted.topics), "user_data": wanted.user_data or None, "owned_partitions": _rows(wanted.owned),

@@ -202,6 +202,11 @@ def _read(reader: _Reader, kind: Kind, version: int, flexible: bool) -> Any:
         count = reader.length(flexible, "int32", kind.nullable)
         if count < 0:
             return None
+        # The two kinds of which there may be hundreds of thousands.
+        if kind.item == "int32":
+            return list(struct.unpack(f">{count}i", reader.take(4 * count)))
+        if kind.item == "string" and not flexible:
+            return _read_strings(reader, count)
         return [_read(reader, kind.item, version, flexible) for _ in range(count)]
     if kind in _NUMBERS:
         return reader.number(kind)
@@ -213,6 +218,19 @@ def _read(reader: _Reader, kind: Kind, version: int, flexible: bool) -> Any:
         return None
     body = reader.take(count)
     return body.decode() if is_text else body
+
+
+def _read_strings(reader: _Reader, count: int) -> list[str]:
+    found: list[str] = []
+    data, at, end = reader.data, reader.at, len(reader.data)
+    for _ in range(count):
+        start = at + 2
+        at = start + (data[at] << 8 | data[at + 1])
+        if at > end:
+            raise Malformed(f"a string at {start} of {end}")
+        found.append(str(data[start:at], "utf-8"))
+    reader.at = at
+    return found
 
 
 def fields(*rows: Field | tuple[str, Kind]) -> tuple[Field, ...]:

@@ -124,14 +124,18 @@ class Ending:
         """Abort an ongoing transaction that its producer has lost; who asked for that hears `response`."""
         self._prepare(transaction, Event.FENCED, V2, reply, response)
 
-    def abort_timed_out(self, now_ms: int) -> None:
-        """Abort what takes longer than its producer said (R19)."""
+    def abort_timed_out(self, now_ms: int, limit: int) -> bool:
+        """Abort transactions that take longer than their producers said (R19), this many at most; whether that were all."""
         shard = self._shard
-        for transactional_id in sorted(shard.ongoing):
+        for transactional_id in list(shard.ongoing):
             transaction = shard.transactions[transactional_id]
             deadline_ms = transaction.deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms and transactional_id not in shard.awaiting:
+                if not limit:
+                    return False
+                limit -= 1
                 self.fence(transaction)
+        return True
 
     # --- the decision -------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ The host calls: `replay`… and `loaded` once; then requests (`initializing`, `a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
@@ -24,6 +25,11 @@ from ottla.transactions.transaction import PREPARED, TRANSITIONS, Event, Transac
 
 #: The time-out of a transaction that has none: Kafka writes it for two-phase commits (KIP-939).
 _FOR_EVER_MS: Final = 2**31 - 1
+
+#: How many transactions are aborted, and transactional ids forgotten, in one turn: a few milliseconds each. Then others have theirs.
+_TIMED_OUT_AT_ONCE: Final = 100
+_EXPIRED_AT_ONCE: Final = 1_000
+_SLICE_MS: Final = 10
 
 #: By the names that ListTransactions may be asked for.
 STATES: Final[Mapping[str, State]] = {state.title: state for state in State}
@@ -57,7 +63,7 @@ class Shard:
         self.host = host
         self.transactions: dict[str, Transaction] = {}
         #: Those that have begun and not been ended.
-        self.ongoing: set[str] = set()
+        self.ongoing: dict[str, None] = {}
         #: The bytes of all ids and of the partitions of their transactions.
         self.size = 0
         #: Transactional ids whose next record waits for a new producer id, and who waits for that. Nobody else is let near them.
@@ -74,7 +80,7 @@ class Shard:
     def replay(self, record: Record) -> None:
         """Make the state what this record says."""
         transactional_id, entry = record
-        self.ongoing.discard(transactional_id)
+        self.ongoing.pop(transactional_id, None)
         known = self.transactions.get(transactional_id)
         if known is not None:
             self.size -= known.size
@@ -87,7 +93,7 @@ class Shard:
             known.entry = entry
         self.size += known.size
         if entry.state is State.ONGOING:
-            self.ongoing.add(transactional_id)
+            self.ongoing[transactional_id] = None
 
     def loaded(self, now_ms: int) -> None:
         """The log has been replayed: from now on time counts, and ends that were decided on are carried out."""
@@ -156,24 +162,28 @@ class Shard:
         transaction.deadline_ms = None if entry.timeout_ms == _FOR_EVER_MS else self.host.now_ms + left_ms
 
     def _look_for_timed_out(self, now_ms: int) -> None:
-        self._time_outs.set(
-            now_ms + self.host.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        )
-        if self.host.is_writable:
-            self.ending.abort_timed_out(now_ms)
+        interval_ms = self.host.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._time_outs.set(now_ms + interval_ms)
+        if self.host.is_writable and not self.ending.abort_timed_out(now_ms, _TIMED_OUT_AT_ONCE):
+            # The rest after others had their turn.
+            self._time_outs.set(now_ms + min(_SLICE_MS, interval_ms))
 
     def _look_for_expired(self, now_ms: int) -> None:
-        self._expiry.set(now_ms + self.host.config.transaction_remove_expired_transaction_cleanup_interval_ms)
+        interval_ms = self.host.config.transaction_remove_expired_transaction_cleanup_interval_ms
+        self._expiry.set(now_ms + interval_ms)
         if not self.host.is_writable:
             return
         unused_since_ms = self.host.wall_ms - self.host.config.transactional_id_expiration_ms
-        records = [
+        expired = (
             Record(transactional_id, None)
             for transactional_id, transaction in self.transactions.items()
-            if (transaction.state, Event.EXPIRED) in TRANSITIONS
-            and transaction.entry.updated_ms <= unused_since_ms
+            if transaction.entry.updated_ms <= unused_since_ms
+            and (transaction.state, Event.EXPIRED) in TRANSITIONS
             and transactional_id not in self.awaiting
-        ]
+        )
+        records = list(islice(expired, _EXPIRED_AT_ONCE))
+        if len(records) == _EXPIRED_AT_ONCE:
+            self._expiry.set(now_ms + min(_SLICE_MS, interval_ms))
         if records:
             self.write(records)
 

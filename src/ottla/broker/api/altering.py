@@ -9,7 +9,9 @@ from ottla.config.alter import Op, apply_broker_ops, apply_group_ops, apply_ops
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import NAME_LENGTH_MAX
 from ottla.model.resources import no_settings
+from ottla.model.strings import is_name
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -49,6 +51,11 @@ def changed(
     if kind == GROUP_RESOURCE:
         if not name:
             raise Refusal(ErrorCode.INVALID_REQUEST, "a group's settings need the group's name")
+        if not is_name(name):
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"the group id has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed",
+            )
         return apply_group_ops(current, ops, broker.config)
     raise Refusal(ErrorCode.INVALID_REQUEST, no_settings(kind))
 

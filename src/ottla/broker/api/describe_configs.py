@@ -20,23 +20,24 @@ from ottla.config.describe import (
 )
 from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import STRING_BYTES_MAX
 from ottla.model.names import topic_name_problem
 from ottla.model.resources import no_settings
+from ottla.model.strings import is_longer
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
-
-#: Before this version a string's length has 15 bits. Longer values are lists of ASCII pairs, so characters are bytes.
+#: The first version whose strings may have more than 32,767 bytes.
 _FLEXIBLE: Final = 4
-_STRING_BYTES_MAX: Final = 32_767
 
 
 @serves(32)
 def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     results = []
     for resource in request.resources:
+        # A value may have been stored by another broker, which took longer ones.
         row: dict[str, Any] = {
             "error_code": 0, "resource_type": resource.resource_type, "resource_name": resource.resource_name,
         }  # fmt: skip
@@ -49,7 +50,7 @@ def describe_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> R
                     entry,
                     synonyms=request.include_synonyms,
                     documentation=request.include_documentation,
-                    bytes_max=_STRING_BYTES_MAX if call.version < _FLEXIBLE else None,
+                    bytes_max=STRING_BYTES_MAX if call.version < _FLEXIBLE else None,
                 )
                 for entry in entries
             ]
@@ -89,7 +90,7 @@ def _config(entry: Entry, *, synonyms: bool, documentation: bool, bytes_max: int
     """One setting. A value that is longer than the version's strings may be is left out, as if it were sensitive."""
 
     def carried(value: str | None) -> str | None:
-        return None if value is not None and bytes_max is not None and len(value) > bytes_max else value
+        return None if bytes_max is not None and is_longer(value, bytes_max) else value
 
     return {
         "name": entry.name,
