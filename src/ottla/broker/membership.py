@@ -210,6 +210,10 @@ class Membership:
             # An earlier life of this broker, whose session has not ended yet.
             self._usurp()
 
+    def claim_later(self) -> None:
+        """Take control again, once everything is answered that was proposed before."""
+        self._later(lambda: self.claim_later() if self._broker.proposals else self._claim_if_free())
+
     def _usurp(self) -> None:
         if not self._claiming and not self.suspended and self.broker_epoch >= 0 and not self._leaving:
             self._claiming = True

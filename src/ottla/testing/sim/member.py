@@ -17,6 +17,7 @@ from ottla.controller.records import Record
 from ottla.ports.effects import ASK, CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, WATCH
 from ottla.ports.store import Registration
 from ottla.testing.checkers.partition import Anomaly
+from ottla.testing.injected import Injected
 from ottla.testing.sim.disk import SimDisk
 from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.network import Lane, Network, Watch, Wire
@@ -194,6 +195,8 @@ class Member(SimNode):
     def _perform(self, effect: Any) -> None:
         kind = effect[0]
         if kind == PROPOSE:
+            if self.is_withdrawn:
+                raise Injected("a change before this one was not written")
             self.client.append(effect[1], self._then_turn(effect[2]))
         elif kind == ASK:
             self._ask(*effect[1:])
