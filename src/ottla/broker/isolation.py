@@ -100,7 +100,8 @@ def _is_unanswered(call: Call) -> bool:
     connection = call.connection
     if isinstance(connection, Enclosed):
         return not connection.closed
-    return call.parts is None and call in connection.waiting
+    # One that was never in line is still in its handler.
+    return not call.queued or (call.parts is None and call in connection.waiting)
 
 
 def _interrupted(error: Exception) -> tuple[dict[Call, None], dict[Tenure, None]]:

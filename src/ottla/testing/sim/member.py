@@ -156,7 +156,8 @@ class Member(SimNode):
         def stop() -> None:
             self.client.close()
             for link in self._links:
-                self.broker.disconnected(link.connection)
+                if link.connection is not None:
+                    self.broker.disconnected(link.connection)
             for path, error in self.sync_failures:
                 self.broker.sync_failed(path, error)
             self.broker.stop()
