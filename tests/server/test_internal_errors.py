@@ -18,6 +18,7 @@ import ottla
 from ottla.broker import upkeep
 from ottla.broker.api.table import APIS
 from ottla.model.limits import REQUESTS_WAITING_PER_CONNECTION_MAX
+from ottla.ports.coordination import partition_of
 from ottla.records.record import Record, encode_batch
 from ottla.runtime.background import Syncer
 from ottla.runtime.shell import Shell
@@ -59,6 +60,8 @@ class World:
 
     def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
         self.armed = ""
+        #: Of clients that are left alone until their test is over.
+        self.connections: list[socket.socket] = []
         patch.setattr(upkeep, "_FLUSH_CHECK_MS", 20)
         self.sabotage = Sabotage(patch, self._decide)
         self._sabotage_runtime(patch)
@@ -259,10 +262,14 @@ def test_in_the_timer_of_a_waiting_fetch(world: World) -> None:
 def test_in_the_timers_of_a_group(world: World) -> None:
     """The session of a member that is lost: its coordinator partition is loaded again, and the group's next member is served."""
     protocols = [{"name": "range", "metadata": b"m"}]
-    fields = {
-        "group_id": "witness", "session_timeout": 60, "rebalance_timeout": 60, "member_id": "", "protocol_type": "consumer",
+    fields: dict[str, Any] = {
+        "session_timeout": 60, "rebalance_timeout": 60, "member_id": "", "protocol_type": "consumer",
         "protocols": protocols,
     }  # fmt: skip
+    # Of the witness's own partition.
+    fields["group_id"] = next(
+        name for name in map(str, range(99)) if partition_of(name, 2) == partition_of("witness", 2)
+    )
     world.arm("timer Member")
     with Peer(world.broker.address) as member:
         assert member.ask(JOIN_GROUP, 2, **fields).error_code.value == 0
@@ -301,7 +308,7 @@ def provoke(world: World, effect: str) -> None:
     else:
         # SEND, SYNC, RUN: by what the witness does next, or by anybody.
         peer.send(METADATA, 9, topics=None)
-    world.connections.append(peer.socket)  # type: ignore[attr-defined]
+    world.connections.append(peer.socket)
 
 
 EFFECTS = ("CLOSE", "PAUSE", "PROPOSE", "RESUME", "RUN", "SEND", "WORK")
@@ -311,16 +318,17 @@ EFFECTS = ("CLOSE", "PAUSE", "PROPOSE", "RESUME", "RUN", "SEND", "WORK")
     "site", [f"effect {name}" for name in EFFECTS] + ["callback of RUN", "callback of PROPOSE"]
 )
 def test_in_an_effect_or_its_callback(world: World, site: str) -> None:
-    world.connections = []  # type: ignore[attr-defined]
     world.arm(site)
     provoke(world, site.rpartition(" ")[2])
-    if "RUN" in site:
+    try:
+        if "RUN" in site:
+            world.check_clients()
+        assert world.is_raised(site)
         world.check_clients()
-    assert world.is_raised(site)
-    world.check_clients()
-    world.check_periodic_work()
-    for connection in world.connections:  # type: ignore[attr-defined]
-        connection.close()
+        world.check_periodic_work()
+    finally:
+        while world.connections:
+            world.connections.pop().close()
 
 
 def test_a_sync_that_could_not_be_asked_for_is_asked_for_again(world: World) -> None:
