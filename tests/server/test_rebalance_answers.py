@@ -50,7 +50,7 @@ def test_rebalances_that_cannot_be_answered_stop_no_periodic_work(
         members = [Peer(broker.address) for _ in range(GROUPS)]
         for number, member in enumerate(members):
             member.send(
-                JOIN_GROUP, 5, group_id=f"g{number}", session_timeout=10_000, rebalance_timeout=10_000, member_id=f"m{number}",
+                JOIN_GROUP, 5, group_id=f"g{number}", session_timeout=10_000, rebalance_timeout=10_000, member_id="",
                 group_instance_id=f"i{number}", protocol_type="consumer", protocols=[{"name": "p", "metadata": b""}],
             )  # fmt: skip
         for member in members:
