@@ -10,6 +10,9 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from ottla.server.node import Node
+from tests import turns
+
 # reason as the test gives it: why it is acceptable
 MAY_SKIP: dict[str, str] = {
     # Of `make chaos`, which is opt-in: it breaks real devices where that is allowed.
@@ -81,6 +84,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _limit_s(item: pytest.Item) -> float:
     limit = item.get_closest_marker("timeout")
     return float(limit.args[0]) if limit is not None and limit.args else 0.0
+
+
+_close = Node._close
+
+
+def _closed(node: Node, *, mark: bool = True) -> list[str]:
+    """As `Node._close`: brokers inside this process tell their longest turns too."""
+    problems = _close(node, mark=mark)
+    turns.look_at([f"the longest turn of the event loop: {node.longest_turn}"])
+    return problems
+
+
+Node._close = _closed  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """No broker that has ended in a test, or before it, has held its event loop for too long (`tests/turns.py`)."""
+    yield
+    exceeded, turns.exceeded[:] = list(turns.exceeded), []
+    if exceeded and item.get_closest_marker("long_turns") is None:
+        raise AssertionError(f"a broker held its event loop for more than {turns.BOUND_MS} ms: {exceeded}")
 
 
 @pytest.fixture

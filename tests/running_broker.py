@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests import turns
+
 STOP_TIMEOUT_S = 20
 
 
@@ -60,6 +62,7 @@ class RunningBroker:
     def _ended(self) -> int:
         code = self.process.wait(STOP_TIMEOUT_S)
         self._reader.join(STOP_TIMEOUT_S)
+        turns.look_at(self.said)
         assert self.process.stderr is not None
         self.process.stderr.close()
         return code

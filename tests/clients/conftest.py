@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import turns
 from tests.clients.adapters import CLIENTS
 
 STOP_S = 30
@@ -82,6 +83,7 @@ class BrokerProcess:
         returned = process.wait(STOP_S)
         self._listener.join(STOP_S)
         self._process = None
+        turns.look_at(self._said)
         said = "".join(self._said)
         assert "Traceback" not in said, said
         assert returned == code, said

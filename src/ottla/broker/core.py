@@ -137,6 +137,8 @@ class Broker:
         self._told: set[str] = set()
         #: Bytes of answers that wait behind others of their connections.
         self.held_answer_bytes = 0
+        #: How many proposals are not answered yet.
+        self.proposals = 0
         self.now_ms = 0
         #: The cluster that the directories here belong to.
         self.cluster_id = ""
@@ -689,7 +691,13 @@ class Broker:
     def propose(self, records: list[r.Record], done: Callable[[str | None], None]) -> None:
         """Append to the metadata log; `done(None)` once the image has it, `done(error)` if it could not be written."""
         self.proposed = self.proposed.apply(records)
-        self.outbox.append((PROPOSE, records, done))
+        self.proposals += 1
+
+        def answered(error: str | None) -> None:
+            self.proposals -= 1
+            done(error)
+
+        self.outbox.append((PROPOSE, records, answered))
 
     def committed(self, records: list[r.Record], now_ms: int) -> None:
         """These records are in the metadata log: the image moves, and what this broker hosts follows it."""
@@ -729,6 +737,14 @@ class Broker:
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
         self.proposed = self.image
+
+    def withdrawn(self) -> None:
+        """A proposal did not even reach the store, while others may be on their way to it. A controller steps down until they are
+        answered, and then begins again from what was written: nothing may be decided on top of what is not."""
+        self.rejected()
+        if self.clustered and self.controlling.is_active:
+            self.controlling.resign()
+            self.membership.claim_later()
 
     # --- the cluster ------------------------------------------------------------------------------------------
 

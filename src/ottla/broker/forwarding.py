@@ -74,6 +74,8 @@ class Attempts:
 
     __slots__ = ("_ask", "_broker", "_done", "_error", "_retry", "_round", "bucket", "was_sent")
 
+    is_retried: Final = True
+
     def __init__(self, broker: Broker, ask: Callable[[Done], bool], done: Done, limit_ms: int) -> None:
         self._broker = broker
         self._ask = ask
@@ -108,7 +110,8 @@ class Attempts:
         self._broker.timers.add(self._retry, self._broker.now_ms + delay_ms)
 
     def expire(self, now_ms: int) -> None:
-        self._end(None, self._error or "the controller did not answer in time")
+        if self._done is not None:
+            self._end(None, self._error or "the controller did not answer in time")
 
     def stop(self) -> None:
         self._done = None
@@ -146,6 +149,8 @@ class Held:
 
     __slots__ = ("bucket", "condition", "forwarding", "then")
 
+    is_retried: Final = True
+
     def __init__(
         self, forwarding: Forwarding, condition: Callable[[], bool], then: Callable[[], None]
     ) -> None:
@@ -155,8 +160,8 @@ class Held:
         self.bucket = -1
 
     def expire(self, now_ms: int) -> None:
-        self.forwarding.held.pop(self, None)
-        self.then()
+        if self.forwarding.held.pop(self, self) is None:
+            self.then()
 
 
 class Forwarding:

@@ -100,7 +100,8 @@ def _is_unanswered(call: Call) -> bool:
     connection = call.connection
     if isinstance(connection, Enclosed):
         return not connection.closed
-    return call.parts is None and call in connection.waiting
+    # One that was never in line is still in its handler.
+    return not call.queued or (call.parts is None and call in connection.waiting)
 
 
 def _interrupted(error: Exception) -> tuple[dict[Call, None], dict[Tenure, None]]:
@@ -118,7 +119,8 @@ def _interrupted(error: Exception) -> tuple[dict[Call, None], dict[Tenure, None]
                     for attribute in _CALLS:
                         if isinstance(call := getattr(owner, attribute, None), Call):
                             calls[call] = None
-                for host in (value, getattr(value, "host", None), getattr(value, "_host", None)):
-                    if isinstance(host, Tenure):
-                        partitions[host] = None
+                for owner in (value, getattr(value, "timers", None), getattr(value, "_timers", None)):
+                    for host in (owner, getattr(owner, "host", None), getattr(owner, "_host", None)):
+                        if isinstance(host, Tenure):
+                            partitions[host] = None
     return calls, partitions

@@ -226,6 +226,20 @@ class Membership:
             # Gone, or an earlier life of this broker; its session has not ended yet.
             self._usurp()
 
+    def claim_later(self) -> None:
+        """This broker holds control and does not use it: it takes it up once everything is answered that was proposed before."""
+        self._claiming = True
+
+        def again() -> None:
+            if self._claiming:
+                if self._broker.proposals:
+                    self._later(again)
+                else:
+                    self._claiming = False
+                    self._claim_if_free()
+
+        self._later(again)
+
     def _usurp(self) -> None:
         if not self._claiming and not self.suspended and self.broker_epoch >= 0 and self._may_claim:
             self._claiming = True
@@ -237,7 +251,11 @@ class Membership:
             return
         self._claiming = False
         broker = self._broker
-        if error is None and epoch > broker.controlling.epoch:
+        # The same epoch again if it is still this broker's, which had stepped down (`claim_later`).
+        is_held = (
+            epoch == broker.controlling.epoch == self.controller_epoch and not broker.controlling.is_active
+        )
+        if error is None and (epoch > broker.controlling.epoch or (is_held and not broker.proposals)):
             self.controller_id, self.controller_epoch = self.node_id, epoch
             broker.proposed = broker.image
             broker.isolation.run("the controller", broker.controlling.take_over, epoch, broker.now_ms)

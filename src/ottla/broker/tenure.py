@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.appending import Pending, append_as_leader, batch_bytes_max
-from ottla.broker.timers import Later, Timers
+from ottla.broker.timers import Later, Timed, Timers
 from ottla.config.broker import BrokerConfig
 from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
@@ -54,12 +54,29 @@ class AnyShard(Protocol):
     def forget(self) -> Iterable[Reply]: ...
 
 
+class ShardTimers:
+    """The timers that a shard is handed: they tell whose they are, for when one of them raises (`isolation.py`)."""
+
+    __slots__ = ("_timers", "host")
+
+    def __init__(self, timers: Timers, host: Tenure) -> None:
+        self._timers = timers
+        self.host = host
+
+    def add(self, timed: Timed, deadline_ms: int) -> None:
+        self._timers.add(timed, deadline_ms)
+
+    def cancel(self, timed: Timed) -> None:
+        self._timers.cancel(timed)
+
+
 class Tenure(ABC):
     """`reload(tenure, reason, soon=False)` is called when the shard is not what its log says."""
 
     def __init__(self, broker: Broker, topic: str, replica: Replica, reload: Callable[..., None]) -> None:
         self._broker = broker
         self._reload = reload
+        self.timers = ShardTimers(broker.timers, self)
         self.name = f"{topic}-{replica.number}"
         self.replica = replica
         self.is_loaded = False
@@ -90,10 +107,6 @@ class Tenure(ABC):
         """A record of the log as it is replayed; None if it is of no known kind. Raises Malformed."""
 
     # --- what every shard is handed -----------------------------------------------------------------------------
-
-    @property
-    def timers(self) -> Timers:
-        return self._broker.timers
 
     @property
     def config(self) -> BrokerConfig:

@@ -15,10 +15,16 @@ _BUCKET_BITS = 3
 _BUCKETS_MIN = 16_384
 #: When periodic work comes again whose interval could not be read, not even once.
 _INTERVAL_MS: Final = 1000
+#: The pause after something has raised that is done again.
+_AGAIN_MS: Final = 1000
 
 
 class Timed(Protocol):
-    """Something with a deadline. `bucket` belongs to the timers; -1 while not waiting."""
+    """Something with a deadline. `bucket` belongs to the timers; -1 while not waiting.
+
+    If `expire` raises, and the class says `is_retried`, it is called again after a pause. That is for what keeps a chain of work
+    going, which would otherwise stop for good; it must bear being called twice.
+    """
 
     bucket: int
 
@@ -29,6 +35,8 @@ class Later:
     """Something that is done once, after a delay."""
 
     __slots__ = ("action", "bucket")
+
+    is_retried: Final = True
 
     def __init__(self, action: Callable[[], None]) -> None:
         self.action = action
@@ -108,6 +116,8 @@ class Timers:
                     try:
                         timed.expire(now_ms)
                     except Exception as error:
+                        if timed.bucket < 0 and getattr(timed, "is_retried", False):
+                            self.add(timed, now_ms + _AGAIN_MS)
                         self.failed(f"a timer ({_name(timed)})", error)
 
 

@@ -22,6 +22,8 @@ _SLICE_COST: Final = 256
 class Walk:
     __slots__ = ("_left", "_timers", "_visit", "bucket")
 
+    is_retried: Final = True
+
     def __init__(self, timers: Timers, visit: Callable[[Replica, int], int]) -> None:
         """`visit(replica, now_ms)` says what it cost, in partitions that are only looked at."""
         self._timers = timers

@@ -32,8 +32,9 @@ In a cluster also, for the store (`ports/store.py`) and other brokers:
     (WATCH, peers)                     keep an idle connection to each of {node id: (host, port)}, instead of those of the WATCH
                                        before; `core.refused(node_id)` once it has ended and the port refuses another
 
-An effect that cannot be performed, because its performer raises, harms no other: those that have a `done` have it called with
-the error (`refusal`), the connection of the others is closed. A SYNC is asked for again with the next append.
+An effect that cannot be performed, because its performer raises, harms no other. Its connection is closed; or it is performed again a
+moment later (RETRIED: nothing has been done, and its error would be taken for that of a device); or its `done` is called
+with the error (`refusal`).
 
 A file in a part or a SYNC is pinned by the performer from the moment it takes the effect until it is done, so that
 closing or deleting it meanwhile does no harm.
@@ -66,9 +67,13 @@ REFUSED: Final = "refused"
 #: Heterogeneous by design; the table above is its type.
 Effect: TypeAlias = tuple[Any, ...]
 
-#: Those whose last item is `done`, and what it is called with before the error.
+#: What is performed again when its performer has raised, and after how long.
+RETRIED: Final = frozenset((SYNC, RUN, WORK, WATCH))
+RETRY_MS: Final = 1000
+
+#: Of the others those whose last item is `done`, and what it is called with before the error.
 _DONE: Final[dict[int, tuple[Any, ...]]] = {
-    RUN: (None,), WORK: (None,), ASK: (None,), PROPOSE: (), SNAPSHOT: (), REGISTER: (0,), CLAIM: (0,), USURP: (0,),
+    ASK: (None,), PROPOSE: (), SNAPSHOT: (), REGISTER: (0,), CLAIM: (0,), USURP: (0,),
 }  # fmt: skip
 
 

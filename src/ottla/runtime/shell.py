@@ -19,7 +19,21 @@ from ottla.controller.records import Record
 from ottla.log.compaction import Task
 from ottla.model.interrupted import interrupted_objects
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import ASK, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK, Effect, refusal
+from ottla.ports.effects import (
+    ASK,
+    CLOSE,
+    PAUSE,
+    PROPOSE,
+    RESUME,
+    RETRIED,
+    RETRY_MS,
+    RUN,
+    SEND,
+    SYNC,
+    WORK,
+    Effect,
+    refusal,
+)
 from ottla.ports.store import SUPERSEDED
 from ottla.runtime.admission import Admission
 from ottla.runtime.background import Jobs, Syncer
@@ -103,6 +117,8 @@ class Shell:
         self._worker = Worker(loop)
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
+        #: Whether one of the proposals of this turn could not be handed on.
+        self._is_withdrawn = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._settling = False
@@ -326,6 +342,7 @@ class Shell:
 
     def _perform(self, outbox: list[Any]) -> None:
         touched: dict[Transport, None] = {}
+        self._is_withdrawn = False
         for effect in outbox:
             try:
                 kind = effect[0]
@@ -379,6 +396,7 @@ class Shell:
             transport.finish()
         else:
             assert self._cluster is not None, "only a cluster's broker asks for this"
+            assert kind != PROPOSE or not self._is_withdrawn, "a change before this one was not written"
             self._cluster.perform(effect)
 
     def _unperformed(self, effect: Effect, error: Exception) -> None:
@@ -387,9 +405,14 @@ class Shell:
             self.connection_failed(effect[1].transport, error)
             return
         self.isolation.contain(f"effect {effect[0]}", error)
+        if effect[0] in RETRIED:
+            if not self._stopping:
+                self.loop.call_later(RETRY_MS / 1000, self._perform, [effect])
+            return
         if effect[0] == PROPOSE:
-            # Nothing may be decided on top of it.
-            self.isolation.run("rejected metadata", self.broker.rejected)
+            # Those behind it were decided on top of it.
+            self._is_withdrawn = True
+            self.isolation.run("withdrawn metadata", self.broker.withdrawn)
         tell = refusal(effect, f"internal error: {error!r}")
         if tell is not None:
             self.loop.call_soon(self._finished, tell)

@@ -17,6 +17,7 @@ from ottla.controller.records import Record
 from ottla.ports.effects import ASK, CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, WATCH
 from ottla.ports.store import Registration
 from ottla.testing.checkers.partition import Anomaly
+from ottla.testing.injected import Injected
 from ottla.testing.sim.disk import SimDisk
 from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.network import Lane, Network, Watch, Wire
@@ -159,7 +160,8 @@ class Member(SimNode):
         def stop() -> None:
             self.client.close()
             for link in self._links:
-                self.broker.disconnected(link.connection)
+                if link.connection is not None:
+                    self.broker.disconnected(link.connection)
             for path, error in self.sync_failures:
                 self.broker.sync_failed(path, error)
             self.broker.stop()
@@ -198,6 +200,8 @@ class Member(SimNode):
     def _perform(self, effect: Any) -> None:
         kind = effect[0]
         if kind == PROPOSE:
+            if self.is_withdrawn:
+                raise Injected("a change before this one was not written")
             self.client.append(effect[1], self._then_turn(effect[2]))
         elif kind == ASK:
             self._ask(*effect[1:])

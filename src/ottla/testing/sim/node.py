@@ -17,7 +17,19 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.records import Record
 from ottla.log.compaction import Task, clean
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK, refusal
+from ottla.ports.effects import (
+    CLOSE,
+    PAUSE,
+    PROPOSE,
+    RESUME,
+    RETRIED,
+    RETRY_MS,
+    RUN,
+    SEND,
+    SYNC,
+    WORK,
+    refusal,
+)
 from ottla.ports.store import SUPERSEDED
 from ottla.records.errors import CorruptRecords
 from ottla.runtime.embedded_store import EmbeddedStore
@@ -139,6 +151,8 @@ class SimNode:
         self.sync_failures: list[tuple[str, str]] = []
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
+        #: As in the shell: whether a proposal of this turn could not be handed on.
+        self.is_withdrawn = False
         self._timer_ms: int | None = None
         self._settling = False
         self._assemble(config)
@@ -222,15 +236,19 @@ class SimNode:
             self.schedule(0, self._settle_more)
         while broker.outbox:
             outbox, broker.outbox = broker.outbox, []
+            self.is_withdrawn = False
             for effect in outbox:
-                try:
-                    self._perform(effect)
-                except Exception as error:
-                    self._unperformed(effect, error)
+                self._try_perform(effect)
         deadline = broker.next_deadline_ms
         if deadline is not None and (self._timer_ms is None or deadline < self._timer_ms):
             self._timer_ms = deadline
             self.schedule(max(0, deadline - now_ms), lambda: self._tick(deadline))
+
+    def _try_perform(self, effect: Any) -> None:
+        try:
+            self._perform(effect)
+        except Exception as error:
+            self._unperformed(effect, error)
 
     def _unperformed(self, effect: Any, error: Exception) -> None:
         self.isolation.contain(f"effect {effect[0]}", error)
@@ -238,8 +256,12 @@ class SimNode:
             self.broker.disconnected(effect[1])
             effect[1].transport.broken()
             return
+        if effect[0] in RETRIED:
+            self.schedule(RETRY_MS, lambda: self._try_perform(effect))
+            return
         if effect[0] == PROPOSE:
-            self.broker.rejected()
+            self.is_withdrawn = True
+            self.broker.withdrawn()
         tell = refusal(effect, f"internal error: {error!r}")
         if tell is not None:
             self.schedule(0, lambda: self._finished(tell))
