@@ -103,7 +103,13 @@ def mark(client: Any, epoch: int, number: int = 0, version: int = 0, coordinator
         "producer_id": 7, "producer_epoch": epoch, "transaction_result": False, "topics": topics,
         "coordinator_epoch": coordinator_epoch, "transaction_version": version,
     }  # fmt: skip
-    [row] = client.driver.connect(broker_id=2).ask(WRITE_MARKERS, 2, markers=[marker]).markers[0].topics[0].partitions
+    [row] = (
+        client.driver.connect(broker_id=2)
+        .ask(WRITE_MARKERS, 2, markers=[marker])
+        .markers[0]
+        .topics[0]
+        .partitions
+    )
     assert row.error_code == 0
 
 

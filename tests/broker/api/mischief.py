@@ -222,7 +222,9 @@ class Scene:
         asked = tx.who | {"verify_only": False} | fields
         topics = [{"name": topic, "partitions": [number]} for topic, number in places]
         if version >= 4:
-            answer = self.driver.connect_broker().ask(ADD, version, transactions=[{**asked, "topics": topics}])
+            answer = self.driver.connect_broker().ask(
+                ADD, version, transactions=[{**asked, "topics": topics}]
+            )
             if answer.error_code:
                 return dict.fromkeys(places, int(answer.error_code))
             rows = answer.results_by_transaction[0].topic_results
