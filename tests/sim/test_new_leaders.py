@@ -90,18 +90,19 @@ def test_a_follower_that_asks_again_hears_of_the_watermark_again() -> None:
     # A session beside that of broker 2, in its name.
     state = {"replica_id": 2, "replica_epoch": quiet.members[2].broker.membership.broker_epoch}
     more = {"replica_state": state, "session_epoch": 0}
-    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=epoch, **more))
+    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=epoch, **more), 2)
     assert answer.responses[0].partitions[0].high_watermark == 1
     quiet.kill(3)
     quiet.until(lambda: quiet.replica(1, "t").leader_epoch > epoch)
     assert quiet.leader("t") == 1
     more |= {"session_id": answer.session_id, "session_epoch": 1}
     later = quiet.replica(1, "t").leader_epoch
-    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more))
+    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more), 2)
     assert answer.responses[0].partitions[0].high_watermark == 1
     # And once only, unless it asks for the same again.
     more |= {"session_epoch": 2}
-    assert not quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more, topics=[])).responses
+    body = quiet.fetch_body("t", 1, epoch=later, **more, topics=[])
+    assert not quiet.call(1, FETCH, 16, body, 2).responses
     more |= {"session_epoch": 3}
-    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more))
+    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=later, **more), 2)
     assert answer.responses[0].partitions[0].high_watermark == 1

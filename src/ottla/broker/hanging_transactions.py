@@ -24,7 +24,7 @@ _DESCRIBE_TRANSACTIONS: Final = 65
 _LIST_TRANSACTIONS: Final = 66
 #: The lane of ASK: nobody but an administrator waits for it.
 _LANE: Final = -5
-_ANSWER_MS: Final = 5_000
+_ANSWER_MS: Final = 2_000
 #: Its partitions have no marker yet, or not all of them.
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 

@@ -7,7 +7,7 @@ Kafka's clients do, since any broker may lag behind. Whatever gets no answer is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.testing.sim.clients import METADATA, VERSIONS, Topic
@@ -15,6 +15,9 @@ from ottla.testing.sim.network import ASK_TIMEOUT_MS, Lane, Network, Place
 from ottla.testing.sim.world import World
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
+
+if TYPE_CHECKING:
+    from ottla.testing.sim.ensemble import Ensemble
 
 ELECT_LEADERS: Final = 43
 ALTER_PARTITION_REASSIGNMENTS: Final = 45
@@ -50,8 +53,9 @@ class Leader(NamedTuple):
 class Common:
     """What the actors of one run share."""
 
-    def __init__(self, world: World, network: Network, brokers: list[int]) -> None:
+    def __init__(self, world: World, network: Network, brokers: list[int], ensemble: Ensemble) -> None:
         self.world = world
+        self.ensemble = ensemble
         self.network = network
         self.brokers = brokers
         self.topics: dict[bytes, Topic] = {}
@@ -100,14 +104,18 @@ class Actor:
         purpose: str = "",
         timeout_ms: int = ASK_TIMEOUT_MS,
         version: int | None = None,
+        as_broker: int | None = None,
     ) -> None:
-        """`answered(response)`, or with None if no answer will come."""
+        """`answered(response)`, or with None if no answer will come. With `as_broker` it is sent in the name of that broker."""
         if self.place.life:
             return
+        if as_broker is not None:
+            purpose += f" as broker {as_broker}"
         lane = self._lanes.get((node_id, purpose))
         if lane is None:
+            prove_to = None if as_broker is None else self.common.ensemble.prove_as(as_broker)
             lane = self._lanes[node_id, purpose] = Lane(
-                self.common.network, self.place, node_id, lambda: None, timeout_ms
+                self.common.network, self.place, node_id, lambda: None, timeout_ms, prove_to
             )
         spoken = _VERSIONS[key] if version is None else version
 

@@ -194,7 +194,7 @@ class Cluster:
             self.settings = transactions.settings(world, count) | self.settings
         self.machines = {node_id: Machine(self, node_id) for node_id in range(1, count + 1)}
         self.invariants = Invariants(self.ensemble, self.members)
-        self.common = Common(world, self.network, list(self.machines))
+        self.common = Common(world, self.network, list(self.machines), self.ensemble)
         self.outcome = ClusterOutcome(seed)
         self.is_healed = False
         pause_ms = (500 + world.below(1200)) * (3 if has_transactions else 1)

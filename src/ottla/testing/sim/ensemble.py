@@ -14,6 +14,7 @@ from ottla.controller.broker_epoch import registered_epoch
 from ottla.controller.image import Image
 from ottla.log.names import id_text
 from ottla.ports.store import Record, Registration
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.testing.sim.world import World
 
@@ -73,6 +74,11 @@ class Ensemble:
         #: Whether nobody reaches it: sessions stand still meanwhile.
         self.is_down = False
         self.on_append: Callable[[Image, Image, list[Record]], None] = lambda _before, _after, _records: None
+
+    def prove_as(self, node_id: int) -> Callable[[int], Dialing]:
+        """The handshakes of this broker, for a test that sends something in its name."""
+        me = Credentials(self.secret, self.cluster_id, node_id)
+        return lambda accepting_id: Dialing(me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES))
 
     # --- sessions ---------------------------------------------------------------------------------------------
 

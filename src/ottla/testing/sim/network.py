@@ -314,7 +314,7 @@ class Lane:
         node_id: int,
         finished: Callable[[], None],
         timeout_ms: int = ASK_TIMEOUT_MS,
-        prove_to: Callable[[int], Dialing | None] = lambda _node_id: None,
+        prove_to: Callable[[int], Dialing | None] | None = None,
     ) -> None:
         self._network = network
         self._place = place
@@ -335,7 +335,7 @@ class Lane:
         if self._wire is None:
             self._framing = ClientConnection(self._place.name)
             self._wire = self._network.connect(self._place, self._node_id, self._received, self._lost)
-            self._handshake = self._prove_to(self._node_id)
+            self._handshake = self._prove_to(self._node_id) if self._prove_to is not None else None
             if self._handshake is not None:
                 self._prove(self._handshake.first())
         self._waiting.append(self._asked(key, done))

@@ -13,7 +13,6 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.records import Partition
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.replication.replica import Replica
-from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
 from ottla.testing.sim.clients import CREATE_TOPICS, FETCH, PRODUCE
 from ottla.testing.sim.disk import SimDisk
 from ottla.testing.sim.ensemble import Ensemble
@@ -121,13 +120,7 @@ class Quiet:
         With `as_broker` the connection proves first that it is that broker's.
         """
         answers: list[Any] = []
-
-        def prove_to(accepting_id: int) -> Dialing | None:
-            if as_broker is None:
-                return None
-            me = Credentials(self.ensemble.secret, self.ensemble.cluster_id, as_broker)
-            return Dialing(me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES))
-
+        prove_to = None if as_broker is None else self.ensemble.prove_as(as_broker)
         lane = Lane(self.network, self._place, node_id, lambda: None, prove_to=prove_to)
 
         def done(answer: Any, error: str | None) -> None:

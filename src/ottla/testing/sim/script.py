@@ -79,11 +79,17 @@ class Scripted(Actor):
         await Call(lambda done: self.refresh(lambda: done(None)))
 
     async def call(
-        self, node_id: int, key: int, body: dict[str, Any], version: int | None = None, purpose: str = ""
+        self,
+        node_id: int,
+        key: int,
+        body: dict[str, Any],
+        version: int | None = None,
+        purpose: str = "",
+        as_broker: int | None = None,
     ) -> Any | None:
         """The response; None if there is no answer."""
 
         def begin(done: Callable[[Any], None]) -> None:
-            self.ask(node_id, key, body, done, purpose=purpose, version=version)
+            self.ask(node_id, key, body, done, purpose=purpose, version=version, as_broker=as_broker)
 
         return await Call(begin)

@@ -64,7 +64,9 @@ class TransactionAdmin(Scripted):
             "transaction_version": marker.transaction_version,
             "topics": [{"name": name, "partition_indexes": [number]}],
         }  # fmt: skip
-        answer = await self.call(leader.node_id, _WRITE_TXN_MARKERS, {"markers": [row]}, 2)
+        # Any broker but the leader.
+        sender = leader.node_id + 1
+        answer = await self.call(leader.node_id, _WRITE_TXN_MARKERS, {"markers": [row]}, 2, as_broker=sender)
         code = answer.markers[0].topics[0].partitions[0].error_code if answer is not None else None
         self.world.tell(f"clerk: {marker} comes late: {code!r}")
         if code == 0:
