@@ -17,7 +17,7 @@ takes long, and for requests with many rows, it goes in slices (`produce_queue.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -151,7 +151,8 @@ def produce(
         if broker.produce_queue.must_wait(request, version):
             return _enqueue(broker, call, request)
     if transactional and refused is None:
-        return Transactional(broker, call, request, partial(produce, queued=queued)).begin()
+        append: Callable[..., Response] = produce
+        return Transactional(broker, call, request, partial(append, queued=queued)).begin()
     acks = request.acks
     by_id = version >= 13
     waiting: WaitingProduce | None = None
