@@ -65,7 +65,7 @@ def test_others_are_answered_while_a_large_batch_is_decoded(
     broker: RunningBroker, settings: dict[str, str]
 ) -> None:
     with Peer(broker.address) as peer:
-        peer.create("t", **settings)
+        peer.create("t", max_message_bytes="10000000", **settings)
     row, count = answered_meanwhile(broker.address, produced("t", crowd()))
     assert (row.error_code.value, row.base_offset) == (0, 0)
     assert count > ANSWERS
