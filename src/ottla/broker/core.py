@@ -75,7 +75,7 @@ _API_VERSIONS: Final = 18
 _TOLD_MAX: Final = 1000
 #: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
 _WAKE_MAX: Final = 128
-#: Unsynced files of one log that are asked for with each append.
+#: Unsynced segments of one log that are asked for with each append.
 _SYNCS_AT_ONCE_MAX: Final = 8
 
 
@@ -426,23 +426,15 @@ class Broker:
         elif log.next_offset - log.flushed_offset >= replica.config.flush_messages:
             self.sync(replica, log)
 
-    def sync(self, replica: Replica, log: PartitionLog) -> None:
+    def sync(self, replica: Replica, log: PartitionLog, *, is_due: bool = False) -> None:
         """Ask for everything written to be made durable; `synced` follows."""
-        if len(log.unsynced) + len(log.loose) > _SYNCS_AT_ONCE_MAX:
+        outbox = self.outbox
+        if len(log.unsynced) > _SYNCS_AT_ONCE_MAX and not is_due:
             # Once a turn: each of a hundred appends that roll a segment would ask for all segments before it.
             if not self._to_sync:
-                self._put_off.append(self._ask_for_syncs)
+                self._put_off.append(self._sync_put_off)
             self._to_sync[replica] = log
-        else:
-            self._ask_for_sync(replica, log)
-
-    def _ask_for_syncs(self) -> None:
-        wanted, self._to_sync = self._to_sync, {}
-        for replica, log in wanted.items():
-            self._ask_for_sync(replica, log)
-
-    def _ask_for_sync(self, replica: Replica, log: PartitionLog) -> None:
-        outbox = self.outbox
+            return
         # Asked for again until it is done: a flush that overtakes this round must not count without them.
         for file in log.loose:
             outbox.append((SYNC, file, None, (replica, None, file)))
@@ -451,6 +443,11 @@ class Broker:
         for segment in log.unsynced:
             directory = None if segment.names_synced else log.directory
             outbox.append((SYNC, segment.file, directory, (replica, segment, segment.next_offset)))
+
+    def _sync_put_off(self) -> None:
+        wanted, self._to_sync = self._to_sync, {}
+        for replica, log in wanted.items():
+            self.sync(replica, log, is_due=True)
 
     def synced(self, targets: Iterable[tuple[Replica, Segment | None, Any]], now_ms: int) -> None:
         """A round of syncs is done."""

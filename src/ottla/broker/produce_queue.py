@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.api.table import SILENT, WAIT, Response
@@ -206,7 +206,8 @@ class ProduceQueue:
             self._look(each)
 
 
-class _Row(NamedTuple):
+@dataclass(slots=True)
+class _Row:
     index: int
     records: bytes | None
 

@@ -30,7 +30,7 @@ from ottla.log.transactions import Ended
 from ottla.log.validation import (
     CLIENT_ATTRIBUTES,
     Validated,
-    bad_header,
+    check_header,
     check_policies,
     no_producer,
     too_large,
@@ -203,14 +203,14 @@ class PartitionLog:
             raise too_large(size, config)
         if crc32c(memoryview(batch)[CRC_START:]) != crc:
             raise Refusal(ErrorCode.CORRUPT_MESSAGE, "the batch's CRC does not match its content")
-        # No more records than the bytes can hold, or a few bytes could use up all offsets of a segment.
-        ratio = CLIENT_ATTRIBUTES.get(attributes, 0)
+        # More records than bytes for them is a batch that is compressed, or one whose count is wrong.
         if (
             count != delta + 1
-            or not 0 < count * RECORD_BYTES_MIN <= (size - HEADER_BYTES) * ratio
-            or count > RECORDS_LOOKED_AT_MAX
+            or not 0 < count <= RECORDS_LOOKED_AT_MAX
+            or attributes not in CLIENT_ATTRIBUTES
+            or count * RECORD_BYTES_MIN > size - HEADER_BYTES
         ):
-            raise bad_header(count, delta, attributes, size)
+            check_header(count, delta, attributes, size)
         if producer_id >= 0:
             if producer_epoch < 0 or sequence < 0:
                 raise Refusal(

@@ -35,15 +35,13 @@ from ottla.records.batch import (
     with_append_time,
 )
 from ottla.records.compression import CODECS, NONE, RATIOS
-from ottla.records.record import CorruptRecords, Record, iter_batch, read_payload, seal
+from ottla.records.record import RECORD_BYTES_MIN, CorruptRecords, Record, iter_batch, read_payload, seal
 
 #: The attributes that a client's batch may have: a codec, inside a transaction or not. Who wrote the timestamp, control
-#: batches and delete horizons are the broker's to say. For each, how many bytes of records one byte can stand for.
-CLIENT_ATTRIBUTES: Final = {
-    codec | transactional: RATIOS[codec]
-    for codec in CODECS.values()
-    for transactional in (0, TRANSACTIONAL_BIT)
-}
+#: batches and delete horizons are the broker's to say.
+CLIENT_ATTRIBUTES: Final = frozenset(
+    codec | transactional for codec in CODECS.values() for transactional in (0, TRANSACTIONAL_BIT)
+)
 
 #: The cost of a batch that is validated at once, in records; 64 KB of uncompressed records cost about the same.
 INLINE_COST_MAX: Final = 2000
@@ -234,28 +232,31 @@ def too_large(size: int, config: TopicConfig) -> Refusal:
     )
 
 
-def bad_header(count: int, delta: int, attributes: int, size: int) -> Refusal:
+def check_header(count: int, delta: int, attributes: int, size: int) -> None:
+    """Refuse attributes that are not a client's to set, and a count of more records than the bytes can hold."""
     if attributes & CONTROL_BIT:
-        return Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
+        raise Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if attributes & TIMESTAMP_TYPE_BIT:
-        return Refusal(ErrorCode.INVALID_TIMESTAMP, "clients may not set the timestamp type to LogAppendTime")
+        raise Refusal(ErrorCode.INVALID_TIMESTAMP, "clients may not set the timestamp type to LogAppendTime")
     if attributes & ~(CODEC_MASK | TRANSACTIONAL_BIT):
-        return Refusal(ErrorCode.INVALID_RECORD, f"unknown batch attributes {attributes & 0xFFFF:#06x}")
+        raise Refusal(ErrorCode.INVALID_RECORD, f"unknown batch attributes {attributes & 0xFFFF:#06x}")
     if attributes not in CLIENT_ATTRIBUTES:
-        return Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no codec {attributes & CODEC_MASK}")
+        raise Refusal(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no codec {attributes & CODEC_MASK}")
     if count != delta + 1 or count < 1:
-        return Refusal(
+        raise Refusal(
             ErrorCode.INVALID_RECORD, f"the batch counts {count} records but its last offset delta is {delta}"
         )
     if count > RECORDS_LOOKED_AT_MAX:
-        return Refusal(
+        raise Refusal(
             ErrorCode.INVALID_RECORD,
             f"the batch counts {count} records, at most {RECORDS_LOOKED_AT_MAX} are accepted: send smaller batches",
         )
-    return Refusal(
-        ErrorCode.INVALID_RECORD,
-        f"the batch counts {count} records, {size - HEADER_BYTES} bytes cannot hold that many",
-    )
+    # Or a few bytes could use up all offsets of a segment.
+    if count * RECORD_BYTES_MIN > (size - HEADER_BYTES) * RATIOS[attributes & CODEC_MASK]:
+        raise Refusal(
+            ErrorCode.INVALID_RECORD,
+            f"the batch counts {count} records, {size - HEADER_BYTES} bytes cannot hold that many",
+        )
 
 
 def no_producer() -> Refusal:

@@ -17,7 +17,7 @@ takes long, and for requests with many rows, it goes in slices (`produce_queue.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,25 +143,31 @@ def produce(
     `queued` is a request that comes out of the queue, perhaps in parts: `part` has some of its topics, with some of their rows.
     """
     transactional = request.transactional_id is not None
-    topic_data = request.topic_data if part is None else part
-    single = queued is None and len(topic_data) == 1 and len(topic_data[0].partition_data) == 1
+    topic_data = request.topic_data
+    single = len(topic_data) == 1 and len(topic_data[0].partition_data) == 1 and queued is None
     version = call.entry.version
-    if queued is None and refused is None and (transactional or not single):
-        if not transactional and has_transactional(request):
-            return refused_all(broker, call, request, _nameless())
-        if broker.produce_queue.must_wait(request, version):
-            return _enqueue(broker, call, request)
-    if transactional and refused is None:
-        return Transactional(broker, call, request, partial(produce, queued=queued)).begin()
-    acks = request.acks
-    by_id = version >= 13
     waiting: WaitingProduce | None = None
     topics: list[dict[str, Any]] = []
     response: Response = {"responses": topics}
-    seen: set[tuple[int, int]] | None = None if single else set()
-    if queued is not None:
-        response, waiting, seen = queued.response, queued.waiting, queued.seen
-        topics = response["responses"]
+    seen: set[tuple[int, int]] | None = None
+    if transactional or not single:
+        if queued is None and refused is None:
+            if not transactional and has_transactional(request):
+                return refused_all(broker, call, request, _nameless())
+            if broker.produce_queue.must_wait(request, version):
+                return _enqueue(broker, call, request)
+        if transactional and refused is None:
+            append: Callable[..., Response] = produce
+            return Transactional(broker, call, request, partial(append, queued=queued)).begin()
+        seen = set()
+        if queued is not None:
+            response, waiting, seen = queued.response, queued.waiting, queued.seen
+            topics = response["responses"]
+            if part is not None:
+                topic_data = part
+    acks = request.acks
+    by_id = version >= 13
+    validated: Validated | None = None
     # One batch is what most produces are: its answer is packed without a dict on the way.
     frame: bytes | None = None
     date_ms = now_ms + broker.wall_clock.ahead_ms
@@ -189,18 +195,18 @@ def produce(
                         ErrorCode.NOT_ENOUGH_REPLICAS,
                         f"{hosted.name}-{index} has {len(leading.isr)} replicas in sync, min.insync.replicas is {leading.isr_min}",
                     )
-                if refused and (hosted.name, index) in refused:
-                    raise refused[hosted.name, index]
-                validated: Validated | None = None
-                if seen is not None:
+                if seen is None:
+                    if (
+                        replica.produces is not None or not replica.config.plain
+                    ) and broker.produce_queue.must_wait(request, version):
+                        return _enqueue(broker, call, request)
+                else:
+                    if refused and (hosted.name, index) in refused:
+                        raise refused[hosted.name, index]
                     if (id(hosted), index) in seen:
                         raise _repeated(hosted, index)
                     seen.add((id(hosted), index))
-                    if queued is not None:
-                        validated = queued.validated.get(id(partition.records))
-                elif refused is None and (replica.produces is not None or not replica.config.plain):
-                    if broker.produce_queue.must_wait(request, version):
-                        return _enqueue(broker, call, request)
+                    validated = queued.validated.get(id(partition.records)) if queued is not None else None
                 log = replica.log
                 appended = _append(
                     log,
@@ -340,6 +346,8 @@ def _append(
             )
         if attributes & TRANSACTIONAL_BIT and version >= ADDS_SINCE:
             return log.append(records, leader_epoch, date_ms, has_new_epoch=True, validated=validated)
+    if validated is None:
+        return log.append(records, leader_epoch, date_ms)
     return log.append(records, leader_epoch, date_ms, validated=validated)
 
 
