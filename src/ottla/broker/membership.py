@@ -236,7 +236,7 @@ class Membership:
                     self._later(again)
                 else:
                     self._claiming = False
-                    self._claim_if_free()
+                    self.claim_if_free()
 
         self._later(again)
 

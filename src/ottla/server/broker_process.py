@@ -89,8 +89,8 @@ class AdoptedBroker:
     def __init__(self, earlier: BrokerProcess | AdoptedBroker, pid: int) -> None:
         self.number = earlier.number
         self.command = earlier.command
-        self.directory = earlier.directory
-        self.address = earlier.address
+        self.directory: Path = earlier.directory
+        self.address: str = earlier.address
         self.told_dead = False
         self.pid = pid
 
