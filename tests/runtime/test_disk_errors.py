@@ -441,3 +441,21 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
                 assert os.stat(f"{above}/{name}").st_mode & 0o777 == 0o600, name
     # One that was there is not changed.
     assert given.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("garbage", [b"\0\xff garbage", b"version=1\ncluster.id=\n"])
+def test_garbage_in_meta_properties_is_logged_and_kept(
+    tmp_path: Path, garbage: bytes, said: list[str]
+) -> None:
+    data = tmp_path / "data"
+    with Broker(str(data)) as broker, Peer(broker.address) as peer:
+        peer.create("t")
+        assert produce(peer, "t", b"1") == 0
+        cluster_id = broker._node._broker.cluster_id
+    garbage = garbage.replace(b"cluster.id=", b"cluster.id=" + cluster_id.encode())
+    (data / "meta.properties").write_bytes(garbage)
+    with Broker(str(data), say=said.append) as broker, Peer(broker.address) as peer:
+        assert peer.fetch("t", 0) == [b"1"]
+    [line] = [text for text in said if "meta.properties" in text]
+    assert f"its {len(garbage)} bytes are kept in {data}/meta.properties.damaged" in line
+    assert (data / "meta.properties.damaged").read_bytes() == garbage
