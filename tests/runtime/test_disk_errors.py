@@ -15,7 +15,7 @@ from ottla.ports.disk import DiskError
 from ottla.records.record import Record, encode_batch
 from ottla.runtime import disk as module
 from ottla.runtime.disk import SystemDisk
-from ottla.runtime.disk_errors import CALL_SITES, ERRNO_CLASSES, ErrnoClass, errno_class
+from ottla.runtime.disk_errors import CALL_SITES, ERRNO_CLASSES, ErrnoClass, errno_class, render
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.server.embedded import Broker
 from tests.peer import CREATE_TOPICS, DELETE_TOPICS, PATIENCE_S, PRODUCE, Peer
@@ -107,6 +107,13 @@ SITES: dict[str, list[tuple[str, str, Callable[[SystemDisk, Any, str], Any]]]] =
 }  # fmt: skip
 #: Tested elsewhere: sendfile in test_transport.py, the start below.
 NOT_OF_THE_DISK = {"sendfile", "start"}
+
+
+def test_the_page_is_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "disk-errors.md"
+    assert page.read_text(encoding="utf-8") == render(), (
+        "run `python -m ottla.runtime.disk_errors > docs/disk-errors.md`"
+    )
 
 
 def test_every_call_site_of_the_table_is_reached() -> None:
