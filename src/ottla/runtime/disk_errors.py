@@ -8,6 +8,7 @@ partitions in the directory go on.
 from __future__ import annotations
 
 import errno
+import sys
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -198,4 +199,4 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    print(render(), end="")
+    sys.stdout.write(render())
