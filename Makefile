@@ -47,6 +47,8 @@ docs: $(STAMP) ## Render the pages that come from tables: configuration, limits,
 	@mv docs/.configuration.md.new docs/configuration.md
 	@$(PY) -m ottla.config.limits_page > docs/.limits.md.new || { rm -f docs/.limits.md.new; exit 1; }
 	@mv docs/.limits.md.new docs/limits.md
+	@$(PY) -m ottla.runtime.disk_errors > docs/.disk-errors.md.new || { rm -f docs/.disk-errors.md.new; exit 1; }
+	@mv docs/.disk-errors.md.new docs/disk-errors.md
 	@$(PY) -m ottla.broker.api.markdown > docs/.compatibility.md.new || { rm -f docs/.compatibility.md.new; exit 1; }
 	@mv docs/.compatibility.md.new docs/compatibility.md
 	@$(PY) -m ottla.groups.diagram > docs/.groups.md.new || { rm -f docs/.groups.md.new; exit 1; }

@@ -15,7 +15,7 @@ from ottla.ports.disk import DiskError
 from ottla.records.record import Record, encode_batch
 from ottla.runtime import disk as module
 from ottla.runtime.disk import SystemDisk
-from ottla.runtime.disk_errors import CALL_SITES, ERRNO_CLASSES, ErrnoClass, errno_class
+from ottla.runtime.disk_errors import CALL_SITES, ERRNO_CLASSES, ErrnoClass, errno_class, render
 from ottla.runtime.embedded_store import EmbeddedStore
 from ottla.server.embedded import Broker
 from tests.peer import CREATE_TOPICS, DELETE_TOPICS, PATIENCE_S, PRODUCE, Peer
@@ -107,6 +107,13 @@ SITES: dict[str, list[tuple[str, str, Callable[[SystemDisk, Any, str], Any]]]] =
 }  # fmt: skip
 #: Tested elsewhere: sendfile in test_transport.py, the start below.
 NOT_OF_THE_DISK = {"sendfile", "start"}
+
+
+def test_the_page_is_the_table() -> None:
+    page = Path(__file__).parents[2] / "docs" / "disk-errors.md"
+    assert page.read_text(encoding="utf-8") == render(), (
+        "run `python -m ottla.runtime.disk_errors > docs/disk-errors.md`"
+    )
 
 
 def test_every_call_site_of_the_table_is_reached() -> None:
@@ -441,3 +448,21 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
                 assert os.stat(f"{above}/{name}").st_mode & 0o777 == 0o600, name
     # One that was there is not changed.
     assert given.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("garbage", [b"\0\xff garbage", b"version=1\ncluster.id=\n"])
+def test_garbage_in_meta_properties_is_logged_and_kept(
+    tmp_path: Path, garbage: bytes, said: list[str]
+) -> None:
+    data = tmp_path / "data"
+    with Broker(str(data)) as broker, Peer(broker.address) as peer:
+        peer.create("t")
+        assert produce(peer, "t", b"1") == 0
+        cluster_id = broker._node._broker.cluster_id
+    garbage = garbage.replace(b"cluster.id=", b"cluster.id=" + cluster_id.encode())
+    (data / "meta.properties").write_bytes(garbage)
+    with Broker(str(data), say=said.append) as broker, Peer(broker.address) as peer:
+        assert peer.fetch("t", 0) == [b"1"]
+    [line] = [text for text in said if "meta.properties" in text]
+    assert f"its {len(garbage)} bytes are kept in {data}/meta.properties.damaged" in line
+    assert (data / "meta.properties.damaged").read_bytes() == garbage

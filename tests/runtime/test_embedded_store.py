@@ -145,3 +145,20 @@ def test_what_is_cut_off_is_kept_beside_it(journal: Path) -> None:
     assert found == [*FIRST, *SECOND]
     kept = journal.with_suffix(".journal.cut").read_bytes()
     assert kept and journal.read_bytes() + kept == damaged
+
+
+def test_what_was_cut_off_a_damaged_tail_is_logged(tmp_path: Path) -> None:
+    said: list[str] = []
+    store = EmbeddedStore(SystemDisk(), str(tmp_path), say=said.append)
+    store.load()
+    store.append([r.Cluster("c")])
+    assert said == []
+    with open(tmp_path / "metadata.journal", "ab") as file:
+        file.write(b"half an entry")
+    size = (tmp_path / "metadata.journal").stat().st_size
+    assert EmbeddedStore(SystemDisk(), str(tmp_path), say=said.append).load() == [r.Cluster("c")]
+    [line] = said
+    assert (
+        line.startswith(f"{tmp_path}/metadata.journal: the last 13 of {size} bytes") and "1 records" in line
+    )
+    assert (tmp_path / "metadata.journal.cut").read_bytes() == b"half an entry"

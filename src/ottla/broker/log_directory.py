@@ -97,7 +97,8 @@ class LogDirectory:
         """Check whose directory this is, make it ours if it is new, and read what the last run left."""
         disk, path = self.disk, self.path
         disk.make_dir(path)
-        properties = checkpoints.parse_properties(disk.read_file(f"{path}/{names.META_PROPERTIES}"))
+        written = disk.read_file(f"{path}/{names.META_PROPERTIES}")
+        properties = checkpoints.parse_properties(written)
         for name, ours in (("cluster.id", cluster_id), ("node.id", str(node_id))):
             if name in properties and properties[name] != ours:
                 raise ForeignDirectory(
@@ -105,6 +106,8 @@ class LogDirectory:
                     "start it with its own --data-dir, or with the id the directory was made with"
                 )
         if not _is_id(properties.get("directory.id")) or properties.get("version") != "1":
+            if written:
+                self._set_damaged_aside(written)
             self.was_unused = self.is_unused()
             # Its own name first: whoever finds the properties takes it for durable.
             above, slash, _ = path.rpartition("/")
@@ -125,6 +128,18 @@ class LogDirectory:
         if self.clean:
             disk.remove(mark)
             disk.sync_dir(path)
+
+    def _set_damaged_aside(self, written: bytes) -> None:
+        """The properties are of no use, and are about to be replaced: people must hear of it."""
+        path = f"{self.path}/{names.META_PROPERTIES}"
+        try:
+            self.disk.replace_file(f"{path}.damaged", written)
+            kept = f"its {len(written)} bytes are kept in {path}.damaged"
+        except DiskError as error:
+            kept = f"its {len(written)} bytes could not be kept: {error}"
+        self.say(
+            f"{path} has no valid version or directory.id and is replaced with a new directory.id; {kept}"
+        )
 
     def is_unused(self) -> bool:
         """Whether no partition was ever in it."""

@@ -8,6 +8,7 @@ partitions in the directory go on.
 from __future__ import annotations
 
 import errno
+import sys
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -171,3 +172,31 @@ def sync_error(path: str, error: OSError) -> DiskError:
     """The same for a sync itself, which is final (R11) unless a signal interrupted it."""
     interrupted = error.errno == errno.EINTR
     return DiskError(f"{path}: {error.strerror}", short=interrupted, broken=not interrupted, path=path)
+
+
+def render() -> str:
+    """`docs/disk-errors.md`."""
+    lines = [
+        "# Disk errors",
+        "",
+        "<!-- Rendered by `python -m ottla.runtime.disk_errors`; edit `src/ottla/runtime/disk_errors.py` instead. -->",
+        "",
+        "What each errno means, and what the broker does with it at each call site.",
+        "",
+        "| errno | class | because |",
+        "|---|---|---|",
+        *(f"| `{name}` | {kind.value} | {why} |" for name, (kind, why) in ERRNO_CLASSES.items()),
+        "| any other | own | nothing says that the device failed |",
+        "",
+        "| call site | short | full | device | own |",
+        "|---|---|---|---|---|",
+        *(
+            f"| **{name}**: {site.does} | {site.short} | {site.full} | {site.device} | {site.own} |"
+            for name, site in CALL_SITES.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

@@ -10,7 +10,7 @@ records depend on it. Synchronous over the Disk port: the shell calls it in a th
 from __future__ import annotations
 
 import struct
-from contextlib import suppress
+from collections.abc import Callable
 from typing import Final
 
 from crc32c import crc32c
@@ -31,8 +31,11 @@ class DamagedJournal(Exception):
 
 
 class EmbeddedStore:
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, *, say: Callable[[str], None] = lambda _text: None
+    ) -> None:
         self._disk = disk
+        self._say = say
         self._directory = directory
         self._path = f"{directory}/{JOURNAL}"
         self._file: File
@@ -57,8 +60,13 @@ class EmbeddedStore:
                     f"{self._path} is damaged at byte {at} of {len(data)}: restore it from a copy, "
                     "or move the data directory away and start anew"
                 )
-            self._keep_aside(data[at:])
+            kept = self._keep_aside(data[at:])
             self._disk.truncate(self._file, at)
+            self._say(
+                f"{self._path}: the last {len(data) - at} of {len(data)} bytes were not a whole entry, most likely half "
+                f"written when the broker ended, and were cut off; {len(records)} records before them are whole. "
+                + (f"The bytes are kept in {self._path}{_CUT}" if kept else "The bytes could not be kept")
+            )
         # A process that was killed may have left its last entry, or the name of a journal written anew, in the page cache
         # alone, and we act on it from now on.
         self._disk.sync(self._file)
@@ -67,12 +75,15 @@ class EmbeddedStore:
         self.records_on_disk = len(records)
         return records
 
-    def _keep_aside(self, rest: bytes) -> None:
+    def _keep_aside(self, rest: bytes) -> bool:
         """What is cut off is most likely half an entry that nobody relied on; but if it was damage, people may want it."""
-        with suppress(DiskError):
+        try:
             file = self._disk.open(f"{self._path}{_CUT}", create=True)
             self._disk.truncate(file, self._disk.write(file, 0, (rest,)))
             self._disk.close(file)
+        except DiskError:
+            return False
+        return True
 
     def append(self, records: list[Record]) -> None:
         """Make one entry durable. Raises DiskError; then the journal is as before."""

@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.model.limits import REQUEST_BYTES_PER_SECOND_MIN
@@ -50,9 +51,18 @@ _FRAMES_MAX: Final = 64
 _NOTHING: Final = memoryview(b"")
 
 
+def _in_memory(parts: Iterable[Any]) -> int:
+    """What these parts of answers hold: bytes, and all of what the rest of a send is a part of. Slices of files hold none."""
+    return sum(
+        len(part.obj) if part.__class__ is memoryview else len(part)
+        for part in parts
+        if part.__class__ is not tuple
+    )
+
+
 class Transport:
     __slots__ = (
-        "_broken", "_file", "_frame", "_frame_size", "_have", "_marked_have", "_marked_ms", "_prefix", "_rest", "_sock",
+        "_broken", "_file", "_frame", "_frame_size", "_have", "_is_counted", "_marked_have", "_marked_ms", "_prefix", "_rest", "_sock",
         "active_ms", "closing", "connection", "fd", "host", "is_broker", "loading", "out", "paused", "queued_bytes", "reading",
         "shell", "starved", "writing",
     )  # fmt: skip
@@ -89,8 +99,9 @@ class Transport:
         # When it was last looked whether the frame arrives, and how much of it was here then.
         self._marked_ms = 0
         self._marked_have = 0
-        #: Bytes of answers in `out`.
+        #: Bytes of answers in `out` that the client does not read at once; and whether they are counted.
         self.queued_bytes = 0
+        self._is_counted = False
         #: It has proven to be another broker of the cluster.
         self.is_broker = False
 
@@ -249,14 +260,11 @@ class Transport:
         """Queue one response; `flush` sends."""
         disk = self.shell.disk
         pinned: list[Any] = []
-        size = 0
         try:
             for part in parts:
                 if part.__class__ not in (bytes, bytearray):
                     disk.pin(part[0])
                     pinned.append(part[0])
-                else:
-                    size += len(part)
         except DiskError as error:
             # Deleted while the answer stood in line behind another, or no descriptor is left for it. What was before it
             # leaves; then the client learns by the closing that it must ask again.
@@ -268,7 +276,8 @@ class Transport:
                 self.finish()
             return
         self.out += parts
-        self._queue(size)
+        if self._is_counted:
+            self._queue(_in_memory(parts))
 
     def _queue(self, size: int) -> None:
         """Account for bytes that came to `out`, or left it."""
@@ -291,7 +300,6 @@ class Transport:
             if sent == len(data):
                 return
             self.out.append(memoryview(data)[sent:])
-            self._queue(len(data))
             self._wait_writable()
             return
         self.send(parts)
@@ -317,6 +325,9 @@ class Transport:
         if self.writing:
             self.writing = False
             self.shell.loop.remove_writer(self.fd)
+        if self._is_counted:
+            self._is_counted = False
+            self._queue(-self.queued_bytes)
         if self.closing:
             self.close()
         elif not self.reading and not self.paused:
@@ -333,15 +344,12 @@ class Transport:
         out = self.out
         chunks: list[Any] = []
         size = left = 0
+        is_counted = self._is_counted
         while out and size < _SEND_BYTES and self._joinable(out[0]):
             part = out.popleft()
-            kind = part.__class__
-            if kind is memoryview:
-                # The rest of a send: all of it is in memory.
-                left += len(part.obj)
-            elif kind is bytes or kind is bytearray:
-                left += len(part)
-            else:
+            if is_counted:
+                left += _in_memory((part,))
+            if part.__class__ not in (bytes, bytearray, memoryview):
                 part = self._read(*part)
             chunks.append(part)
             size += len(part)
@@ -355,10 +363,11 @@ class Transport:
         if sent < size:
             rest = memoryview(data)[sent:]
             out.appendleft(rest)
-            base: Any = rest.obj
-            self._queue(len(base) - left)
+            if is_counted:
+                self._queue(_in_memory((rest,)) - left)
             return False
-        self._queue(-left)
+        if left:
+            self._queue(-left)
         return True
 
     def _read(self, file: Any, position: int, size: int) -> bytes:
@@ -438,6 +447,10 @@ class Transport:
 
     def _wait_writable(self) -> None:
         self.stop_reading()
+        if not self._is_counted:
+            # Only now: most answers leave at once.
+            self._is_counted = True
+            self._queue(_in_memory(self.out))
         if self.loading:
             if self.writing:
                 self.writing = False

@@ -130,7 +130,7 @@ class Node:
         """As a broker of its own."""
         refuse_a_clusters(self._disk, self.config)
         clock = Clock()
-        self._store = EmbeddedStore(self._journal_disk, self.metadata_dir)
+        self._store = EmbeddedStore(self._journal_disk, self.metadata_dir, say=self.say)
         entropy = SystemEntropy()
         journal = self._store.load()
         found = take_over(self._disk, self.config, journal, unusable=unusable, new_id=entropy.id_bytes)
