@@ -140,14 +140,20 @@ class TransactionClient(Scripted):
     # --- asking -------------------------------------------------------------------------------------------------
 
     async def call(
-        self, node_id: int, key: int, body: dict[str, Any], version: int | None = None, purpose: str = ""
+        self,
+        node_id: int,
+        key: int,
+        body: dict[str, Any],
+        version: int | None = None,
+        purpose: str = "",
+        as_broker: int | None = None,
     ) -> Any | None:
         if key in _WRITES and self._blow is not None:
             self._blow_after -= 1
             if self._blow_after <= 0:
                 blow, self._blow = self._blow, None
                 self.world.later(self.world.below(40), blow)
-        answer = await super().call(node_id, key, body, version, purpose)
+        answer = await super().call(node_id, key, body, version, purpose, as_broker)
         if answer is None and key in _WRITES:
             self._is_unsettled = True
         return answer
