@@ -3,6 +3,7 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine, Iterator
 from functools import wraps
+from secrets import token_bytes
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from ottla.config.broker import BrokerConfig
 from ottla.ports.effects import REFUSED
 from ottla.runtime.clock import Clock
 from ottla.runtime.peers import Peers
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
+from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.server.embedded import Broker
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
@@ -29,7 +32,7 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 class Asker:
     """A broker as far as its peers know it: it asks and writes down what came of it."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, credentials: Credentials | None = None, **settings: str) -> None:
         names = {name.replace("_", "."): value for name, value in settings.items()}
         self.config = BrokerConfig.from_properties({"log.dirs": "unused", **names})
         self.turns: list[int] = []
@@ -45,7 +48,9 @@ class Asker:
             self._failed,
             self.said.append,
             client_id="broker-7",
-            prove_to=lambda _node_id: None,
+            prove_to=lambda node: (
+                None if credentials is None else Dialing(credentials, node, token_bytes(NONCE_BYTES))
+            ),
         )
 
     def _failed(self, what: str, error: Exception) -> None:
@@ -311,4 +316,63 @@ async def test_requests_larger_than_the_socket_takes_leave_in_pieces(broker: Bro
     assert [error for _name, _answer, error in asker.came] == [None] * 8
     rows = [answer.responses[0].partition_responses[0] for _name, answer, _error in asker.came]
     assert [row.base_offset for row in rows] == list(range(8))
+    asker.peers.stop()
+
+
+# --- the handshake between brokers --------------------------------------------------------------------------------
+
+SECRET, WRONG = (ClusterSecret(letter * SECRET_BYTES) for letter in (b"s", b"w"))
+
+
+@pytest.fixture
+def clustered() -> Iterator[Broker]:
+    """Broker 1 of a cluster, as far as others see it."""
+    with Broker(config={"log.flush.policy": "page-cache"}) as running:
+        core = running._node._broker
+        core.credentials = Credentials(SECRET, "cluster", 1)
+        yield running
+
+
+@on_a_loop
+async def test_requests_leave_once_both_ends_have_proven_themselves(clustered: Broker) -> None:
+    asker = Asker(Credentials(SECRET, "cluster", 7))
+    there = place(clustered.address)
+    for name in range(5):
+        asker.ask(there, METADATA, 12, name, topics=[])
+    asker.peers.flush()
+    await asker.until(lambda: len(asker.came) == 5)
+    asker.ask(there, METADATA, 12, 5, topics=[])
+    # Only a broker is told that this one controls nothing of another broker's.
+    asker.ask(there, 67, 0, "ids", broker_id=7, broker_epoch=1)
+    asker.peers.flush()
+    await asker.until(lambda: len(asker.came) == 7)
+    assert [name for name, _answer, _error in asker.came] == [0, 1, 2, 3, 4, 5, "ids"]
+    assert [error for _name, _answer, error in asker.came] == [None] * 7
+    stale_broker_epoch = 77
+    assert asker.came[6][1].error_code == stale_broker_epoch
+    assert asker.said == []
+    asker.peers.stop()
+
+
+@on_a_loop
+async def test_without_the_secret_nothing_leaves_and_that_is_said_once(clustered: Broker) -> None:
+    asker = Asker(Credentials(WRONG, "cluster", 7))
+    for name in range(2):
+        asker.ask(place(clustered.address), METADATA, 12, name, topics=[])
+        asker.peers.flush()
+        await asker.until(lambda name=name: len(asker.came) == name + 1)
+    assert all(answer is None and "the proof is wrong" in error for _name, answer, error in asker.came)  # type: ignore[operator]
+    assert len(asker.said) == 1 and "broker 1 at" in asker.said[0]
+    asker.peers.stop()
+
+
+@on_a_loop
+async def test_nothing_is_sent_to_one_that_cannot_prove_itself(broker: Broker) -> None:
+    """A broker on its own, at an address that another had."""
+    asker = Asker(Credentials(SECRET, "cluster", 7))
+    asker.ask(place(broker.address), METADATA, 12, topics=[])
+    asker.peers.flush()
+    await asker.until(lambda: asker.came)
+    [(_name, answer, error)] = asker.came
+    assert answer is None and error is not None and "ILLEGAL_SASL_STATE" in error
     asker.peers.stop()

@@ -3,13 +3,15 @@ from contextlib import AsyncExitStack
 
 import pytest
 from kazoo.client import KazooClient
-from member import Member, member, on_a_loop, topic, until
+from member import Member, answer, member, on_a_loop, topic, until
 
 from ottla.controller import records as r
 from ottla.ports.store import APPEND_BYTES_MAX, SUPERSEDED
+from ottla.runtime import zookeeper_layout as layout
 from ottla.runtime.local_zookeeper import LocalZookeeper
 from ottla.runtime.zookeeper_log import FENCED, NOT_CONTROLLER
 from ottla.runtime.zookeeper_store import StoreUnavailable
+from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 
 
 @on_a_loop
@@ -299,3 +301,38 @@ async def test_a_path_that_apache_kafka_uses_is_left_alone(
     finally:
         await asyncio.to_thread(kafka.stop)
         await asyncio.to_thread(kafka.close)
+
+
+@on_a_loop
+async def test_the_first_broker_makes_the_cluster_secret_and_the_others_read_it(cluster: str) -> None:
+    def own(number: int) -> ClusterSecret:
+        return ClusterSecret(bytes([number]) * SECRET_BYTES)
+
+    async with AsyncExitStack() as stack:
+        members = [await stack.enter_async_context(member(cluster, number)) for number in range(3)]
+        found = await asyncio.gather(*(each.store.cluster_secret(own(each.node_id)) for each in members))
+        assert len({each.stored() for each in found}) == 1
+        assert found[0].stored() in {own(number).stored() for number in range(3)}
+        link = members[0].store._link
+        data, stat = await link.get(layout.CLUSTER_SECRET)
+        assert len(data) == 2 * SECRET_BYTES and stat.ephemeralOwner == 0
+        # One that is no secret is not used, and not shown.
+        await link.multi([("set", layout.CLUSTER_SECRET, b"not a secret", stat.version)])
+        with pytest.raises(StoreUnavailable, match="/cluster_secret has no cluster secret") as error:
+            await members[1].store.cluster_secret(own(9))
+        assert "not a secret" not in str(error.value)
+
+
+@on_a_loop
+async def test_epochs_are_asked_for_by_the_broker_and_raised_by_the_store(cluster: str) -> None:
+    async with member(cluster, 1) as one, member(cluster, 2) as other:
+        token = 0x123456789
+        asked = one.registration()._replace(epoch=token)
+        first, _ = await answer(one.store.register, asked)
+        assert first % (1 << 39) == token and first > token
+        # Begun again after a lost answer it is the same registration, whatever has happened in between.
+        await other.register()
+        assert (await answer(one.store.register, asked))[0] == first
+        second, _ = await answer(one.store.register, asked._replace(incarnation="second", epoch=0))
+        assert second > first
+        await until(lambda: other.live.get(1) is not None and other.live[1].epoch == second)

@@ -87,8 +87,8 @@ class AdoptedBroker:
     """A broker that somebody restarted: not a child of this process, so its words and its exit status go elsewhere."""
 
     def __init__(self, earlier: BrokerProcess | AdoptedBroker, pid: int) -> None:
-        self.number = earlier.number
-        self.command = earlier.command
+        self.number: int = earlier.number
+        self.command: list[str] = earlier.command
         self.directory: Path = earlier.directory
         self.address: str = earlier.address
         self.told_dead = False
