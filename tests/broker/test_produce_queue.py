@@ -8,6 +8,7 @@ import pytest
 from crc32c import crc32c
 
 from ottla.broker import produce_queue
+from ottla.broker.api import produce
 from ottla.broker.slices import SLICE_COST
 from ottla.model.limits import RECORD_ERRORS_MAX
 from ottla.ports.effects import RUN
@@ -309,6 +310,7 @@ def test_a_request_of_many_rows_is_appended_in_slices(client: Client, driver: Dr
     while turns.turn():
         turned += 1
         assert sum(driver.replica("t", index).log.next_offset for index in range(1000)) <= 100 * turned
+    assert turned >= 10
     found = rows(client.answers[0])
     assert len(client.answers[0].responses) == 1
     assert [(row.index, row.error_code.value, row.base_offset) for row in found] == [
@@ -440,6 +442,18 @@ def test_the_number_of_named_records_is_bounded(client: Client) -> None:
     row = client.produce("c", many(key=None))
     assert [each.batch_index for each in row.record_errors] == list(range(RECORD_ERRORS_MAX))
     assert f"{MANY} records" in row.error_message
+
+
+def test_the_number_of_named_records_in_an_answer_is_bounded(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "RECORD_ERRORS_PER_ANSWER_MAX", 150)
+    client.create("c", 200, cleanup_policy="compact")
+    data = [{"index": index, "records": keyed(None)} for index in range(200)]
+    client.send(0, 12, acks=-1, timeout=1000, topic_data=[{"name": "c", "partition_data": data}])
+    found = rows(client.answers[0])
+    assert {row.error_code.value for row in found} == {INVALID_RECORD}
+    assert [len(row.record_errors) for row in found] == [1] * 150 + [0] * 50
 
 
 @pytest.mark.parametrize("ahead", [True, False])

@@ -45,6 +45,7 @@ class QueuedProduce:
         "call",
         "held_bytes",
         "is_validated",
+        "record_errors",
         "replicas",
         "request",
         "response",
@@ -63,6 +64,8 @@ class QueuedProduce:
         #: By the identity of the batch.
         self.validated: dict[int, Validated] = {}
         self.response: Response = {"responses": []}
+        #: How many rejected records the answer names so far.
+        self.record_errors = 0
         #: The rows that were appended, in order to refuse repeated ones.
         self.seen: set[tuple[int, int]] = set()
         #: The produce that waits for the high watermark, once there is one (`api/produce.py`).

@@ -46,6 +46,7 @@ CLIENT_ATTRIBUTES: Final = frozenset(
 #: The cost of a batch that is validated at once, in records; 64 KB of uncompressed records cost about the same.
 INLINE_COST_MAX: Final = 2000
 _BYTES_AT_COST_1: Final = 32
+_BYTES_COPIED_AT_COST_1: Final = 8192
 #: What unpacking a small batch may cost.
 _UNPACK_COST: Final = 200
 
@@ -147,14 +148,14 @@ def _walk(batch: bytes, codec: int, needs_keys: bool, where: str) -> Steps[int]:
         records = chain(() if first is None else (first,), records)
     max_time, cost, keyless = -1, 0, 0
     indexes: list[int] = []
-    for index, (_, timestamp, key, _, headers) in enumerate(records):
+    for index, (_, timestamp, key, value, headers) in enumerate(records):
         if timestamp > max_time:
             max_time = timestamp
         if key is None:
             keyless += 1
             if keyless <= RECORD_ERRORS_MAX:
                 indexes.append(index)
-        cost += 1 + len(headers)
+        cost += 1 + len(headers) + (len(value) // _BYTES_COPIED_AT_COST_1 if value else 0)
         if cost >= STEP_COST:
             yield cost
             cost = 0

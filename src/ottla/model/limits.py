@@ -112,8 +112,8 @@ PRODUCER_BATCHES_REMEMBERED: Final = _limit(
 DECOMPRESSED_BYTES_MAX: Final = _limit(
     RECORDS,
     "bytes that a compressed batch is unpacked to",
-    256 * 1024 * 1024,
-    "A few kilobytes can claim gigabytes.",
+    100 * 1024 * 1024,
+    "A few kilobytes can claim gigabytes. As much as an uncompressed request may have by default.",
     "CORRUPT_MESSAGE",
 )
 RECORDS_LOOKED_AT_MAX: Final = _limit(
@@ -137,6 +137,13 @@ RECORD_ERRORS_MAX: Final = _limit(
     100,
     "Each has a message of its own; a batch can hold a million.",
     "nothing: the batch is rejected as a whole, and its message tells how many records there are",
+)
+RECORD_ERRORS_PER_ANSWER_MAX: Final = _limit(
+    RECORDS,
+    "rejected records that one Produce answer names for all its batches",
+    10_000,
+    "A request has many batches, and an answer should not be larger than its request.",
+    "nothing: further batches are rejected without the names of their records",
 )
 PRODUCE_QUEUE_BYTES_MAX: Final = _limit(
     RECORDS,

@@ -25,7 +25,7 @@ from ottla.broker.api.producing import ADDS_SINCE, Transactional, has_transactio
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import ROWS_PER_PRODUCE_MAX
+from ottla.model.limits import RECORD_ERRORS_PER_ANSWER_MAX, ROWS_PER_PRODUCE_MAX
 from ottla.ports.disk import DiskError
 from ottla.records.batch import CODEC_MASK, MAGIC, TRANSACTIONAL_BIT
 from ottla.records.compression import ZSTD
@@ -219,7 +219,7 @@ def produce(
                     validated,
                 )
             except Refusal as refusal:
-                row = _refused_row(index, refusal, hosted)
+                row = _refused_row(index, refusal, hosted, queued)
                 if refusal.code is ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
                     hint_leader(broker, hosted, row, response)
                 rows.append(row)
@@ -297,16 +297,22 @@ def _repeated(hosted: HostedTopic, index: int) -> Refusal:
     )
 
 
-def _refused_row(index: int, refusal: Refusal, hosted: HostedTopic | None) -> dict[str, Any]:
+def _refused_row(
+    index: int, refusal: Refusal, hosted: HostedTopic | None, queued: QueuedProduce | None
+) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": index,
         "error_code": refusal.code,
         "base_offset": -1,
         "error_message": refusal.message,
     }
-    if refusal.record_errors:
+    record_errors = refusal.record_errors
+    if queued is not None and record_errors:
+        record_errors = record_errors[: RECORD_ERRORS_PER_ANSWER_MAX - queued.record_errors]
+        queued.record_errors += len(record_errors)
+    if record_errors:
         row["record_errors"] = [
-            {"batch_index": at, "batch_index_error_message": message} for at, message in refusal.record_errors
+            {"batch_index": at, "batch_index_error_message": message} for at, message in record_errors
         ]
     if hosted is not None and refusal.code not in _WITHOUT_LOG_START:
         replica = hosted.replicas.get(index)
