@@ -87,10 +87,10 @@ class AdoptedBroker:
     """A broker that somebody restarted: not a child of this process, so its words and its exit status go elsewhere."""
 
     def __init__(self, earlier: BrokerProcess | AdoptedBroker, pid: int) -> None:
-        self.number = earlier.number
-        self.command = earlier.command
-        self.directory = earlier.directory
-        self.address = earlier.address
+        self.number: int = earlier.number
+        self.command: list[str] = earlier.command
+        self.directory: Path = earlier.directory
+        self.address: str = earlier.address
         self.told_dead = False
         self.pid = pid
 

@@ -16,8 +16,7 @@ from ottla.controller.image import Image
 from ottla.log import checkpoints, names
 from ottla.log.verifying import Expected, Files, Finding, verify_partition
 from ottla.runtime.embedded_store import JOURNAL, entry_after, read_journal
-from ottla.server.directories import CLUSTER_MARK
-from ottla.server.node import PID_FILE
+from ottla.server.directories import CLUSTER_MARK, PID_FILE
 
 _OFFSET_FILES: Final = (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS, names.CLEANED_OFFSETS)
 _KNOWN_FILES: Final = frozenset(
