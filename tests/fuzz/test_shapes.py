@@ -129,6 +129,25 @@ def test_everything_that_fails_is_listed_if_asked_for(monkeypatch: pytest.Monkey
     assert any("broken on purpose" in line for line in told)
 
 
+def test_every_array_of_an_api_is_filled_up_and_its_cost_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = core.Costs(METADATA, 100, 1).measured()
+    assert len(found) >= 6
+    assert {label.split(" of ")[0] for _held_s, label in found} >= {
+        "repeated topics",
+        "smallest topics",
+        "numbered topics",
+    }
+    monkeypatch.setattr(core, "APIS", {60: APIS[60], METADATA: APIS[METADATA]})
+    assert "the most expensive" in core.run_costs(100, 1, 1, lambda _text: None)
+    monkeypatch.setattr(core, "HELD_S_MAX", 0.0)
+    told: list[str] = []
+    with pytest.raises(
+        Failed, match=r"requests hold the loop(.|\n)*again: .* costs --seed 1 --bytes-max 100"
+    ):
+        core.run_costs(100, 1, 1, told.append)
+    assert any("of metadata (API 3)" in line for line in told)
+
+
 # --- the witness --------------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
-"""`python -m ottla.testing.fuzz [all|core|sockets|files|replay]`, which is `make fuzz`.
+"""`python -m ottla.testing.fuzz [all|core|costs|sockets|files|replay]`, which is `make fuzz`.
 
 `all` (the default) makes so many mutated and shaped requests, one twentieth over sockets and the rest into the core, and damages a directory
 for every hundred of them. It prints the seed first, then counts, the witness's longest wait and the growth of memory; a failure ends with a
-line that repeats it. `replay` takes requests in hex and sends them to a fresh core, one after another.
+line that repeats it. `costs` fills every array of every API up to `--bytes-max` and measures what that costs. `replay` takes requests in hex and sends them to a fresh core, one after another.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
+from typing import Final
 
 from ottla.testing.fuzz.core import SHAPES as CORE_SHAPES
-from ottla.testing.fuzz.core import Attacker, Round, run_core, run_round
+from ottla.testing.fuzz.core import Attacker, Round, run_core, run_costs, run_round
 from ottla.testing.fuzz.files import run_files
 from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
 from ottla.testing.fuzz.shapes import BYTES_MAX
 from ottla.testing.fuzz.sockets import SHAPES as SOCKET_SHAPES
 from ottla.testing.fuzz.sockets import run_sockets
 
+#: The size of the requests in which every array of every API is filled up.
+_COSTS_BYTES: Final = 200_000
 _MEMORY = Path("/dev/shm")  # noqa: S108  (a directory of its own is made in it, by tempfile)
 
 
@@ -81,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="python -m ottla.testing.fuzz", description="Mutated requests and files."
     )
     parser.add_argument(
-        "what", nargs="?", default="all", choices=("all", "core", "sockets", "files", "replay")
+        "what", nargs="?", default="all", choices=("all", "core", "costs", "sockets", "files", "replay")
     )
     parser.add_argument("frames", nargs="*", help="for replay: requests in hex")
     parser.add_argument(
@@ -120,6 +123,8 @@ def main(arguments: Sequence[str]) -> int:
             tell(f"core: {run_round(seed, options.round, count, in_core, bytes_max)}")
         elif options.what == "core":
             core(count, seed, in_core, bytes_max, options.jobs, keep_going=keep_going)
+        elif options.what == "costs":
+            tell(f"costs: {run_costs(bytes_max, seed, options.jobs, tell)}")
         elif options.what == "sockets":
             sockets(count, seed, over, bytes_max, bounded=not keep_going)
         elif options.what == "files":
@@ -128,6 +133,8 @@ def main(arguments: Sequence[str]) -> int:
             over_sockets = count // 20
             # Nothing else runs beside it: the witness's waits are measured.
             sockets(over_sockets, seed, over, bytes_max, bounded=not keep_going)
+            if not keep_going:
+                tell(f"costs: {run_costs(_COSTS_BYTES, seed, options.jobs, tell)}")
             core(count - over_sockets, seed, in_core, bytes_max, options.jobs, keep_going=keep_going)
             files(max(1, count // 100), seed, options.jobs)
             tell(f"{count:,} requests in {time.monotonic() - started:.0f} s, seed {seed}: all is well")

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from ottla.broker.api.table import APIS
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.groups.group import Group
@@ -294,6 +295,54 @@ class Round(Harness):
         for text in self.said:
             if "DAMAGED" in text:
                 raise Failed(text)
+
+
+class Costs(NamedTuple):
+    """Every array of an API, in its oldest and newest version, filled up to so many bytes. Only other fields have random values."""
+
+    key: int
+    bytes_max: int
+    seed: int
+
+    def measured(self) -> list[tuple[float, str]]:
+        """CPU seconds that the core held the loop, and the request."""
+        api = APIS[self.key]
+        world = Round(f"{self.seed}:costs:{api.key}", {}, bytes_max=self.bytes_max, wide=True)
+        # The topic that is expensive to describe is always the one that is named.
+        world.known.topics = {WIDE: world.known.topics[WIDE]}
+        found = []
+        for version in sorted({api.oldest, api.newest}):
+            for shaped in world.shaper.fills(api.key, version):
+                attacker = Attacker(world)
+                attacker.expected.ask(shaped.frame)
+                world.stopwatch.longest_s = 0.0
+                try:
+                    world.receive(attacker.client, shaped.frame)
+                except Exception as error:
+                    raise Failed(
+                        f"{shaped.label}: {error!r}\n  the request: {shortened(shaped.frame)}"
+                    ) from error
+                world.disconnect(attacker.client)
+                found.append((world.stopwatch.longest_s, shaped.label))
+        return found
+
+
+def run_costs(bytes_max: int, seed: int, jobs: int, tell: Callable[[str], None]) -> str:
+    """What the largest requests of every API cost; raises Failed if that is too much. The most expensive ones are told."""
+    parts = [Costs(key, bytes_max, seed) for key in sorted(APIS)]
+    found = sorted(
+        (each for part in in_processes(Costs.measured, parts, jobs) for each in part), reverse=True
+    )
+    for held_s, label in found:
+        if held_s > HELD_S_MAX / 3:
+            tell(f"costs: {held_s * 1000:.0f} ms of CPU, {label}")
+    too_long = sum(held_s > HELD_S_MAX for held_s, _label in found)
+    if too_long:
+        again = f"python -m ottla.testing.fuzz costs --seed {seed} --bytes-max {bytes_max}"
+        raise Failed(
+            f"{too_long} requests hold the loop for more than {HELD_S_MAX * 1000:.0f} ms\n  again: {again}"
+        )
+    return f"{len(found)} requests, the most expensive {found[0][0] * 1000:.0f} ms of CPU: {found[0][1]}"
 
 
 def check_log(log: Any) -> None:

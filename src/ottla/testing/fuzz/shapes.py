@@ -14,6 +14,8 @@ Every API and version in the API table gets them. The same seed makes the same b
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from copy import deepcopy
 from random import Random
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +43,8 @@ _NOT_UTF8: Final = "\ue000"
 _FILLS: Final = ("x", "\x1b", _NOT_UTF8, "\0", "\n", "é", "\U0001f701", ".", "/", "\x9b", "\u202e")
 _WHOLE: Final = (".", "..", "\0", "a/b", "../../etc", "__consumer_offsets", "a b", "-1")
 _SURROGATE: Final = b"\xed\xa0\x80"
+#: As wide as the numbers of items get.
+_WIDE_NUMBER: Final = 99_999
 _LIES: Final = (0, -1, 2, 1_000, 100_000, 1_000_000, 1_000_001, 0x7FFFFFFF, -0x7FFFFFFF)
 
 
@@ -79,6 +83,27 @@ class Shaper:
         shape = self._random.choice(self._shapes)
         return Shaped(shape.__name__.strip("_"), shape(correlation_id))
 
+    def fills(self, key: int, version: int) -> Iterator[Shaped]:
+        """Each array of an API filled up to the bytes: with its own first item, with the smallest, and with numbered ones."""
+        sample = self._maker.valid_message(request_class(key, version), key)
+        arrays = sum(place.field.is_array for place in _places(key, version, sample))
+        for at in range(arrays):
+            for what in ("repeated", "smallest", "numbered"):
+                message = deepcopy(sample)
+                place = [each for each in _places(key, version, message) if each.field.is_array][at]
+                items = list(place.holder.get(place.field.name) or ())[:1] or [self._item(place.field, key)]
+                if what != "repeated":
+                    items = [
+                        _smallest(place.field) if what == "smallest" else _numbered(place.field, _WIDE_NUMBER)
+                    ]
+                count = self._room(key, version, message, place, items, self._bytes_max)
+                place.holder[place.field.name] = (
+                    [_numbered(place.field, number) for number in range(count)]
+                    if what == "numbered"
+                    else items * count
+                )
+                yield Shaped(f"{what} {place.field.name}", self._encoded(key, version, 1, message))
+
     # --- shapes -------------------------------------------------------------------------------------------------
 
     def _repeated_rows(self, correlation_id: int) -> bytes:
@@ -97,13 +122,12 @@ class Shaper:
         arrays = [place for place in _places(key, version, message) if place.field.is_array]
         if arrays:
             place = self._random.choice(arrays)
-            smallest = _smallest(place.field)
-            count = max(1, self._room(key, version, message, place, [smallest]))
             if self._random.random() < 0.5:
-                made = [smallest] * count
+                smallest = [_smallest(place.field)]
+                made = smallest * self._room(key, version, message, place, smallest)
             else:
-                # Numbers take a few bytes more.
-                made = [_numbered(place.field, number) for number in range(max(1, count // 2))]
+                count = self._room(key, version, message, place, [_numbered(place.field, _WIDE_NUMBER)])
+                made = [_numbered(place.field, number) for number in range(count)]
             place.holder[place.field.name] = made
         return self._encoded(key, version, correlation_id, message)
 
@@ -180,8 +204,10 @@ class Shaper:
         [limit] = self._random.choices(_BYTES, _BYTES_WEIGHTS)
         return min(limit, self._bytes_max)
 
-    def _room(self, key: int, version: int, message: dict[str, Any], place: Place, items: list[Any]) -> int:
-        """How often these items fit."""
+    def _room(
+        self, key: int, version: int, message: dict[str, Any], place: Place, items: list[Any], limit: int = 0
+    ) -> int:
+        """How often these items fit into so many bytes."""
         encode = request_encoder(key, version)
         try:
             place.holder[place.field.name] = items
@@ -190,7 +216,7 @@ class Shaper:
             each = max(1, len(encode(message)) - once)
         except (struct.error, OverflowError, ValueError):
             return 1
-        return max(1, (self._limit() - once) // each)
+        return max(1, ((limit or self._limit()) - once) // each)
 
     def _item(self, field: FieldLayout, key: int) -> Any:
         return self._maker.valid_message(field.struct, key) if field.struct else _smallest(field)
