@@ -181,6 +181,25 @@ def test_a_small_max_message_bytes_means_small_batches(
     assert committed(client, "g") == offsets
 
 
+def test_a_member_that_cannot_be_removed_stays_and_is_removed_later(driver: Driver) -> None:
+    """In a timer: the record after this epoch cannot be written, and nobody is there who could be told."""
+    client = driver.connect()
+    client.create("t")
+    witness = Witness(driver)
+    assert beat(client, "g") == 0
+    group = driver.broker.groups.shard("g").groups["g"]
+    epoch, group.epoch = group.epoch, 2**31 - 1
+    for _ in range(12):
+        driver.advance(5000)
+        witness.look("a session that cannot end")
+    assert list(group.members) == ["m"]
+    group.epoch = epoch
+    for _ in range(12):
+        driver.advance(5000)
+        witness.look("a session that ends")
+    assert not group.members
+
+
 # --- groups and members ------------------------------------------------------------------------------------------
 
 

@@ -127,7 +127,8 @@ class Classic:
         is_more = old is None and known_id not in group.pending
         if is_more and group.member_count >= limits.GROUP_MEMBERS_MAX:
             return ErrorCode.GROUP_MAX_SIZE_REACHED
-        weight = request.as_member(request.member_id or self._new_id(request)).weight
+        # A new member's id is as long as this one.
+        weight = request.as_member(request.member_id or f"{_prefix(request)}{'':37}").weight
         record_max = self._host.record_bytes_max
         if Group(group.group_id).with_member(weight, None).stored > record_max:
             return ErrorCode.INVALID_REQUEST
@@ -140,8 +141,7 @@ class Classic:
         return ErrorCode.NONE if self._host.budget.takes(more, now_ms) else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     def _new_id(self, request: Join) -> str:
-        prefix = request.client_id if request.instance_id is None else request.instance_id
-        return f"{prefix[:_PREFIX_MAX]}-{self._host.unique()}"
+        return f"{_prefix(request)}-{self._host.unique()}"
 
     def _join_new(self, group: Group, request: Join, reply: Reply, now_ms: int) -> None:
         member_id = self._new_id(request)
@@ -369,6 +369,12 @@ class Classic:
                 for member in group.members.values()
             ],
         }  # fmt: skip
+
+
+def _prefix(request: Join) -> str:
+    """What the id of a new member begins with."""
+    prefix = request.client_id if request.instance_id is None else request.instance_id
+    return prefix[:_PREFIX_MAX]
 
 
 def _can_be_stored(request: Join) -> bool:

@@ -3,7 +3,7 @@
 Up to version 3 a producer adds them itself. From version 4 on leaders of partitions do it for it, or just ask (`verify_only`), for
 many transactions at once (KIP-890); only a proven broker may, others get CLUSTER_AUTHORIZATION_FAILED. Every partition has its error: INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2
 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED (a producer and a topic of
-the brokers' own) and OPERATION_NOT_ATTEMPTED for the others beside such, TRANSACTION_ABORTABLE (before version 5 INVALID_TXN_STATE), INVALID_REQUEST, and those of a coordinator that is elsewhere or not ready.
+the brokers' own) and OPERATION_NOT_ATTEMPTED for the others beside such, TRANSACTION_ABORTABLE (before version 5 INVALID_TXN_STATE), POLICY_VIOLATION (too many partitions), INVALID_REQUEST, and those of a coordinator that is elsewhere or not ready.
 """
 
 from __future__ import annotations

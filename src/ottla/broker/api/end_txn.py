@@ -1,7 +1,8 @@
 """EndTxn (26): commit or abort a transaction. The answer leaves when that is decided for good; the markers follow.
 
 From version 5 on it raises the producer's epoch, and says what it is now (KIP-890). Errors: INVALID_TXN_STATE,
-INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH), CONCURRENT_TRANSACTIONS, INVALID_REQUEST, and
+INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED (before version 2 INVALID_PRODUCER_EPOCH; also for a commit after the coordinator has
+aborted), CONCURRENT_TRANSACTIONS, INVALID_REQUEST, and
 those of a coordinator that is elsewhere or not ready.
 """
 

@@ -1,7 +1,8 @@
 """InitProducerId (22): an id for an idempotent producer, fresh each time, from a block that no other run hands out (C5).
 
 A transactional id keeps its producer id and gets the next epoch, which fences whoever had the one before; a transaction of that one
-is aborted first (CONCURRENT_TRANSACTIONS meanwhile). Errors: INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED (before
+is aborted first (CONCURRENT_TRANSACTIONS meanwhile). Errors: INVALID_REQUEST (also for an id that is too long), POLICY_VIOLATION (a
+new id, and this broker holds as many as it can), INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED (before
 version 4 INVALID_PRODUCER_EPOCH), TRANSACTIONAL_ID_AUTHORIZATION_FAILED and UNSUPPORTED_VERSION for the two-phase commit of version 6
 (KIP-939), COORDINATOR_LOAD_IN_PROGRESS while no block of ids can be had, and those of a coordinator that is elsewhere or not ready.
 """

@@ -1,9 +1,11 @@
 """JoinGroup (11): a member comes to a group, or comes again for the next generation. The answer waits for all others.
 
 From version 4 on a new member is first told its id (MEMBER_ID_REQUIRED). In a consumer group (KIP-848), which may have members of
-this protocol, the answer comes at once, and nobody leads. Errors: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT,
-UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, REBALANCE_IN_PROGRESS (the member
-has asked again, or the group has become a consumer group), UNKNOWN_SERVER_ERROR (too large to be written), and those of a coordinator that is elsewhere or not ready.
+this protocol, the answer comes at once, and nobody leads. Errors: INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, INVALID_REQUEST (a
+string or the metadata is too long to be stored), UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, INCONSISTENT_GROUP_PROTOCOL,
+GROUP_MAX_SIZE_REACHED (also if the group's record would be too large with this member, or the broker holds as much as it can),
+REBALANCE_IN_PROGRESS (the member has asked again, or the group has become a consumer group), UNKNOWN_SERVER_ERROR (too large to be
+written), and those of a coordinator that is elsewhere or not ready.
 """
 
 from __future__ import annotations
