@@ -154,7 +154,7 @@ def test_a_stop_that_cannot_write_is_told_and_the_next_start_recovers(tmp_path: 
     broker = Broker(str(tmp_path), say=said.append)
     (tmp_path / "replication-offset-checkpoint").mkdir()
     broker.close()
-    assert ["was not closed cleanly" in text for text in said] == [True]
+    assert sum("was not closed cleanly" in text for text in said) == 1
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     (tmp_path / "replication-offset-checkpoint").rmdir()
     Broker(str(tmp_path)).close()

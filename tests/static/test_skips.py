@@ -1,4 +1,4 @@
-"""The rule of tests/conftest.py, shown on a few tests of its own in a pytest of its own."""
+"""The rules of tests/conftest.py, shown on a few tests of its own in a pytest of its own."""
 
 import subprocess
 import sys
@@ -9,6 +9,7 @@ CONFTEST = Path(__file__).resolve().parent.parent / "conftest.py"
 
 TESTS = """
 import pytest
+from tests import turns
 
 def test_runs(): pass
 
@@ -24,6 +25,13 @@ def test_skips_as_listed(): pytest.skip("a listed reason")
 
 @pytest.mark.xfail(reason="a listed reason")
 def test_expects_to_fail_as_listed(): assert False
+
+def holds_the_loop(): turns.look_at(["the longest turn of the event loop: 9000 ms of CPU time"])
+
+def test_holds_the_loop(): holds_the_loop()
+
+@pytest.mark.long_turns("on purpose")
+def test_holds_the_loop_on_purpose(): holds_the_loop()
 """
 MODULE = 'import pytest\npytest.skip("no such reason", allow_module_level=True)\n'
 
@@ -39,7 +47,8 @@ def test_only_listed_reasons_let_a_test_skip(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(listed)
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_module.py").write_text(MODULE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    markers = "markers =\n    long_turns: may hold the event loop\n"
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {CONFTEST.parent.parent}\n{markers}")
     command = [
         sys.executable,
         "-m",
@@ -58,5 +67,7 @@ def test_only_listed_reasons_let_a_test_skip(tmp_path: Path) -> None:
         "test_expects_to_fail": "failure",
         "test_skips_as_listed": "skipped",
         "test_expects_to_fail_as_listed": "skipped",
+        "test_holds_the_loop": "error",
+        "test_holds_the_loop_on_purpose": "passed",
         "test_module": "error",
     }

@@ -207,7 +207,7 @@ BROKER: dict[str, Definition] = table(
             1000,
             -1,
             "A turn of the event loop that takes this long is logged, with the requests it served: all other clients waited "
-            "meanwhile. -1 logs none. (ottla's own.)",
+            "meanwhile; -1 logs none (a setting of ottla, not of Kafka).",
             unit="ms",
             dynamic=CLUSTER_WIDE,
         ),
