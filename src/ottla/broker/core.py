@@ -37,6 +37,7 @@ from ottla.broker.moving import Moving
 from ottla.broker.producer_ids import ProducerIds
 from ottla.broker.replicating import Replicating
 from ottla.broker.room import Room
+from ottla.broker.slices import Slices
 from ottla.broker.tenure import Tenure
 from ottla.broker.throttling import Throttling
 from ottla.broker.timers import Timers
@@ -110,6 +111,7 @@ class Broker:
         self.verification = Verification(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessions(self)
+        self.slices = Slices(self)
         self.upkeep = Upkeep(self)
         self.moving = Moving(self)
         self.room = Room(self)
@@ -261,6 +263,15 @@ class Broker:
         else:
             head = _RESPONSE_HEAD.pack(len(body) + 4, call.correlation_id)
         self.reply(call, [head + body])
+
+    def answer_encoded(self, call: Call, parts: list[bytes]) -> None:
+        """The same for a body that is encoded already, in parts."""
+        size = sum(map(len, parts))
+        if call.entry.flexible_response:
+            head = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, call.correlation_id, 0)
+        else:
+            head = _RESPONSE_HEAD.pack(size + 4, call.correlation_id)
+        self.reply(call, [head, *parts])
 
     def reply(self, call: Call, parts: list[Any]) -> None:
         """The same for an answer that is already encoded, with its header; parts may be slices of files."""
@@ -505,13 +516,16 @@ class Broker:
         moved = self._moved
         unwritten = self.decided
         put_off = self._put_off
+        in_slices = self.slices.line
         while put_off:
             put_off.popleft()()
         if is_last:
             while unwritten:
                 unwritten.popitem()[0].write()
+            if in_slices:
+                self.slices.turn()
         if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
-            return bool(unwritten or put_off)
+            return bool(unwritten or put_off or in_slices)
         while moved:
             replica = moved.popleft()
             replica.moved = False
@@ -520,7 +534,7 @@ class Broker:
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
         if self.hosting.to_create:
             more = self.hosting.create_logs() or more
-        return more or bool(unwritten or put_off)
+        return more or bool(unwritten or put_off or in_slices)
 
     def put_off(self, action: Callable[[], None]) -> None:
         """Do something at the end of this turn. Who hears that records count may not append others then and there: that is told in

@@ -72,6 +72,14 @@ ROWS_WITH_UNKNOWN_TAGS_MAX: Final = _limit(
     "the connection is closed, and the reason is logged",
 )
 
+ANSWER_BYTES_MAX: Final = _limit(
+    REQUESTS,
+    "bytes of one answer that describes or lists something",
+    100_000_000,
+    "librdkafka refuses more by default (receive.message.max.bytes), and the answer is in memory until it is sent.",
+    "the connection is closed, and the reason is logged",
+)
+
 # --- records and batches ----------------------------------------------------------------------------------------
 
 RELATIVE_OFFSET_MAX: Final = _limit(
@@ -125,6 +133,14 @@ PARTITIONS_PER_REQUEST_MAX: Final = _limit(
     10_000,
     "Each is a record of the metadata log and a directory; Kafka has the same limit for one CreateTopics.",
     "INVALID_PARTITIONS, or POLICY_VIOLATION for several topics together",
+)
+
+AUTO_CREATED_PER_REQUEST_MAX: Final = _limit(
+    TOPICS,
+    "topics that one Metadata request creates (auto.create.topics.enable)",
+    500,
+    "Deciding about a topic takes some 30 µs, and the request must hold up nobody.",
+    "LEADER_NOT_AVAILABLE for the others: clients ask again, and the next ones are created",
 )
 
 # --- connections ------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ class Session(Protocol):
 
     peer: str
     closed: bool
+    #: The core asked not to read on.
+    paused: bool
     transport: Any
 
     @property

@@ -122,7 +122,7 @@ class Transport:
         limit = shell.request_bytes_max
         at = frames = 0
         while size - at >= 4:
-            if frames == _FRAMES_MAX:
+            if frames == _FRAMES_MAX or connection.paused:
                 self._rest = memoryview(bytes(view[at:size]))
                 self._later()
                 return
