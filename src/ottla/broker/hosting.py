@@ -18,9 +18,11 @@ from ottla.broker.moving import settle_futures
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
+from ottla.log.names import partition_dir
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import FILE_NAME_BYTES_MAX
 from ottla.model.names import INTERNAL_TOPICS
 from ottla.ports.disk import DiskError
 from ottla.replication.replica import Replica
@@ -400,6 +402,10 @@ class Hosting:
     def _create(self, replica: Replica) -> PartitionLog:
         broker = self._broker
         topic_id = self.by_name[replica.topic].topic_id
+        name = partition_dir(replica.topic, replica.number)
+        if len(name) > FILE_NAME_BYTES_MAX:
+            # Only in a metadata log that was written before there was a limit. It is nobody else's problem.
+            raise DiskError(f"{name}: a directory's name has at most {FILE_NAME_BYTES_MAX} bytes")
         home = broker.directories.place(replica.topic, replica.number)
         try:
             log = home.create(replica.topic, replica.number, topic_id, replica.config, broker.wall_ms)

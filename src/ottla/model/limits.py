@@ -135,6 +135,36 @@ PARTITIONS_PER_REQUEST_MAX: Final = _limit(
     "INVALID_PARTITIONS, or POLICY_VIOLATION for several topics together",
 )
 
+PARTITIONS_PER_TOPIC_MAX: Final = _limit(
+    TOPICS,
+    "partitions of one topic",
+    100_000,
+    "A partition's directory is the topic's name, '-' and the number: with 249 characters and 5 digits that is 255, the most"
+    " that file systems allow. A topic that has more already keeps them.",
+    "INVALID_PARTITIONS",
+)
+REPLICAS_PER_BROKER_MAX: Final = _limit(
+    TOPICS,
+    "replicas per broker (of the brokers that are registered, on average; with a manual assignment on each)",
+    200_000,
+    "Each takes some 3 KB of memory and a directory with files.",
+    "POLICY_VIOLATION",
+)
+TOPICS_MAX: Final = _limit(
+    TOPICS,
+    "topics of a cluster",
+    50_000,
+    "Every change of the metadata copies the tables of topics: some milliseconds with so many.",
+    "POLICY_VIOLATION",
+)
+CONFIGURED_RESOURCES_MAX: Final = _limit(
+    TOPICS,
+    "topics, brokers and groups that have settings of their own",
+    100_000,
+    "Groups need not exist to have settings, and each change of the metadata copies the table.",
+    "POLICY_VIOLATION",
+)
+FILE_NAME_BYTES_MAX: Final = 255
 AUTO_CREATED_PER_REQUEST_MAX: Final = _limit(
     TOPICS,
     "topics that one Metadata request creates (auto.create.topics.enable)",

@@ -9,6 +9,7 @@ from ottla.config.alter import Op, apply_broker_ops, apply_group_ops, apply_ops
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import CONFIGURED_RESOURCES_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -48,6 +49,12 @@ def changed(
     if kind == GROUP_RESOURCE:
         if not name:
             raise Refusal(ErrorCode.INVALID_REQUEST, "a group's settings need the group's name")
+        configured = broker.proposed.configs
+        if (kind, name) not in configured and len(configured) >= CONFIGURED_RESOURCES_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"{CONFIGURED_RESOURCES_MAX} resources have settings of their own, which is the limit: reset some first",
+            )
         return apply_group_ops(current, ops, broker.config)
     raise Refusal(ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no settings here")
 

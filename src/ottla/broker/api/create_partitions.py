@@ -2,7 +2,7 @@
 
 Every topic asked for is answered, in order. With validate_only nothing is changed. Errors by topic:
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (also for the topics of the coordinators), INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
-(named twice).
+(named twice), POLICY_VIOLATION (too many partitions in one request, or replicas per broker).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ottla.broker.api.proposing import answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
-from ottla.controller.topics import widen
+from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ _FIXED: Final = {
 @serves(37, by_controller=True)
 def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
+    drafts = Drafts(broker.proposed, broker.config, broker.entropy)
     records: list[Record] = []
     rows: dict[str, dict[str, Any]] = {}
     for topic in request.topics:
@@ -46,10 +47,7 @@ def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
                     ErrorCode.INVALID_PARTITIONS, f"{topic.name} keeps its partitions: {_FIXED[topic.name]}"
                 )
             given = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
-            made = widen(
-                broker.proposed, broker.config, broker.entropy,
-                name=topic.name, count=topic.count, assignments=given,
-            )  # fmt: skip
+            made = drafts.widen(topic.name, topic.count, given)
             if not request.validate_only:
                 records += made
         except Refusal as refusal:

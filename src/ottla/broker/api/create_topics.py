@@ -3,7 +3,7 @@
 -1 partitions or replicas: the broker's default. The answer leaves once the topics are in the image; with validate_only
 nothing is changed. Errors by topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS,
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (named twice),
-POLICY_VIOLATION (too many partitions in one request).
+POLICY_VIOLATION (too many partitions in one request, replicas per broker, or topics).
 """
 
 from __future__ import annotations

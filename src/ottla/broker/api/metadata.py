@@ -160,7 +160,8 @@ def _described(
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
     if request.topics is None or (call.version == 0 and not request.topics):
         for topic in image.topics.values():
-            rows.append((yield from _topic(broker, topic, operations)))
+            row = yield from _topic(broker, topic, operations)
+            rows.append(row)
     else:
         # Before version 12 a topic in the answer has a name, even one that was asked for without.
         nameless = None if call.version >= 12 else ""
