@@ -287,6 +287,8 @@ class Hosting:
         dropped: set[LogDirectory] = set()
         #: Where each ends up is what counts: some may be spoken of twice.
         changed: dict[tuple[bytes, int], None] = {}
+        configured: dict[str, None] = {}
+        is_broker_configured = False
         for record in records:
             match record:
                 case r.Topic():
@@ -301,13 +303,16 @@ class Hosting:
                     dropped |= self._drop(record.topic_id)
                 case r.Config(resource_type=resource_type, resource_name=name):
                     if resource_type == TOPIC_RESOURCE:
-                        self._configure(name)
+                        configured[name] = None
                     elif resource_type == BROKER_RESOURCE:
-                        self._broker.config = self._broker.resolve_config()
-                        for each in self.by_name:
-                            self._configure(each)
+                        is_broker_configured = True
                 case _:
                     pass
+        if is_broker_configured:
+            self._broker.config = self._broker.resolve_config()
+        # Once each, however many settings changed.
+        for name in list(self.by_name) if is_broker_configured else configured:
+            self._configure(name)
         for topic_id, number in changed:
             topic, partition = image.topics_by_id.get(topic_id), image.partition(topic_id, number)
             if topic is not None and partition is not None:

@@ -30,7 +30,7 @@ from ottla.model.limits import ANSWER_BYTES_MAX
 from ottla.ports.effects import PAUSE
 from ottla.wire.encode import EncodedRows
 from ottla.wire.schema import response_class
-from ottla.wire.sliced import encode_parts, encode_row, rows_class
+from ottla.wire.sliced import CHUNK, encode_parts, encode_row, rows_below, rows_class
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -74,6 +74,10 @@ class Slices:
                 if field is not None:
                     response = {**response, field: rows}
                 return response
+        self._wait(call, work, field, rows)
+        return WAIT
+
+    def _wait(self, call: Call, work: Work, field: str | None, rows: list[dict[str, Any]] | None) -> None:
         job = _Job(self, call, work, field, rows)
         self.line.append(job)
         call.abandon = job.abandon
@@ -81,7 +85,6 @@ class Slices:
         if not connection.paused and not isinstance(connection, Enclosed):
             connection.paused = True
             self._broker.outbox.append((PAUSE, connection))
-        return WAIT
 
     def answer_later(
         self, call: Call, work: Work, field: str | None = None, rows: list[dict[str, Any]] | None = None
@@ -90,6 +93,14 @@ class Slices:
         response = self.answer(call, work, field, rows)
         if response is not WAIT and response is not SILENT:
             self._broker.answer(call, response)
+
+    def answer_built(self, call: Call, response: Response) -> bool:
+        """Answer with a response that is there already, however large it is; False if that will be later."""
+        if rows_below(response_class(call.entry.key, call.entry.version), response) <= CHUNK:
+            self._broker.answer(call, response)
+            return True
+        self._wait(call, _built(response), None, None)
+        return False
 
     def turn(self) -> bool:
         """Do one slice of the next request; True if there is more to do."""
@@ -174,6 +185,11 @@ class _Job:
         parts = yield from encode_parts(cls, response)
         _check_size(sum(map(len, parts)))
         broker.answer_encoded(call, parts)
+
+
+def _built(response: Response) -> Work:
+    yield 0
+    return response
 
 
 def _check_size(size: int) -> None:

@@ -20,6 +20,7 @@ from ottla.records.errors import CorruptRecords
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.replication.replica import Replica
 
 _LATEST: Final = -1
@@ -33,6 +34,10 @@ _SINCE: Final = {_LATEST: 0, _EARLIEST: 0, _NEWEST: 7, _EARLIEST_LOCAL: 8, -5: 9
 
 @serves(2)
 def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _listed(broker, call, request))
+
+
+def _listed(broker: Broker, call: Call, request: Any) -> Work:
     seen: set[tuple[str, int]] = set()
     topics = []
     for topic in request.topics:
@@ -54,6 +59,7 @@ def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
                 )
             seen.add((topic.name, number))
             rows.append(row | {"partition_index": number})
+            yield 1
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
