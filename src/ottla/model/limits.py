@@ -57,6 +57,14 @@ ROWS_PER_PRODUCE_MAX: Final = _limit(
     "Each partition is an append; producers send to at most as many partitions as they have batches that are full.",
     "the connection is closed, and the reason is logged",
 )
+ROWS_PER_WRITE_MAX: Final = _limit(
+    REQUESTS,
+    "rows of one Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, AddPartitionsToTxn, WriteTxnMarkers, LeaveGroup,"
+    " DeleteTopics, CreatePartitions, UpdateFeatures or AlterReplicaLogDirs",
+    25_000,
+    "They are done in one go, not in slices: some microseconds for each row.",
+    "the connection is closed, and the reason is logged",
+)
 ROWS_PER_REASSIGNMENT_MAX: Final = _limit(
     REQUESTS,
     "rows of one AlterPartitionReassignments",

@@ -16,6 +16,7 @@ from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
 from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -29,7 +30,7 @@ _FIXED: Final = {
 }
 
 
-@serves(37, by_controller=True)
+@serves(37, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
 def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)

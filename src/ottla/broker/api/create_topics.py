@@ -9,6 +9,7 @@ POLICY_VIOLATION (too many partitions in one request, replicas per broker, or to
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.proposing import answer_after, refused
@@ -29,8 +30,8 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)
     records: list[r.Record] = []
     rows: dict[str, dict[str, Any]] = {}
-    # Described once for all topics that have the same settings.
-    described: dict[frozenset[tuple[str, str]], list[dict[str, Any]]] = {}
+    # Described once for all topics; what a topic has of its own is put in its place.
+    defaults = _described(broker, {}, None)
     for topic in request.topics:
         if topic.name in rows:
             continue
@@ -47,10 +48,8 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         except Refusal as refusal:
             rows[topic.name] = {"name": topic.name, **refused(refusal)}
             continue
-        settings = frozenset(configs.items())
-        if settings not in described:
-            described[settings] = _described(broker, configs)
-        rows[topic.name] = _row(made, described[settings])
+        own = _described(broker, configs, configs) if configs else {}
+        rows[topic.name] = _row(made, list((defaults | own).values()))
         if not request.validate_only:
             records += made
     return answer_after(broker, call, records, {"topics": list(rows.values())})
@@ -74,14 +73,16 @@ def _assignments(topic: Any) -> dict[int, tuple[int, ...]]:
     return given
 
 
-def _described(broker: Broker, configs: dict[str, str]) -> list[dict[str, Any]]:
-    return [
-        {
+def _described(
+    broker: Broker, configs: dict[str, str], names: Collection[str] | None
+) -> dict[str, dict[str, Any]]:
+    return {
+        entry.name: {
             "name": entry.name, "value": entry.value, "read_only": entry.read_only,
             "config_source": entry.source, "is_sensitive": entry.sensitive,
         }
-        for entry in describe_topic(configs, broker.config)
-    ]  # fmt: skip
+        for entry in describe_topic(configs, broker.config, names)
+    }  # fmt: skip
 
 
 def _row(made: list[r.Record], configs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def _all_fetched(broker: Broker, call: Call, request: Any, now_ms: int) -> Work:
             return _refusal(version, group, code)
 
         row = gathering.row(at, refusal)
+        yield 1
         try:
             shard = find_shard(broker, group.group_id, may_be_empty=True)
             shard.check_fetch(
@@ -59,7 +60,6 @@ def _all_fetched(broker: Broker, call: Call, request: Any, now_ms: int) -> Work:
             )
         except Refusal as refused:
             row.refuse(refused.code)
-            yield 1
             continue
         answer = yield from _fetched(broker, version, shard, group, require_stable)
         try:

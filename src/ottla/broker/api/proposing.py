@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import WAIT, Response
+from ottla.broker.api.table import SILENT, WAIT, Response
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def answer_after(broker: Broker, call: Call, records: list[Record], response: Response) -> Response:
     """The response now if there is nothing to write, else once the records are committed."""
     if not records:
-        return response
+        return SILENT if broker.slices.answer_built(call, response) else WAIT
 
     def done(error: str | None) -> None:
         if error is not None:
             _fail(response, error)
-        broker.answer(call, response)
+        broker.slices.answer_built(call, response)
 
     broker.propose(records, done)
     return WAIT

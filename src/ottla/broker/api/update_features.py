@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.api_versions import FEATURES
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
 
-@serves(57, by_controller=True)
+@serves(57, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
 def update_features(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(update.feature for update in request.feature_updates)
     levels = {update.feature: update.max_version_level for update in request.feature_updates}

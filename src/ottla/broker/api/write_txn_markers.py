@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.broker.api.grouping import Gathering
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.ports.coordination import Reply
 from ottla.transactions.host import Marker
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _VERSIONED: Final = 2
 
 
-@serves(27)
+@serves(27, rows_max=ROWS_PER_WRITE_MAX)
 def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     gathering = Gathering(broker, call, len(request.markers), lambda rows: {"markers": rows})
     for at, asked in enumerate(request.markers):
