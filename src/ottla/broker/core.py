@@ -302,6 +302,15 @@ class Broker:
             return
         self.reply(call, [head + body])
 
+    def answer_encoded(self, call: Call, parts: list[bytes]) -> None:
+        """The same for a body that is encoded already, in parts."""
+        size = sum(map(len, parts))
+        if call.entry.flexible_response:
+            head = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, call.correlation_id, 0)
+        else:
+            head = _RESPONSE_HEAD.pack(size + 4, call.correlation_id)
+        self.reply(call, [head, *parts])
+
     def reply(self, call: Call, parts: list[Any]) -> None:
         """The same for an answer that is already encoded, with its header; parts may be slices of files."""
         connection = call.connection

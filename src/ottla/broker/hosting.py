@@ -20,9 +20,11 @@ from ottla.config.not_honoured import DYNAMIC_WITHOUT_EFFECT, no_effect
 from ottla.config.topic import TopicConfig
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, Image, TopicImage
+from ottla.log.names import partition_dir
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import FILE_NAME_BYTES_MAX
 from ottla.model.names import INTERNAL_TOPICS
 from ottla.ports.disk import DiskError
 from ottla.replication.replica import Replica
@@ -317,12 +319,17 @@ class Hosting:
         dropped: set[LogDirectory] = set()
         #: Where each ends up is what counts: some may be spoken of twice.
         changed: dict[tuple[bytes, int], None] = {}
+        #: The topics whose settings changed.
+        configured: dict[str, None] = {}
         contain = self._broker.isolation.contain
         for record in records:
             try:
-                dropped |= self._follow(record, changed)
+                dropped |= self._follow(record, changed, configured)
             except Exception as error:
                 contain(f"the metadata record {type(record).__name__}", error)
+        # Once each, however many settings changed.
+        for name in configured:
+            self._broker.isolation.run("the settings of a topic", self._configure, name)
         for topic_id, number in changed:
             topic, partition = image.topics_by_id.get(topic_id), image.partition(topic_id, number)
             if topic is not None and partition is not None:
@@ -345,8 +352,11 @@ class Hosting:
             # If it was not the device, which has taken the directory offline.
             broker.timers.add(Later(lambda: self._sync_names(directory)), broker.now_ms + _AGAIN_MS)
 
-    def _follow(self, record: r.Record, changed: dict[tuple[bytes, int], None]) -> set[LogDirectory]:
-        """What one record means; `changed` gets the partitions it names. Returns the directories in which names changed."""
+    def _follow(
+        self, record: r.Record, changed: dict[tuple[bytes, int], None], configured: dict[str, None]
+    ) -> set[LogDirectory]:
+        """What one record means; `changed` gets the partitions it names, `configured` the topics whose settings it changes. Returns
+        the directories in which names changed."""
         match record:
             case r.Topic():
                 if self.by_id.get(int.from_bytes(record.topic_id, "big")) is None:
@@ -360,14 +370,13 @@ class Hosting:
                 return self._drop(record.topic_id)
             case r.Config(resource_type=resource_type, resource_name=name, name=setting, value=value):
                 if resource_type == TOPIC_RESOURCE:
-                    self._configure(name)
+                    configured[name] = None
                 elif resource_type == BROKER_RESOURCE:
                     self._broker.config = self._broker.resolve_config()
                     is_mine = name in ("", str(self._broker.config.node_id))
                     if is_mine and value is not None and setting in DYNAMIC_WITHOUT_EFFECT:
                         self._broker.say_once(no_effect(setting))
-                    for each in self.by_name:
-                        self._configure(each)
+                    configured.update(dict.fromkeys(self.by_name))
             case _:
                 pass
         return set()
@@ -463,6 +472,10 @@ class Hosting:
     def _create(self, replica: Replica) -> PartitionLog:
         broker = self._broker
         topic_id = self.by_name[replica.topic].topic_id
+        name = partition_dir(replica.topic, replica.number)
+        if len(name) > FILE_NAME_BYTES_MAX:
+            # Only in a metadata log that was written before there was a limit. It is nobody else's problem.
+            raise DiskError(f"{name}: a directory's name has at most {FILE_NAME_BYTES_MAX} bytes")
         home = broker.directories.place(replica.topic, replica.number)
         try:
             broker.upkeep.check_name_is_free(home, replica.topic, replica.number)

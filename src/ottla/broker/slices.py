@@ -1,29 +1,56 @@
-"""Long computations on the event loop in slices: one slice a turn, and other clients have theirs in between.
+"""Long work on the event loop in slices: one slice a turn, so that other clients wait for one slice at most.
 
-A computation is a generator of `model/steps.py`. Its steps run on the loop, a few milliseconds at a time. A step that is a
-function runs as a job off the loop (RUN), one at a time, so that flushes and checkpoints find threads free. Several
-computations take turns, step by step.
+Work is a generator of `model/steps.py`. Its steps run on the loop, a few milliseconds a turn. A step that is a function runs
+as a job off the loop (RUN), one at a time, so that flushes and checkpoints find threads free. Several pieces of work take
+turns, step by step. An exception in one ends that one alone: `done` gets it.
 
-An exception in one ends that one alone: `done` gets it.
+A request whose answer may be long is answered like this:
+
+    return broker.slices.answer(call, _describe(broker, request))
+
+where `_describe` yields now and then and returns the response. What is done within one slice is answered at once, like any
+request. An answer that is large in itself hands over its rows as they are made, so that they are encoded and forgotten one by one:
+
+    rows: list[dict[str, Any]] = []
+    return broker.slices.answer(call, _describe(broker, request, rows), "results", rows)
+
+A few of these requests at a time take turns, which bounds the answers that are being built. While a request waits here
+nothing more is read from its connection.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from ottla.broker.api.table import WAIT, Response
-from ottla.model.steps import Steps, attempt
+from ottla.broker.api.table import SILENT, WAIT, Response
+from ottla.broker.connection import Enclosed
+from ottla.model.limits import ANSWER_BYTES_MAX
+from ottla.model.steps import Step, Steps, attempt
+from ottla.ports.effects import PAUSE
+from ottla.wire.encode import EncodedRows
+from ottla.wire.schema import response_class
+from ottla.wire.sliced import CHUNK, encode_parts, encode_row, rows_below, rows_class
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
-#: The cost of one slice: 3 ms.
-SLICE_COST: Final = 2000
+#: The cost of one slice: 2 to 5 ms.
+SLICE_COST: Final = 1000
+#: Requests that take turns; the others wait for one of them to end.
+_ACTIVE_MAX: Final = 4
 
 Done: TypeAlias = Callable[[Any, Exception | None], None]
+#: What a handler works on; returns the response (or WAIT or SILENT, if it sees to the answer itself).
+Work: TypeAlias = Steps[Response]
+Rows: TypeAlias = list[dict[str, Any]]
+
+
+class AnswerTooLarge(Exception):
+    """An answer has grown beyond what is sent to anybody."""
 
 
 class _Task(NamedTuple):
@@ -42,41 +69,114 @@ class Slices:
         #: Jobs that wait for the one that runs.
         self._jobs: deque[tuple[_Task, Callable[[], Any]]] = deque()
         self._is_running = False
+        #: What requests cost that were answered at once since the last slice, so that many of them do not add up.
+        self._spent = 0
+        #: Requests that take turns, and those that have not begun.
+        self._active = 0
+        self._line: deque[tuple[Call, Steps[None]]] = deque()
 
     def begin(self, steps: Steps[Any], done: Done) -> None:
-        """Run this computation, from the end of this turn on."""
+        """Do this work, from the end of this turn on."""
         self.tasks.append(_Task(steps, done))
 
-    def answer(self, call: Call, steps: Steps[Response]) -> Response:
-        """What a handler returns whose answer this computation makes: the answer if one slice is enough, else WAIT."""
-        budget = SLICE_COST
-        task = _Task(steps, lambda response, error: self._answer(call, response, error))
-        while budget > 0:
+    # --- answers ------------------------------------------------------------------------------------------------
+
+    def answer(self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None) -> Response:
+        """What a handler returns: the response if it is done soon, else WAIT.
+
+        `field` names the array of the response to which `rows` belong, which the work fills.
+        """
+        step: Step = 0
+        while self._spent < SLICE_COST:
             try:
-                step = steps.send(None)
+                step = work.send(None)
             except StopIteration as end:
+                self._spent += 1
                 response: Response = end.value
-                return response
+                return response if field is None else {**response, field: rows}
             if not isinstance(step, int):
-                self._run(task, step)
-                return WAIT
-            budget -= step
-        self.tasks.append(task)
+                break
+            self._spent += step or 1
+        self._wait(call, self._rest(call, work, step, field, rows))
         return WAIT
 
-    def _answer(self, call: Call, response: Response | None, error: Exception | None) -> None:
-        if response is None:
-            self.failed(call, error)
-        else:
+    def answer_later(self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None) -> None:
+        """The same for a call that waits already."""
+        response = self.answer(call, work, field, rows)
+        if response is not WAIT and response is not SILENT:
             self._broker.answer(call, response)
 
-    def failed(self, call: Call, error: Exception | None) -> None:
+    def answer_built(self, call: Call, response: Response) -> bool:
+        """Answer with a response that is there already, however large it is; False if that will be later."""
+        if rows_below(response_class(call.entry.key, call.entry.version), response) <= CHUNK:
+            self._broker.answer(call, response)
+            return True
+        self._wait(call, self._encoded(call, response))
+        return False
+
+    def _wait(self, call: Call, steps: Steps[None]) -> None:
+        call.abandon = steps.close
+        self._line.append((call, steps))
+        self._start()
+        connection = call.connection
+        if not connection.paused and not isinstance(connection, Enclosed):
+            connection.paused = True
+            self._broker.outbox.append((PAUSE, connection))
+
+    def _start(self) -> None:
+        while self._line and self._active < _ACTIVE_MAX:
+            call, steps = self._line.popleft()
+            self._active += 1
+            self.begin(steps, partial(self._ended, call))
+
+    def _ended(self, call: Call, _result: None, error: Exception | None) -> None:
+        self._active -= 1
+        self._start()
+        if isinstance(error, AnswerTooLarge):
+            self._broker.close(call.connection, f"API {call.entry.key}: {error}")
+        elif error is not None:
+            self.failed(call, error)
+
+    def failed(self, call: Call, error: Exception) -> None:
         """A request that can have no answer: its connection is closed, and the reason logged."""
-        reason = f"internal error: {error!r}"
-        self._broker.say(f"API {call.entry.key} version {call.version} from {call.connection.peer}: {reason}")
-        self._broker.close(call.connection, reason)
+        what = f"API {call.entry.key} version {call.version} from {call.connection.peer}"
+        self._broker.isolation.contain(what, error, call=call, reloads=False)
+
+    def _rest(
+        self, call: Call, work: Work, step: Step, field: str | None, rows: Rows | None
+    ) -> Steps[None]:
+        """The rest of a request's work, its rows encoded as they come, then the answer."""
+        cls = response_class(call.entry.key, call.entry.version)
+        encoded = EncodedRows()
+        rows = rows if rows is not None else []
+        row_cls = rows_class(cls, field) if field is not None else None
+        response: Response | None = None
+        while response is None:
+            go_on, value = work.send, None
+            try:
+                value = yield step
+            except Exception as error:
+                go_on, value = work.throw, error
+            try:
+                step = go_on(value)
+            except StopIteration as end:
+                response = end.value
+            for row in rows:
+                encoded.add((yield from encode_row(row_cls, row)))
+                _check_size(encoded.size)
+            rows.clear()
+        if response is not WAIT and response is not SILENT:
+            yield from self._encoded(call, response if field is None else {**response, field: encoded})
+
+    def _encoded(self, call: Call, response: Response) -> Steps[None]:
+        parts = yield from encode_parts(response_class(call.entry.key, call.entry.version), response)
+        _check_size(sum(map(len, parts)))
+        self._broker.answer_encoded(call, parts)
+
+    # --- turns --------------------------------------------------------------------------------------------------
 
     def run_slice(self) -> None:
+        self._spent = 0
         budget = SLICE_COST
         tasks = self.tasks
         while tasks and budget > 0:
@@ -100,7 +200,7 @@ class Slices:
         try:
             task.done(result, error)
         except Exception as failure:
-            self._broker.say(f"internal error at the end of a long computation: {failure!r}")
+            self._broker.isolation.contain("the end of a long computation", failure)
 
     def _run(self, task: _Task, step: Callable[[], Any]) -> None:
         self._jobs.append((task, step))
@@ -119,3 +219,10 @@ class Slices:
                 self._next_job()
 
         self._broker.run(lambda _disk: attempt(step), done)
+
+
+def _check_size(size: int) -> None:
+    if size > ANSWER_BYTES_MAX:
+        raise AnswerTooLarge(
+            f"the answer would have more than {ANSWER_BYTES_MAX} bytes: ask for less at once"
+        )

@@ -6,6 +6,7 @@ sentence; the caller answers it for that topic alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ottla.config.broker import BrokerConfig
@@ -15,7 +16,12 @@ from ottla.controller import records as r
 from ottla.controller.image import NO_CONFIG, TOPIC_RESOURCE, Image
 from ottla.controller.placing import check_replicas, spread
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import PARTITIONS_PER_REQUEST_MAX
+from ottla.model.limits import (
+    PARTITIONS_PER_REQUEST_MAX,
+    PARTITIONS_PER_TOPIC_MAX,
+    REPLICAS_PER_BROKER_MAX,
+    TOPICS_MAX,
+)
 from ottla.model.names import collides, topic_name_problem
 from ottla.ports.entropy import Entropy
 
@@ -23,9 +29,9 @@ NO_ASSIGNMENTS: Mapping[int, Sequence[int]] = {}
 
 
 class Drafts:
-    """The topics that one request makes, whose names are all different: each is decided with those before it in mind.
+    """The topics that one request creates or widens, whose names are all different: each is decided with those before it in mind.
 
-    Nothing is copied a topic, and altogether they may have no more partitions than one topic may: a request of many
+    Nothing is copied per topic, and altogether they may have no more new partitions than one topic may: a request of many
     topics must hold up nobody.
     """
 
@@ -35,6 +41,14 @@ class Drafts:
         self._broker = broker
         self._entropy = entropy
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
+        self._topics_left = TOPICS_MAX - len(image.topics)
+        self._replicas_left = len(image.brokers) * REPLICAS_PER_BROKER_MAX - sum(
+            len(topic.partitions) * len(topic.partitions[0].replicas)
+            for topic in image.topics.values()
+            if topic.partitions
+        )
+        #: Replicas by broker; counted when a manual assignment needs them.
+        self._by_broker: Counter[int] | None = None
 
     def create(
         self,
@@ -46,20 +60,66 @@ class Drafts:
         configs: Mapping[str, str] = NO_CONFIG,
     ) -> list[r.Record]:
         count = len(assignments) or (self._broker.num_partitions if partitions == -1 else partitions)
-        if self._partitions_left < count <= PARTITIONS_PER_REQUEST_MAX:
-            raise Refusal(
-                ErrorCode.POLICY_VIOLATION,
-                f"one request may make {PARTITIONS_PER_REQUEST_MAX} partitions, and this topic's {count} would be more",
-            )
+        self._check_count(count)
         made = create(
             self._image, self._broker, self._entropy,
             name=name, partitions=partitions, replication_factor=replication_factor,
             assignments=assignments, configs=configs,
         )  # fmt: skip
-        self._partitions_left -= count
+        if self._topics_left <= 0:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"the cluster has {TOPICS_MAX} topics, which is the limit: delete some first",
+            )
+        self._add(made[-1], is_manual=bool(assignments))
+        self._topics_left -= 1
         if "." in name or "_" in name:
             self._flat_names[collides(name)] = name
         return made
+
+    def widen(self, name: str, count: int, assignments: Sequence[Sequence[int]] | None) -> list[r.Record]:
+        topic = self._image.topics.get(name)
+        self._check_count(count - (0 if topic is None else len(topic.partitions)))
+        made = widen(
+            self._image, self._broker, self._entropy, name=name, count=count, assignments=assignments
+        )
+        self._add(made[-1], is_manual=assignments is not None)
+        return made
+
+    def _check_count(self, count: int) -> None:
+        if self._partitions_left < count <= PARTITIONS_PER_REQUEST_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"one request may make {PARTITIONS_PER_REQUEST_MAX} partitions, and this topic's {count} would be more",
+            )
+
+    def _add(self, made: r.Record, *, is_manual: bool) -> None:
+        """Count new partitions, or refuse them if the brokers would have too many."""
+        assert isinstance(made, r.NewPartitions)
+        added = Counter(node for replicas in made.replicas for node in replicas)
+        if added.total() > self._replicas_left:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"{added.total()} more replicas would be more than {REPLICAS_PER_BROKER_MAX} per broker",
+            )
+        if is_manual:
+            if self._by_broker is None:
+                self._by_broker = Counter(
+                    node
+                    for topic in self._image.topics.values()
+                    for partition in topic.partitions
+                    for node in partition.replicas
+                )
+            for node, count in added.items():
+                if self._by_broker[node] + count > REPLICAS_PER_BROKER_MAX:
+                    raise Refusal(
+                        ErrorCode.POLICY_VIOLATION,
+                        f"broker {node} has {self._by_broker[node]} replicas, {count} more would be more than {REPLICAS_PER_BROKER_MAX}",
+                    )
+        if self._by_broker is not None:
+            self._by_broker.update(added)
+        self._replicas_left -= added.total()
+        self._partitions_left -= len(made.replicas)
 
 
 def create(
@@ -119,6 +179,11 @@ def widen(
         raise Refusal(
             ErrorCode.INVALID_PARTITIONS,
             f"topic '{name}' has {present} partitions; {count} would not be more, and partitions are never taken away",
+        )
+    if count > PARTITIONS_PER_TOPIC_MAX:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"a topic has at most {PARTITIONS_PER_TOPIC_MAX} partitions, not {count}",
         )
     factor = len(topic.partitions[0].replicas)
     if assignments is not None:

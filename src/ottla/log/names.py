@@ -16,6 +16,8 @@ import base64
 import re
 from typing import Final
 
+from ottla.model.limits import FILE_NAME_BYTES_MAX
+
 LOG: Final = ".log"
 INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
@@ -72,7 +74,7 @@ def stray_dir(topic: str, partition: int, unique: bytes) -> str:
 def _renamed(topic: str, partition: int, unique: bytes, why: str) -> str:
     # The whole name must stay a legal file name, so a long topic name is cut as Kafka does.
     suffix = f"-{partition}.{unique.hex()}-{why}"
-    return topic[: 255 - len(suffix)] + suffix
+    return topic[: FILE_NAME_BYTES_MAX - len(suffix)] + suffix
 
 
 def is_delete_dir(name: str) -> bool:

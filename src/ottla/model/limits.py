@@ -78,6 +78,14 @@ ROWS_PER_PRODUCE_MAX: Final = _limit(
     "Each partition is an append; producers send to at most as many partitions as they have batches that are full.",
     "the connection is closed, and the reason is logged",
 )
+ROWS_PER_WRITE_MAX: Final = _limit(
+    REQUESTS,
+    "rows of one Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, AddPartitionsToTxn, WriteTxnMarkers, LeaveGroup,"
+    " DeleteTopics, CreatePartitions, UpdateFeatures or AlterReplicaLogDirs",
+    25_000,
+    "They are done in one go, not in slices: some microseconds for each row.",
+    "the connection is closed, and the reason is logged",
+)
 ROWS_PER_REASSIGNMENT_MAX: Final = _limit(
     REQUESTS,
     "rows of one AlterPartitionReassignments",
@@ -90,6 +98,14 @@ ROWS_WITH_UNKNOWN_TAGS_MAX: Final = _limit(
     "rows and tagged fields of a request that has tagged fields which this broker does not know",
     5_000,
     "Such a request takes another decoder, which needs about 10 µs a row.",
+    "the connection is closed, and the reason is logged",
+)
+
+ANSWER_BYTES_MAX: Final = _limit(
+    REQUESTS,
+    "bytes of one answer that describes or lists something",
+    100_000_000,
+    "librdkafka refuses more by default (receive.message.max.bytes), and the answer is in memory until it is sent.",
     "the connection is closed, and the reason is logged",
 )
 
@@ -327,6 +343,44 @@ PARTITIONS_PER_REQUEST_MAX: Final = _limit(
     10_000,
     "Each is a record of the metadata log and a directory; Kafka has the same limit for one CreateTopics.",
     "INVALID_PARTITIONS, or POLICY_VIOLATION for several topics together",
+)
+
+PARTITIONS_PER_TOPIC_MAX: Final = _limit(
+    TOPICS,
+    "partitions of one topic",
+    100_000,
+    "A partition's directory is the topic's name, '-' and the number: with 249 characters and 5 digits that is 255, the most"
+    " that file systems allow. A topic that has more already keeps them.",
+    "INVALID_PARTITIONS",
+)
+REPLICAS_PER_BROKER_MAX: Final = _limit(
+    TOPICS,
+    "replicas per broker (of the brokers that are registered, on average; with a manual assignment on each)",
+    200_000,
+    "Each takes some 3 KB of memory and a directory with files.",
+    "POLICY_VIOLATION",
+)
+TOPICS_MAX: Final = _limit(
+    TOPICS,
+    "topics of a cluster",
+    50_000,
+    "Every change of the metadata copies the tables of topics: some milliseconds with so many.",
+    "POLICY_VIOLATION",
+)
+CONFIGURED_RESOURCES_MAX: Final = _limit(
+    TOPICS,
+    "topics, brokers and groups that have settings of their own",
+    100_000,
+    "Groups need not exist to have settings, and each change of the metadata copies the table.",
+    "POLICY_VIOLATION",
+)
+FILE_NAME_BYTES_MAX: Final = 255
+AUTO_CREATED_PER_REQUEST_MAX: Final = _limit(
+    TOPICS,
+    "topics that one Metadata request creates (auto.create.topics.enable)",
+    500,
+    "Deciding about a topic takes some 30 µs, and the request must hold up nobody.",
+    "LEADER_NOT_AVAILABLE for the others: clients ask again, and the next ones are created",
 )
 
 # --- connections ------------------------------------------------------------------------------------------------

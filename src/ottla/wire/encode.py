@@ -37,12 +37,43 @@ def request_encoder(api_key: int, version: int) -> Encoder:
 
 
 @cache
-def entity_encoder(cls: EntityClass) -> Encoder:
-    """Compiles the encoder of any kio class: a whole message, a nested struct, a header."""
-    source = _Source()
+def entity_encoder(cls: EntityClass, *, takes_encoded: bool = False) -> Encoder:
+    """Compiles the encoder of any kio class: a whole message, a nested struct, a header.
+
+    With `takes_encoded` an array of structs may also be `EncodedRows`.
+    """
+    source = _Source(takes_encoded=takes_encoded)
     source.write_struct(cls, "d")
     source.flush()
     return source.compile(f"encode_{cls.__name__}_v{cls.__version__}")
+
+
+@cache
+def parts_encoder(cls: EntityClass) -> Callable[[Mapping[str, Any]], list[bytes]]:
+    """As `entity_encoder` with `takes_encoded`, but the parts are not joined: a large answer is not copied once more."""
+    source = _Source(takes_encoded=True)
+    source.write_struct(cls, "d")
+    source.flush()
+    return source.compile_parts(f"encode_parts_{cls.__name__}_v{cls.__version__}")
+
+
+class EncodedRows:
+    """The items of an array of structs, encoded already."""
+
+    __slots__ = ("count", "parts", "size")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.parts: list[bytes] = []
+        self.size = 0
+
+    def add(self, data: bytes, count: int = 1) -> None:
+        self.count += count
+        self.parts.append(data)
+        self.size += len(data)
+
+    def __len__(self) -> int:
+        return self.count
 
 
 def uvarint(value: int) -> bytes:
@@ -74,14 +105,20 @@ def _pack_items(item: str, values: Any) -> bytes:
 class _Source:
     """Writes the body of one encoder. Fixed fields gather in `_formats` until something else needs the order."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_encoded: bool = False) -> None:
+        self._takes_encoded = takes_encoded
         self._lines: list[str] = []
         self._appended: list[str] = []
         self._indent = 1
         self._names = 0
         self._formats: list[str] = []
         self._arguments: list[str] = []
-        self._globals: dict[str, Any] = {"V": _VARINTS, "uvarint": uvarint, "pack_items": _pack_items}
+        self._globals: dict[str, Any] = {
+            "V": _VARINTS,
+            "uvarint": uvarint,
+            "pack_items": _pack_items,
+            "EncodedRows": EncodedRows,
+        }
 
     def write_struct(self, cls: EntityClass, record: str) -> None:
         for field in body_fields(cls):
@@ -113,6 +150,11 @@ class _Source:
             lines = ["    out = []", *self._lines, "    return b''.join(out)"]
         exec("\n".join([f"def {name}(d):", *lines]), self._globals)
         encoder: Encoder = self._globals[name]
+        return encoder
+
+    def compile_parts(self, name: str) -> Callable[[Mapping[str, Any]], list[bytes]]:
+        exec("\n".join([f"def {name}(d):", "    out = []", *self._lines, "    return out"]), self._globals)
+        encoder: Callable[[Mapping[str, Any]], list[bytes]] = self._globals[name]
         return encoder
 
     def _write_field(self, field: FieldLayout, record: str) -> None:
@@ -154,6 +196,9 @@ class _Source:
             self._line(f"if {value}: out.extend([item or {zero} for item in {value}])")
             return
         item = self._name("d")
+        if field.struct is not None and self._takes_encoded:
+            self._line(f"if type({value}) is EncodedRows:")
+            self._line(f"    out += {value}.parts; {value} = ()")
         self._line(f"for {item} in {value}{' or ()' if field.is_nullable else ''}:")
         self._indent += 1
         if field.struct is not None:

@@ -331,7 +331,7 @@ def test_a_subscription_too_large_to_be_written_is_refused_alone(scene: Scene) -
     assert scene.leader.heartbeat() == 0 and beat_now(scene) == 0
 
 
-def test_a_member_may_claim_a_million_partitions_and_has_its_own(
+def test_a_member_may_claim_many_partitions_and_has_its_own(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few bytes a partition must not become a few hundred, and a second of everybody's time."""
@@ -344,7 +344,7 @@ def test_a_member_may_claim_a_million_partitions_and_has_its_own(
 
     monkeypatch.setattr(Consumer, "heartbeat", overhear)
     before = scene.state()
-    claimed = [{"topic_id": scene.topic_id, "partitions": list(range(-10, 500_000))}] * 2
+    claimed = [{"topic_id": scene.topic_id, "partitions": list(range(-10, 20_000))}] * 2
     claimed += [{"topic_id": bytes([at % 256]) * 16, "partitions": [at, -at]} for at in range(1000)]
     assert beat_now(scene, topic_partitions=claimed) == 0
     assert heard == [{(scene.topic_id, number) for number in range(4)}]

@@ -16,6 +16,7 @@ from ottla.broker.api.grouping import Gathering
 from ottla.broker.api.table import Response, serves
 from ottla.broker.api.transacting import find_shard, places_of, results_of
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.transactions.adding import BY_LEADERS_SINCE, Add
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ottla.ports.coordination import Reply
 
 
-@serves(24)
+@serves(24, rows_max=ROWS_PER_WRITE_MAX)
 def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     version = call.version
     if version >= BY_LEADERS_SINCE:

@@ -47,6 +47,7 @@ def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_
     topics = []
     for wanted in request.topics:
         topic = image.topics.get(wanted.name)
+        rules = rules_of(image, broker.config, wanted.name)
         rows = []
         for each in wanted.partitions:
             row: dict[str, Any] = {
@@ -56,7 +57,6 @@ def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_
                 if times[wanted.name, each.partition_index] > 1:
                     raise Refusal(ErrorCode.INVALID_REQUEST, "the partition is named more than once")
                 old = _find(image, topic, wanted.name, each.partition_index)
-                rules = rules_of(image, broker.config, wanted.name)
                 if each.replicas is None:
                     new = cancel(image, rules, old)
                 else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
-@serves(34)
+@serves(34, rows_max=ROWS_PER_WRITE_MAX)
 def alter_replica_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     results: dict[str, list[dict[str, int]]] = {}
     for directory in request.dirs:

@@ -9,7 +9,7 @@ from ottla.config.alter import Op, apply_broker_ops, apply_group_ops, apply_ops
 from ottla.controller import records as r
 from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import NAME_LENGTH_MAX
+from ottla.model.limits import CONFIGURED_RESOURCES_MAX, NAME_LENGTH_MAX
 from ottla.model.resources import no_settings
 from ottla.model.strings import is_name
 
@@ -55,6 +55,12 @@ def changed(
             raise Refusal(
                 ErrorCode.INVALID_REQUEST,
                 f"the group id has {len(name)} characters, at most {NAME_LENGTH_MAX} are allowed",
+            )
+        configured = broker.proposed.configs
+        if (kind, name) not in configured and len(configured) >= CONFIGURED_RESOURCES_MAX:
+            raise Refusal(
+                ErrorCode.POLICY_VIOLATION,
+                f"{CONFIGURED_RESOURCES_MAX} resources have settings of their own, which is the limit: reset some first",
             )
         return apply_group_ops(current, ops, broker.config)
     raise Refusal(ErrorCode.INVALID_REQUEST, no_settings(kind))

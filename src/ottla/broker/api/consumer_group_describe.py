@@ -6,7 +6,7 @@ INVALID_GROUP_ID and those of a coordinator that is elsewhere or not ready.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.describe_groups import GROUP_OPERATIONS, NOT_ASKED
 from ottla.broker.api.grouping import Gathering, find_shard
@@ -17,6 +17,10 @@ from ottla.ports.coordination import Decision
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
+
+#: Finding a group or describing a member takes longer than a row of other answers.
+_ROW_COST: Final = 3
 
 
 @serves(69)
@@ -24,8 +28,15 @@ def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: in
     operations = {
         "authorized_operations": GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
     }
-    gathering = Gathering(broker, call, len(request.group_ids), lambda rows: {"groups": rows})
-    for at, group_id in enumerate(request.group_ids):
+    return broker.slices.answer(
+        call, _described(broker, call, list(dict.fromkeys(request.group_ids)), operations)
+    )
+
+
+def _described(broker: Broker, call: Call, groups: list[str], operations: dict[str, int]) -> Work:
+    # A group that is named more than once is described once.
+    gathering = Gathering(broker, call, len(groups), lambda rows: {"groups": rows})
+    for at, group_id in enumerate(groups):
 
         def refusal(code: ErrorCode, group_id: str = group_id, message: str | None = None) -> dict[str, Any]:
             return operations | {
@@ -38,6 +49,7 @@ def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: in
             shard = find_shard(broker, group_id)
         except Refusal as refused:
             row.refuse(refused.code)
+            yield _ROW_COST
             continue
         group = shard.consumer_group(group_id)
         if group is not None:
@@ -46,4 +58,5 @@ def consumer_group_describe(broker: Broker, call: Call, request: Any, now_ms: in
             what = "is not a consumer group" if group_id in shard.groups else "not found"
             found = refusal(ErrorCode.GROUP_ID_NOT_FOUND, message=f"Group {group_id} {what}.")
         shard.host.decided(Decision(answers=[(row, found)], is_read=True))
+        yield _ROW_COST + _ROW_COST * len(found["members"])
     return gathering.outcome

@@ -2,7 +2,8 @@
 
 Every topic asked for is answered, in order. With validate_only nothing is changed. Errors by topic:
 UNKNOWN_TOPIC_OR_PARTITION, INVALID_PARTITIONS (also for the topics of the coordinators), INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST
-(named twice), POLICY_VIOLATION (too large for the metadata log), REQUEST_TIMED_OUT.
+(named twice), POLICY_VIOLATION (too many partitions in one request, too many replicas per broker, or too large for the metadata log),
+REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from ottla.broker.api.proposing import Change, answer_after, refused
 from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
-from ottla.controller.topics import widen
+from ottla.controller.topics import Drafts
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -28,9 +30,10 @@ _FIXED: Final = {
 }
 
 
-@serves(37, by_controller=True)
+@serves(37, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
 def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(topic.name for topic in request.topics)
+    drafts = Drafts(broker.proposed, broker.config, broker.entropy)
     changes: list[Change] = []
     rows: dict[str, dict[str, Any]] = {}
     for topic in request.topics:
@@ -45,10 +48,7 @@ def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
                     ErrorCode.INVALID_PARTITIONS, f"{topic.name} keeps its partitions: {_FIXED[topic.name]}"
                 )
             given = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
-            made = widen(
-                broker.proposed, broker.config, broker.entropy,
-                name=topic.name, count=topic.count, assignments=given,
-            )  # fmt: skip
+            made = drafts.widen(topic.name, topic.count, given)
             if not request.validate_only:
                 changes.append(Change(made, row))
         except Refusal as refusal:

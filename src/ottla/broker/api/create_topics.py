@@ -3,12 +3,14 @@
 -1 partitions or replicas: the broker's default. The answer leaves once the topics are in the image; with validate_only
 nothing is changed. Errors by topic: TOPIC_ALREADY_EXISTS, INVALID_TOPIC_EXCEPTION, INVALID_PARTITIONS,
 INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT, INVALID_CONFIG, INVALID_REQUEST (named twice),
-POLICY_VIOLATION (too many partitions in one request, or a topic too large for the metadata log), REQUEST_TIMED_OUT.
+POLICY_VIOLATION (too many partitions in one request, too many replicas per broker or topics, or a topic too large for the
+metadata log), REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.proposing import Change, answer_after, refused
@@ -29,8 +31,8 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)
     changes: list[Change] = []
     rows: dict[str, dict[str, Any]] = {}
-    # Described once for all topics that have the same settings.
-    described: dict[frozenset[tuple[str, str]], list[dict[str, Any]]] = {}
+    # Described once for all topics; what a topic has of its own is put in its place.
+    defaults = _described(broker, {}, None)
     for topic in request.topics:
         if topic.name in rows:
             continue
@@ -47,10 +49,8 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         except Refusal as refusal:
             rows[topic.name] = {"name": topic.name, **refused(refusal)}
             continue
-        settings = frozenset(configs.items())
-        if settings not in described:
-            described[settings] = _described(broker, configs)
-        rows[topic.name] = _row(made, described[settings])
+        own = _described(broker, configs, configs) if configs else {}
+        rows[topic.name] = _row(made, list((defaults | own).values()))
         if not request.validate_only:
             changes.append(Change(made, rows[topic.name]))
     return answer_after(broker, call, request, changes, {"topics": list(rows.values())})
@@ -74,14 +74,16 @@ def _assignments(topic: Any) -> dict[int, tuple[int, ...]]:
     return given
 
 
-def _described(broker: Broker, configs: dict[str, str]) -> list[dict[str, Any]]:
-    return [
-        {
+def _described(
+    broker: Broker, configs: dict[str, str], names: Collection[str] | None
+) -> dict[str, dict[str, Any]]:
+    return {
+        entry.name: {
             "name": entry.name, "value": entry.value, "read_only": entry.read_only,
             "config_source": entry.source, "is_sensitive": entry.sensitive,
         }
-        for entry in describe_topic(configs, broker.config)
-    ]  # fmt: skip
+        for entry in describe_topic(configs, broker.config, names)
+    }  # fmt: skip
 
 
 def _row(made: list[r.Record], configs: list[dict[str, Any]]) -> dict[str, Any]:

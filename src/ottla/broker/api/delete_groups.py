@@ -14,11 +14,15 @@ from ottla.model.errors import ErrorCode, Refusal
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(42)
 def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    names = list(dict.fromkeys(request.groups_names))
+    return broker.slices.answer(call, _deleted(broker, call, list(dict.fromkeys(request.groups_names))))
+
+
+def _deleted(broker: Broker, call: Call, names: list[str]) -> Work:
     gathering = Gathering(broker, call, len(names), lambda rows: {"results": rows})
     for at, group_id in enumerate(names):
 
@@ -31,5 +35,6 @@ def delete_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         except Refusal as refused:
             row.refuse(refused.code)
         else:
-            shard.delete(group_id, row, now_ms)
+            shard.delete(group_id, row, broker.now_ms)
+        yield 1
     return gathering.outcome

@@ -15,10 +15,15 @@ from ottla.ports.disk import DiskError
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(21)
 def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _deleted(broker, request))
+
+
+def _deleted(broker: Broker, request: Any) -> Work:
     topics = []
     for topic in request.topics:
         rows = []
@@ -33,6 +38,7 @@ def delete_records(broker: Broker, call: Call, request: Any, now_ms: int) -> Res
             except DiskError:
                 row["error_code"] = ErrorCode.KAFKA_STORAGE_ERROR
             rows.append(row)
+            yield 1
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 

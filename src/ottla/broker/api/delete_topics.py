@@ -14,13 +14,14 @@ from ottla.broker.api.table import Response, serves
 from ottla.controller import records as r
 from ottla.controller.image import TopicImage
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
 
-@serves(20, by_controller=True)
+@serves(20, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
 def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     asked: list[tuple[str | None, bytes | None]]
     if call.version >= 6:

@@ -16,8 +16,11 @@ from ottla.ports.coordination import Decision
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 NOT_ASKED: Final = -(2**31)
+#: Finding a group takes longer than a row of other answers.
+_ROW_COST: Final = 2
 #: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS, as bits of the protocol's operation numbers.
 GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 
@@ -26,8 +29,15 @@ GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     asks = call.version >= 3 and request.include_authorized_operations
     operations = {"authorized_operations": GROUP_OPERATIONS if asks else NOT_ASKED}
-    gathering = Gathering(broker, call, len(request.groups), lambda rows: {"groups": rows})
-    for at, group_id in enumerate(request.groups):
+    return broker.slices.answer(
+        call, _described(broker, call, list(dict.fromkeys(request.groups)), operations)
+    )
+
+
+def _described(broker: Broker, call: Call, groups: list[str], operations: dict[str, int]) -> Work:
+    # A group that is named more than once is described once.
+    gathering = Gathering(broker, call, len(groups), lambda rows: {"groups": rows})
+    for at, group_id in enumerate(groups):
 
         def refusal(code: ErrorCode, group_id: str = group_id) -> Response:
             return _nothing(group_id, "", code) | operations
@@ -37,6 +47,7 @@ def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
             shard = find_shard(broker, group_id, may_be_empty=True)
         except Refusal as refused:
             row.refuse(refused.code)
+            yield _ROW_COST
             continue
         found = shard.describe(group_id)
         if found is None:
@@ -48,6 +59,7 @@ def describe_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
                     f"Group {group_id} {'is not a classic group' if is_other else 'not found'}."
                 )
         shard.host.decided(Decision(answers=[(row, found | operations)], is_read=True))
+        yield _ROW_COST + len(found["members"])
     return gathering.outcome
 
 

@@ -19,14 +19,23 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory
     from ottla.broker.moving import Move
+    from ottla.broker.slices import Work
     from ottla.replication.replica import Replica
 
 
 @serves(35)
 def describe_log_dirs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _described(broker, request))
+
+
+def _described(broker: Broker, request: Any) -> Work:
     # By directory, by topic: those in it.
     here: dict[LogDirectory, dict[str, list[dict[str, Any]]]] = {}
     for replica in _asked(broker, request.topics):
+        yield 1
+        if replica.gone:
+            # Since the last slice.
+            continue
         if replica in broker.hosting.asleep:
             with suppress(DiskError):
                 replica.log  # noqa: B018  (opens it)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.table import Response, merged, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.names import topic_name_problem
 from ottla.ports.disk import DiskError
@@ -20,20 +20,28 @@ from ottla.ports.disk import DiskError
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.log.producers import Producer
     from ottla.replication.replica import Replica
 
 
 @serves(61)
 def describe_producers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _described(broker, request))
+
+
+def _described(broker: Broker, request: Any) -> Work:
     topics = []
-    for topic in request.topics:
-        hosted = broker.hosting.by_name.get(topic.name)
+    # The same partition twice is described once: it may remember many producers.
+    for name, numbers in merged((topic.name, topic.partition_indexes) for topic in request.topics).items():
+        hosted = broker.hosting.by_name.get(name)
         rows = []
-        for number in topic.partition_indexes:
+        for number in numbers:
             replica = hosted.replicas.get(number) if hosted is not None else None
-            rows.append(_row(broker, topic.name, number, replica) | {"partition_index": number})
-        topics.append({"name": topic.name, "partitions": rows})
+            row = _row(broker, name, number, replica) | {"partition_index": number}
+            rows.append(row)
+            yield 1 + len(row["active_producers"])
+        topics.append({"name": name, "partitions": rows})
     return {"topics": topics}
 
 

@@ -26,12 +26,17 @@ from ottla.model.errors import ErrorCode
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 _METADATA: Final = ("__cluster_metadata", 0)
 
 
 @serves(55)
 def describe_quorum(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _described(broker, request))
+
+
+def _described(broker: Broker, request: Any) -> Work:
     topics = []
     for topic in request.topics:
         rows = []
@@ -39,6 +44,7 @@ def describe_quorum(broker: Broker, call: Call, request: Any, now_ms: int) -> Re
             is_metadata = (topic.topic_name, partition.partition_index) == _METADATA
             row = _metadata(broker, broker.wall_ms) if is_metadata else _unknown(topic.topic_name)
             rows.append(row | {"partition_index": partition.partition_index})
+            yield 1
         topics.append({"topic_name": topic.topic_name, "partitions": rows})
     return {"error_code": 0, "topics": topics, "nodes": _nodes(broker)}
 

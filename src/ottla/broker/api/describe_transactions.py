@@ -16,11 +16,16 @@ from ottla.ports.coordination import Decision
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(65)
 def describe_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    asked = request.transactional_ids
+    asked = list(dict.fromkeys(request.transactional_ids))
+    return broker.slices.answer(call, _described(broker, call, asked))
+
+
+def _described(broker: Broker, call: Call, asked: list[str]) -> Work:
     gathering = Gathering(broker, call, len(asked), lambda rows: {"transaction_states": rows})
     for at, transactional_id in enumerate(asked):
 
@@ -32,9 +37,11 @@ def describe_transactions(broker: Broker, call: Call, request: Any, now_ms: int)
             shard = find_shard(broker, transactional_id, writes=False)
         except Refusal as refused:
             row.refuse(refused.code)
+            yield 1
             continue
         answer = _row(shard.describe(transactional_id))
         shard.host.decided(Decision(answers=[(row, answer)], is_read=True))
+        yield 1 + len(answer["topics"])
     return gathering.outcome
 
 

@@ -31,6 +31,7 @@ from ottla.broker.fetching import Fetching, Interest, Row, find
 from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.wire.encode import uvarint
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ _WITH_ERROR: Final = 7
 _ANY_REPLICA: Final = 11
 
 
-@serves(1)
+@serves(1, rows_max=ROWS_PER_WRITE_MAX)
 def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     by_id = call.entry.version >= 13
     sessions = broker.fetch_sessions

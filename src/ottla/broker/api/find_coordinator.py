@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import SILENT, WAIT, Response, serves
+from ottla.broker.api.table import WAIT, Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import NAME_LENGTH_MAX
 from ottla.model.strings import is_name
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.coordinating import Coordinating
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -30,16 +31,20 @@ _SHARE: Final = 2
 def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     coordinating = _coordinating(broker, getattr(request, "key_type", _GROUP))
     if coordinating is None or coordinating.topic in broker.image.topics:
-        return _answer(broker, call, request)
-    answered = False
+        return broker.slices.answer(call, _answer(broker, call, request))
+    is_waiting = is_created = False
 
     def created(_code: ErrorCode) -> None:
-        nonlocal answered
-        answered = True
-        broker.answer(call, _answer(broker, call, request))
+        nonlocal is_created
+        is_created = True
+        if is_waiting:
+            broker.slices.answer_later(call, _answer(broker, call, request))
 
     coordinating.create_topic(created)
-    return SILENT if answered else WAIT
+    if is_created:
+        return broker.slices.answer(call, _answer(broker, call, request))
+    is_waiting = True
+    return WAIT
 
 
 def _coordinating(broker: Broker, key_type: int) -> Coordinating[Any] | None:
@@ -48,15 +53,15 @@ def _coordinating(broker: Broker, key_type: int) -> Coordinating[Any] | None:
     return broker.transactions if key_type == _TRANSACTION else None
 
 
-def _answer(broker: Broker, call: Call, request: Any) -> Response:
+def _answer(broker: Broker, call: Call, request: Any) -> Work:
     key_type = getattr(request, "key_type", _GROUP)
     if call.version < 4:
         return _row(broker, key_type, request.key)
-    return {
-        "coordinators": [
-            _row(broker, key_type, key) | {"key": key} for key in dict.fromkeys(request.coordinator_keys)
-        ]
-    }
+    rows = []
+    for key in dict.fromkeys(request.coordinator_keys):
+        rows.append(_row(broker, key_type, key) | {"key": key})
+        yield 1
+    return {"coordinators": rows}
 
 
 def _row(broker: Broker, key_type: int, key: str) -> dict[str, Any]:

@@ -49,17 +49,19 @@ class Answering:
 class Gathering:
     """The answer to a request about many groups: a row each, in the request's order."""
 
-    __slots__ = ("_finish", "_left", "_reply", "_rows")
+    __slots__ = ("_broker", "_call", "_finish", "_is_answered", "_left", "_rows")
 
     def __init__(
         self, broker: Broker, call: Call, count: int, finish: Callable[[list[Any]], Response]
     ) -> None:
-        self._reply = Answering(broker, call, lambda _code: {})
+        self._broker = broker
+        self._call = call
+        self._is_answered = False
         self._rows: list[Any] = [None] * count
         self._left = count
         self._finish = finish
         if not count:
-            self._reply.answer(finish([]))
+            self._answer()
 
     def row(self, at: int, refusal: Callable[[ErrorCode], Any]) -> Row:
         return Row(self, at, refusal)
@@ -68,11 +70,15 @@ class Gathering:
         self._rows[at] = row
         self._left -= 1
         if not self._left:
-            self._reply.answer(self._finish(self._rows))
+            self._answer()
+
+    def _answer(self) -> None:
+        self._is_answered = self._broker.slices.answer_built(self._call, self._finish(self._rows))
 
     @property
     def outcome(self) -> Response:
-        return self._reply.outcome
+        """What the handler returns."""
+        return SILENT if self._is_answered else WAIT
 
 
 class Row:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.grouping import Answering, find_shard
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.ports.coordination import Decision
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
 
-@serves(13)
+@serves(13, rows_max=ROWS_PER_WRITE_MAX)
 def leave_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     try:
         shard = find_shard(broker, request.group_id, writes=True)

@@ -13,6 +13,7 @@ from ottla.model.errors import ErrorCode
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(16)
@@ -24,13 +25,18 @@ def list_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Respon
             return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "groups": []}
     states = {state.lower() for state in request.states_filter} if call.version >= 4 else set()
     types = {kind.lower() for kind in request.types_filter} if call.version >= 5 else set()
-    return {
-        "error_code": 0,
-        "groups": [
+    rows: list[dict[str, Any]] = []
+    return broker.slices.answer(call, _listed(broker, states, types, rows), "groups", rows)
+
+
+def _listed(broker: Broker, states: set[str], types: set[str], rows: list[dict[str, Any]]) -> Work:
+    for shard in list(broker.groups.shards):
+        listed = shard.listed()
+        rows += [
             row
-            for shard in coordinating.shards
-            for row in shard.listed()
+            for row in listed
             if (not states or row["group_state"].lower() in states)
             and (not types or row["group_type"].lower() in types)
-        ],
-    }
+        ]
+        yield 1 + len(listed)
+    return {"error_code": 0}

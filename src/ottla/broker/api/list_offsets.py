@@ -21,6 +21,7 @@ from ottla.records.errors import CorruptRecords
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.replication.replica import Replica
 
 _LATEST: Final = -1
@@ -37,11 +38,11 @@ _SINCE: Final = {_LATEST: 0, _EARLIEST: 0, _NEWEST: 7, _EARLIEST_LOCAL: 8, -5: 9
 
 @serves(2)
 def list_offsets(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    return broker.slices.answer(call, _answer(broker, call, request))
+    return broker.slices.answer(call, _listed(broker, call, request))
 
 
-def _answer(broker: Broker, call: Call, request: Any) -> Steps[Response]:
-    """In steps: a look-up by time may have to decode a large batch, in each of many partitions."""
+def _listed(broker: Broker, call: Call, request: Any) -> Work:
+    """A look-up by time may have to decode a large batch, in each of many partitions."""
     seen: set[tuple[str, int]] = set()
     topics = []
     for topic in request.topics:

@@ -10,19 +10,21 @@ An answer that would name a leader to whom the connection just broke waits for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.grouping import Answering
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.membership import DOUBT_MS
-from ottla.controller.image import TopicImage
+from ottla.controller.image import Image, TopicImage
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import AUTO_CREATED_PER_REQUEST_MAX
 from ottla.model.names import INTERNAL_TOPICS, topic_name_problem
+from ottla.wire.sliced import chunks
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.controller.records import Partition
 
 NO_LEADER: Final = -1
@@ -34,7 +36,7 @@ TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8,
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 
 
-@serves(3, request_bytes_max=1 << 20)
+@serves(3)
 def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     if broker.membership.cut_off.is_given_up:
         # What this broker knows is old, and it cannot learn more: others can answer.
@@ -46,16 +48,25 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             # A client whose leader just died asks at once, and not again for a second if it is told of the dead one.
             broker.forwarding.when(
                 lambda: not _names_doubted(broker, request),
-                lambda: broker.answer(call, _answer(broker, call, request, {})),
+                lambda: _answer_later(broker, call, request, {}),
                 DOUBT_MS,
             )
             return WAIT
         return _answer(broker, call, request, {})
-    reply = Answering(broker, call, lambda _code: {})
-    _ask_to_create(
-        broker, missing, now_ms, lambda failed: reply.answer(_answer(broker, call, request, failed))
-    )
-    return reply.outcome
+    put_off = dict.fromkeys(missing[AUTO_CREATED_PER_REQUEST_MAX:], int(ErrorCode.LEADER_NOT_AVAILABLE))
+    del missing[AUTO_CREATED_PER_REQUEST_MAX:]
+    outcome, is_handled = WAIT, False
+
+    def created(failed: dict[str, int]) -> None:
+        nonlocal outcome
+        if is_handled:
+            _answer_later(broker, call, request, {**put_off, **failed})
+        else:
+            outcome = _answer(broker, call, request, {**put_off, **failed})
+
+    _ask_to_create(broker, missing, now_ms, created)
+    is_handled = True
+    return outcome
 
 
 def _names_doubted(broker: Broker, request: Any) -> bool:
@@ -72,7 +83,7 @@ def _names_doubted(broker: Broker, request: Any) -> bool:
             image.topics_by_id.get(each.topic_id.bytes)
             if each.topic_id is not None
             else image.topics.get(each.name)
-            for each in request.topics
+            for each in _once(request.topics)
         )
     return any(
         partition.leader in doubted for topic in topics if topic is not None for partition in topic.partitions
@@ -124,15 +135,40 @@ def _to_create(broker: Broker, request: Any) -> list[str]:
     ]
 
 
+def _once(topics: Iterable[Any]) -> Iterable[Any]:
+    """The topics of a request, each once: Kafka takes them for a set too."""
+    return {each.topic_id or each.name: each for each in topics}.values()
+
+
 def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, int]) -> Response:
+    rows: list[dict[str, Any]] = []
+    return broker.slices.answer(call, _described(broker, call, request, failed, rows), "topics", rows)
+
+
+def _answer_later(broker: Broker, call: Call, request: Any, failed: dict[str, int]) -> None:
+    rows: list[dict[str, Any]] = []
+    broker.slices.answer_later(call, _described(broker, call, request, failed, rows), "topics", rows)
+
+
+def _described(
+    broker: Broker, call: Call, request: Any, failed: dict[str, int], rows: list[dict[str, Any]]
+) -> Work:
     image = broker.image
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else _NOT_ASKED
     if request.topics is None or (call.version == 0 and not request.topics):
-        topics = [_topic(broker, topic, operations) for topic in image.topics.values()]
+        for topic in image.topics.values():
+            row = yield from _topic(broker, topic, operations)
+            rows.append(row)
     else:
         # Before version 12 a topic in the answer has a name, even one that was asked for without.
         nameless = None if call.version >= 12 else ""
-        topics = [_asked(broker, topic, failed, operations, nameless) for topic in request.topics]
+        for asked in _once(request.topics):
+            found = _found(image, asked)
+            if found is None:
+                rows.append(_missing(asked, failed, nameless))
+                yield 1
+            else:
+                rows.append((yield from _topic(broker, found, operations)))
     return {
         "brokers": [
             {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
@@ -141,7 +177,6 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, int]) ->
         ],
         "cluster_id": image.cluster_id,
         "controller_id": broker.membership.controller_id,
-        "topics": topics,
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS
             if getattr(request, "include_cluster_authorized_operations", False)
@@ -150,24 +185,21 @@ def _answer(broker: Broker, call: Call, request: Any, failed: dict[str, int]) ->
     }
 
 
-def _asked(
-    broker: Broker, asked: Any, failed: dict[str, int], operations: int, nameless: str | None
-) -> dict[str, Any]:
-    image = broker.image
+def _found(image: Image, asked: Any) -> TopicImage | None:
     # An id goes before a name: Java's clients send the empty name beside it.
     if asked.topic_id is not None:
-        topic = image.topics_by_id.get(asked.topic_id.bytes)
-        if topic is None:
-            return {
-                "error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": nameless, "topic_id": asked.topic_id.bytes,
-                "partitions": (), "topic_authorized_operations": _NOT_ASKED,
-            }  # fmt: skip
-        return _topic(broker, topic, operations)
+        return image.topics_by_id.get(asked.topic_id.bytes)
+    return image.topics.get(asked.name)
+
+
+def _missing(asked: Any, failed: dict[str, int], nameless: str | None) -> dict[str, Any]:
+    if asked.topic_id is not None:
+        return {
+            "error_code": ErrorCode.UNKNOWN_TOPIC_ID, "name": nameless, "topic_id": asked.topic_id.bytes,
+            "partitions": (), "topic_authorized_operations": _NOT_ASKED,
+        }  # fmt: skip
     if asked.name is None:
         return {"error_code": ErrorCode.INVALID_REQUEST, "name": nameless, "partitions": ()}
-    topic = image.topics.get(asked.name)
-    if topic is not None:
-        return _topic(broker, topic, operations)
     code = failed.get(asked.name)
     if code is None:
         bad = topic_name_problem(asked.name)
@@ -177,18 +209,21 @@ def _asked(
     }  # fmt: skip
 
 
-def _topic(broker: Broker, topic: TopicImage, operations: int) -> dict[str, Any]:
+def _topic(broker: Broker, topic: TopicImage, operations: int) -> Generator[int, None, dict[str, Any]]:
     offline = broker.hosting.offline_partitions(topic.name)
+    rows: list[dict[str, Any]] = []
+    for some in chunks(topic.partitions):
+        rows += [
+            partition_row(broker, partition, is_offline=partition.partition in offline) for partition in some
+        ]
+        yield len(some)
     return {
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
         "topic_authorized_operations": operations,
-        "partitions": [
-            partition_row(broker, partition, is_offline=partition.partition in offline)
-            for partition in topic.partitions
-        ],
+        "partitions": rows,
     }
 
 

@@ -17,7 +17,7 @@ from ottla.broker.api.grouping import find_shard, milliseconds
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import STRING_BYTES_MAX
+from ottla.model.limits import ROWS_PER_WRITE_MAX, STRING_BYTES_MAX
 from ottla.model.strings import is_longer
 from ottla.wire.acknowledgement import commit_acknowledgement
 
@@ -54,7 +54,7 @@ class Committing:
         self._broker.answer(self._call, _refusal(self._call, self._request, code))
 
 
-@serves(8)
+@serves(8, rows_max=ROWS_PER_WRITE_MAX)
 def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     version = call.entry.version
     group_id = request.group_id

@@ -8,7 +8,7 @@ INVALID_GROUP_ID and those of a coordinator that is elsewhere or not ready.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.grouping import Gathering, find_shard
@@ -21,6 +21,7 @@ from ottla.ports.coordination import Decision
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.controller.image import TopicImage
     from ottla.groups.formats import Committed
     from ottla.groups.shard import Shard
@@ -28,8 +29,15 @@ if TYPE_CHECKING:
 
 @serves(9)
 def offset_fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _all_fetched(broker, call, request, now_ms))
+
+
+def _all_fetched(broker: Broker, call: Call, request: Any, now_ms: int) -> Work:
     version = call.version
-    groups = request.groups if version >= 8 else (request,)
+    # Of a group that is named more than once the last counts, as in a map.
+    groups = (
+        list({group.group_id: group for group in request.groups}.values()) if version >= 8 else (request,)
+    )
     require_stable = version >= 7 and request.require_stable
 
     def finish(rows: list[Any]) -> Response:
@@ -42,6 +50,7 @@ def offset_fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
             return _refusal(version, group, code)
 
         row = gathering.row(at, refusal)
+        yield 1
         try:
             shard = find_shard(broker, group.group_id, may_be_empty=True)
             shard.check_fetch(
@@ -53,12 +62,23 @@ def offset_fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Respo
         except Refusal as refused:
             row.refuse(refused.code)
             continue
-        answer = _fetched(broker, version, shard, group, require_stable)
+        answer = yield from _fetched(broker, version, shard, group, require_stable)
+        try:
+            # Others had their turns meanwhile: the partition may have moved.
+            is_moved = find_shard(broker, group.group_id, may_be_empty=True) is not shard
+        except Refusal as refused:
+            row.refuse(refused.code)
+            continue
+        if is_moved:
+            row.refuse(ErrorCode.NOT_COORDINATOR)
+            continue
         shard.host.decided(Decision(answers=[(row, answer)], is_read=True))
     return gathering.outcome
 
 
-def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_stable: bool) -> dict[str, Any]:
+def _fetched(
+    broker: Broker, version: int, shard: Shard, group: Any, require_stable: bool
+) -> Generator[int, None, dict[str, Any]]:
     group_id, known = group.group_id, shard.offsets.of(group.group_id)
     topics: list[dict[str, Any]] = []
     by_id, by_name = broker.image.topics_by_id, broker.image.topics
@@ -92,6 +112,7 @@ def _fetched(broker: Broker, version: int, shard: Shard, group: Any, require_sta
             for number in numbers
         ]
         topics.append({"name": name, "topic_id": topic and topic.topic_id, "partitions": rows})
+        yield len(rows)
     return {"group_id": group_id, "error_code": 0, "topics": topics}
 
 

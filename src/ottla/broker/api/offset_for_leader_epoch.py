@@ -16,11 +16,16 @@ from ottla.ports.disk import DiskError
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.replication.replica import Replica
 
 
 @serves(23)
 def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _found(broker, request))
+
+
+def _found(broker: Broker, request: Any) -> Work:
     topics = []
     for topic in request.topics:
         hosted = broker.hosting.by_name.get(topic.topic)
@@ -28,6 +33,7 @@ def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: in
         for partition in topic.partitions:
             replica = hosted.replicas.get(partition.partition) if hosted is not None else None
             rows.append(_row(broker, topic.topic, replica, partition) | {"partition": partition.partition})
+            yield 1
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
 

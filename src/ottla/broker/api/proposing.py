@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.api.table import WAIT, Response
+from ottla.broker.api.table import SILENT, WAIT, Response
 from ottla.controller.appends import encoded_bytes, pack, too_large
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import COMMIT_WAIT_MS
@@ -61,7 +61,7 @@ class CommitWait:
         if not self._is_over:
             self.stop()
             self._call.abandon = None
-            self._broker.answer(self._call, response())
+            self._broker.slices.answer_built(self._call, response())
 
     def expire(self, now_ms: int) -> None:
         self.answer(self._timed_out)
@@ -86,7 +86,7 @@ def answer_after(
     """The response now if there is nothing to write, else once every change is committed, refused or timed out."""
     appends = pack(_that_fit(changes))
     if not appends:
-        return response
+        return SILENT if broker.slices.answer_built(call, response) else WAIT
     waiting = [change for append in appends for change in append]
     left = len(appends)
 

@@ -14,7 +14,7 @@ encoder and handler looked up once; a version's schema is loaded when it is firs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.model.limits import CLIENT_ID_BYTES_MAX, ROWS_PER_REQUEST_MAX
@@ -92,6 +92,14 @@ def serves(
         return handler
 
     return register
+
+
+def merged(named: Iterable[tuple[str, Iterable[int]]]) -> dict[str, dict[int, None]]:
+    """The partitions of a request by topic, each once, in the order in which they were named."""
+    topics: dict[str, dict[int, None]] = {}
+    for name, numbers in named:
+        topics.setdefault(name, {}).update(dict.fromkeys(numbers))
+    return topics
 
 
 class Entry:

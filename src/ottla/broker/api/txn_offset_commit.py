@@ -18,6 +18,7 @@ from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.verification import Producer
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.model.strings import is_name
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ _TOLD: Final = {
 }
 
 
-@serves(28)
+@serves(28, rows_max=ROWS_PER_WRITE_MAX)
 def txn_offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     return _Committing(broker, call, request).begin()
 

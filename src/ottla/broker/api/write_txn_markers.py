@@ -16,6 +16,7 @@ from ottla.broker.api.grouping import Gathering
 from ottla.broker.api.table import Response, serves
 from ottla.broker.marking import Abort
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.ports.coordination import Reply
 from ottla.transactions.host import Marker
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _VERSIONED: Final = 2
 
 
-@serves(27)
+@serves(27, rows_max=ROWS_PER_WRITE_MAX)
 def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     by_broker = call.connection.broker_id is not None
     aborts: list[Abort] = []

@@ -1,0 +1,96 @@
+"""Encoding a large answer in slices: a generator that yields after every few hundred rows, so that others have their turn.
+
+A struct with few rows below it is encoded by its ordinary encoder. In a larger one the rows of its arrays are encoded
+some at a time, and the struct is encoded around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from ottla.wire.encode import EncodedRows, entity_encoder, parts_encoder
+from ottla.wire.layout import EntityClass, layout
+
+_Row = TypeVar("_Row")
+
+#: Rows that are encoded at once.
+CHUNK: Final = 200
+
+
+def chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
+    """The rows, as many at once as are encoded at once."""
+    left = iter(rows)
+    while chunk := list(islice(left, CHUNK)):
+        yield chunk
+
+
+def encode_parts(cls: EntityClass, message: Mapping[str, Any]) -> Generator[int, None, list[bytes]]:
+    """The parts of a message's body. Yields how many rows were encoded since the last time."""
+    message = yield from _with_encoded_rows(cls, message)
+    return parts_encoder(cls)(message)
+
+
+def encode_row(cls: EntityClass, row: Mapping[str, Any]) -> Generator[int, None, bytes]:
+    """One struct; yields as `encode_parts` does."""
+    count = rows_below(cls, row)
+    if count <= CHUNK:
+        yield count + 1
+        return entity_encoder(cls)(row)
+    row = yield from _with_encoded_rows(cls, row)
+    yield 1
+    return entity_encoder(cls, takes_encoded=True)(row)
+
+
+def _with_encoded_rows(cls: EntityClass, row: Mapping[str, Any]) -> Generator[int, None, Mapping[str, Any]]:
+    replaced: dict[str, Any] = {}
+    for name, struct in _arrays(cls):
+        rows: Sequence[Mapping[str, Any]] | EncodedRows | None = row.get(name)
+        if not rows or isinstance(rows, EncodedRows):
+            continue
+        encoded = replaced[name] = EncodedRows()
+        if _arrays(struct):
+            for each in rows:
+                encoded.add((yield from encode_row(struct, each)))
+            continue
+        encode = entity_encoder(struct)
+        for chunk in chunks(rows):
+            encoded.add(b"".join([encode(each) for each in chunk]), len(chunk))
+            yield len(chunk)
+    return {**row, **replaced}
+
+
+def rows_below(cls: EntityClass, row: Mapping[str, Any]) -> int:
+    """How many structs are in the arrays of a struct, in those of its structs too; more than CHUNK is not counted to the end."""
+    count = 0
+    for name, struct in _arrays(cls):
+        rows = row.get(name) or ()
+        if isinstance(rows, EncodedRows):
+            return CHUNK + 1
+        count += len(rows)
+        if count > CHUNK:
+            break
+        if _arrays(struct):
+            for each in rows:
+                count += rows_below(struct, each)
+                if count > CHUNK:
+                    return count
+    return count
+
+
+@cache
+def _arrays(cls: EntityClass) -> tuple[tuple[str, EntityClass], ...]:
+    """The arrays of structs among the fields: name and struct. Tagged ones are encoded with the rest."""
+    return tuple(
+        (field.name, field.struct)
+        for field in layout(cls)
+        if field.is_array and field.struct is not None and field.tag is None
+    )
+
+
+@cache
+def rows_class(cls: EntityClass, name: str) -> EntityClass:
+    """The struct of the array of this name."""
+    return dict(_arrays(cls))[name]

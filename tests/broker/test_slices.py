@@ -1,0 +1,149 @@
+"""Long requests in slices: others are served in between, answers keep their order, and nothing is left of those who leave."""
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from ottla.broker import slices
+from ottla.broker.connection import Enclosed
+from ottla.broker.slices import SLICE_COST
+from ottla.testing.fuzz.making import frame_of
+from ottla.wire.encode import request_encoder
+
+METADATA, API_VERSIONS, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 18, 32, 19
+PARTITIONS = 3 * SLICE_COST
+
+
+@pytest.fixture
+def wide(client: Any) -> str:
+    """The name of a topic whose Metadata takes several slices."""
+    client.create("wide", PARTITIONS)
+    return "wide"
+
+
+def send_without_turns(client: Any, key: int, version: int, **fields: Any) -> None:
+    """Hand a request to the core, which has no turn afterwards."""
+    client._asked.append((key, version))
+    frame = frame_of(
+        key, version, client._wire.request(key, version, b"")[0], request_encoder(key, version)(fields)
+    )
+    client.driver.broker.receive(client.connection, memoryview(frame), client.driver.now_ms)
+
+
+def perform(driver: Any) -> None:
+    outbox, driver.broker.outbox = driver.broker.outbox, []
+    for effect in outbox:
+        driver._perform(effect)
+
+
+def one_turn(driver: Any) -> bool:
+    more: bool = driver.broker.settle(driver.now_ms)
+    perform(driver)
+    return more
+
+
+def test_a_long_answer_is_whole(client: Any, wide: str) -> None:
+    for version in (0, 8, 9, 12):
+        [topic] = client.ask(METADATA, version, topics=[{"name": wide}]).topics
+        assert [row.partition_index for row in topic.partitions] == list(range(PARTITIONS))
+        assert {row.leader_id for row in topic.partitions} == {1}
+
+
+def test_others_are_answered_in_between(driver: Any, wide: str) -> None:
+    slow, other = driver.connect(), driver.connect()
+    send_without_turns(slow, METADATA, 12, topics=[{"name": wide}])
+    perform(driver)
+    assert slow.answers == [] and slow.is_paused, "nothing more is read from it"
+    turns = 0
+    while one_turn(driver):
+        turns += 1
+        send_without_turns(other, API_VERSIONS, 0)
+        perform(driver)
+        assert len(other.answers) == turns
+    assert turns >= 3
+    assert len(slow.answers) == 1 and not slow.is_paused
+
+
+def test_long_requests_take_turns(driver: Any, wide: str) -> None:
+    """A short one does not wait for the long ones before it to end."""
+    driver.connect().create("wider", 2 * PARTITIONS)
+    first, second = driver.connect(), driver.connect()
+    send_without_turns(first, METADATA, 12, topics=None)
+    send_without_turns(second, METADATA, 12, topics=[{"name": wide}])
+    while not second.answers:
+        assert one_turn(driver)
+        assert not first.answers
+    while one_turn(driver):
+        pass
+    assert len(first.answers[0].topics) == 2
+
+
+def test_answers_keep_the_order_of_their_requests(driver: Any, wide: str) -> None:
+    client = driver.connect()
+    send_without_turns(client, METADATA, 12, topics=[{"name": wide}])
+    send_without_turns(client, API_VERSIONS, 0)
+    send_without_turns(client, METADATA, 12, topics=[{"name": wide}])
+    perform(driver)
+    assert client.answers == []
+    while one_turn(driver):
+        pass
+    assert [hasattr(answer, "topics") for answer in client.answers] == [True, False, True]
+
+
+def test_a_client_that_leaves_is_forgotten(driver: Any, wide: str) -> None:
+    client = driver.connect()
+    send_without_turns(client, METADATA, 12, topics=[{"name": wide}])
+    one_turn(driver)
+    assert len(driver.broker.slices.line) == 1
+    client.disconnect()
+    assert not driver.broker.slices.line
+    assert not one_turn(driver)
+
+
+def test_a_request_in_an_envelope_is_answered_too(driver: Any) -> None:
+    """What a broker forwards runs on a connection of its own, which has no socket to pause."""
+    answers: list[bytes | None] = []
+    topics = [{"name": f"t{number}", "num_partitions": 1, "replication_factor": 1} for number in range(300)]
+    body = request_encoder(CREATE_TOPICS, 7)({"topics": topics, "timeout": 1000, "validate_only": True})
+    frame = frame_of(CREATE_TOPICS, 7, 5, body)
+    inner = driver.broker.forwarding.serve("a broker", frame, lambda data, _error: answers.append(data))
+    assert isinstance(inner, Enclosed) and not answers
+    driver.turn()
+    assert len(answers) == 1 and answers[0] is not None
+
+
+def test_many_short_requests_of_one_turn_add_up(driver: Any) -> None:
+    """Each would be answered at once; a thousand rows later the next one waits for its turn."""
+    driver.connect().create("t", SLICE_COST // 2)
+    clients = [driver.connect() for _ in range(6)]
+    for client in clients:
+        send_without_turns(client, METADATA, 12, topics=[{"name": "t"}])
+    perform(driver)
+    assert 1 <= sum(len(client.answers) for client in clients) <= 3
+    driver.turn()
+    assert all(len(client.answers) == 1 for client in clients)
+
+
+def test_an_answer_that_would_be_too_large_closes_its_connection(
+    driver: Any, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "ANSWER_BYTES_MAX", 10_000)
+    client, other = driver.connect(), driver.connect()
+    client.send(METADATA, 12, topics=[{"name": wide}])
+    assert "more than 10000 bytes" in client.closed_because
+    assert other.ask(API_VERSIONS, 0).api_keys
+
+
+def test_a_failure_in_a_slice_closes_its_own_connection(
+    driver: Any, wide: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: Any) -> Generator[int, None, dict[str, Any]]:
+        yield SLICE_COST
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("ottla.broker.api.describe_configs._described", failing)
+    client, other = driver.connect(), driver.connect()
+    client.send(DESCRIBE_CONFIGS, 4, resources=[])
+    assert client.closed_because is not None and "broken" in client.closed_because
+    assert len(other.ask(METADATA, 12, topics=[{"name": wide}]).topics) == 1
