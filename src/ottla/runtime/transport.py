@@ -56,7 +56,8 @@ def _in_memory(parts: Iterable[Any]) -> int:
     size = 0
     for part in parts:
         if part.__class__ is not tuple:
-            size += len(part.obj if part.__class__ is memoryview else part)
+            base: Any = part.obj if part.__class__ is memoryview else part
+            size += len(base)
     return size
 
 
