@@ -53,11 +53,12 @@ _NOTHING: Final = memoryview(b"")
 
 def _in_memory(parts: Iterable[Any]) -> int:
     """What these parts of answers hold: bytes, and all of what the rest of a send is a part of. Slices of files hold none."""
-    return sum(
-        len(part.obj) if part.__class__ is memoryview else len(part)
-        for part in parts
-        if part.__class__ is not tuple
-    )
+    size = 0
+    for part in parts:
+        if part.__class__ is not tuple:
+            base: Any = part.obj if part.__class__ is memoryview else part
+            size += len(base)
+    return size
 
 
 class Transport:
