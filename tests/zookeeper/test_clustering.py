@@ -39,6 +39,9 @@ class Core:
             return told
         raise AttributeError(name)
 
+    def prove_to(self, _node_id: int) -> None:
+        return None
+
     def rejected(self) -> None:
         self.calls.append(("rejected",))
 
