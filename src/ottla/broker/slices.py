@@ -100,7 +100,9 @@ class Slices:
         self._wait(call, self._rest(call, work, step, field, rows))
         return WAIT
 
-    def answer_later(self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None) -> None:
+    def answer_later(
+        self, call: Call, work: Work, field: str | None = None, rows: Rows | None = None
+    ) -> None:
         """The same for a call that waits already."""
         response = self.answer(call, work, field, rows)
         if response is not WAIT and response is not SILENT:
@@ -142,9 +144,7 @@ class Slices:
         what = f"API {call.entry.key} version {call.version} from {call.connection.peer}"
         self._broker.isolation.contain(what, error, call=call, reloads=False)
 
-    def _rest(
-        self, call: Call, work: Work, step: Step, field: str | None, rows: Rows | None
-    ) -> Steps[None]:
+    def _rest(self, call: Call, work: Work, step: Step, field: str | None, rows: Rows | None) -> Steps[None]:
         """The rest of a request's work, its rows encoded as they come, then the answer."""
         cls = response_class(call.entry.key, call.entry.version)
         encoded = EncodedRows()
