@@ -9,6 +9,7 @@ from ottla.broker import slices
 from ottla.broker.connection import Enclosed
 from ottla.broker.slices import SLICE_COST
 from ottla.testing.fuzz.making import frame_of
+from ottla.testing.injected import Injected
 from ottla.wire.encode import request_encoder
 
 METADATA, API_VERSIONS, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 18, 32, 19
@@ -95,10 +96,11 @@ def test_a_client_that_leaves_is_forgotten(driver: Any, wide: str) -> None:
     client = driver.connect()
     send_without_turns(client, METADATA, 12, topics=[{"name": wide}])
     one_turn(driver)
-    assert len(driver.broker.slices.line) == 1
+    assert len(driver.broker.slices.tasks) == 1
     client.disconnect()
-    assert not driver.broker.slices.line
     assert not one_turn(driver)
+    assert not driver.broker.slices.tasks
+    assert not client.answers
 
 
 def test_a_request_in_an_envelope_is_answered_too(driver: Any) -> None:
@@ -140,7 +142,7 @@ def test_a_failure_in_a_slice_closes_its_own_connection(
 ) -> None:
     def failing(*_: Any) -> Generator[int, None, dict[str, Any]]:
         yield SLICE_COST
-        raise RuntimeError("broken")
+        raise Injected("broken")
 
     monkeypatch.setattr("ottla.broker.api.describe_configs._described", failing)
     client, other = driver.connect(), driver.connect()
