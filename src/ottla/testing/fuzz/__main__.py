@@ -28,6 +28,8 @@ from ottla.testing.fuzz.sockets import run_sockets
 
 #: The size of the requests in which every array of every API is filled up.
 _COSTS_BYTES: Final = 200_000
+#: For this process and those that it starts, each.
+_MEMORY_BYTES_MAX: Final = 8 << 30
 _MEMORY = Path("/dev/shm")  # noqa: S108  (a directory of its own is made in it, by tempfile)
 
 
@@ -144,5 +146,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _bound_memory() -> None:
+    """A request that asks for all the memory there is shall fail here, with its name, and not take the machine down."""
+    import resource
+
+    _soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = _MEMORY_BYTES_MAX if hard == resource.RLIM_INFINITY else min(hard, _MEMORY_BYTES_MAX)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+
+
 if __name__ == "__main__":
+    _bound_memory()
     sys.exit(main(sys.argv[1:]))

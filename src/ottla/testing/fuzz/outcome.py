@@ -72,8 +72,8 @@ class Stopwatch:
 
 def shortened(frame: bytes, length: int = 600) -> str:
     """A request in hex, cut where it would fill the screen: the line that repeats the run has all of it."""
-    text = frame.hex()
-    return text if len(text) <= length else f"{text[:length]}… ({len(frame):,} bytes)"
+    text = frame[: length // 2].hex()
+    return text if len(frame) <= length // 2 else f"{text}… ({len(frame):,} bytes)"
 
 
 def resident_bytes(pid: int | str = "self", what: str = "VmRSS") -> int:
