@@ -12,7 +12,7 @@ from ottla.testing.fuzz.making import frame_of
 from ottla.testing.injected import Injected
 from ottla.wire.encode import request_encoder
 
-METADATA, API_VERSIONS, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 18, 32, 19
+METADATA, API_VERSIONS, DESCRIBE_CONFIGS, CREATE_TOPICS, CONSUMER_GROUP_DESCRIBE = 3, 18, 32, 19, 69
 PARTITIONS = 3 * SLICE_COST
 
 
@@ -149,3 +149,12 @@ def test_a_failure_in_a_slice_closes_its_own_connection(
     client.send(DESCRIBE_CONFIGS, 4, resources=[])
     assert client.closed_because is not None and "broken" in client.closed_because
     assert len(other.ask(METADATA, 12, topics=[{"name": wide}]).topics) == 1
+
+
+def test_a_gathered_answer_that_ends_a_slice_is_given_once(driver: Any) -> None:
+    """The last row is there when the slice is used up: the request is put off, and answered when its handler goes on."""
+    client = driver.connect()
+    for cost in range(SLICE_COST):
+        driver.broker.slices._spent = cost
+        client.ask(CONSUMER_GROUP_DESCRIBE, 1, group_ids=["g"])
+        assert not driver.broker.slices.tasks

@@ -47,21 +47,23 @@ class Answering:
 
 
 class Gathering:
-    """The answer to a request about many groups: a row each, in the request's order."""
+    """The answer to a request about many groups: a row each, in the request's order.
 
-    __slots__ = ("_broker", "_call", "_finish", "_is_answered", "_left", "_rows")
+    It leaves when all rows are there, and not before the handler is done and has asked for the `outcome`: a handler that works in
+    slices may be put off behind its last row.
+    """
+
+    __slots__ = ("_broker", "_call", "_finish", "_is_handled", "_left", "_rows")
 
     def __init__(
         self, broker: Broker, call: Call, count: int, finish: Callable[[list[Any]], Response]
     ) -> None:
         self._broker = broker
         self._call = call
-        self._is_answered = False
+        self._is_handled = False
         self._rows: list[Any] = [None] * count
         self._left = count
         self._finish = finish
-        if not count:
-            self._answer()
 
     def row(self, at: int, refusal: Callable[[ErrorCode], Any]) -> Row:
         return Row(self, at, refusal)
@@ -69,16 +71,17 @@ class Gathering:
     def fill(self, at: int, row: Any) -> None:
         self._rows[at] = row
         self._left -= 1
-        if not self._left:
+        if not self._left and self._is_handled:
             self._answer()
 
-    def _answer(self) -> None:
-        self._is_answered = self._broker.slices.answer_built(self._call, self._finish(self._rows))
+    def _answer(self) -> bool:
+        return self._broker.slices.answer_built(self._call, self._finish(self._rows))
 
     @property
     def outcome(self) -> Response:
-        """What the handler returns."""
-        return SILENT if self._is_answered else WAIT
+        """What the handler returns, when it has asked for all rows."""
+        self._is_handled = True
+        return SILENT if not self._left and self._answer() else WAIT
 
 
 class Row:
