@@ -34,7 +34,7 @@ TOPIC = "t" * limits.TOPIC_NAME_LENGTH_MAX
 TEXT = "x" * limits.STRING_BYTES_MAX
 VALUE = ",".join(f"{number}:1" for number in range(10_000, 10_000 + limits.STRING_BYTES_MAX // 8))
 LONGER = ",".join([VALUE, *(f"{number}:2" for number in range(10_000, 10_010))])
-TOO_LONG = ",".join([VALUE] * (limits.CONFIG_LIST_BYTES_MAX // len(VALUE) + 1))
+TOO_LONG_LIST = ",".join([VALUE] * (limits.CONFIG_LIST_BYTES_MAX // len(VALUE) + 1))
 TRANSACTIONAL = "\u00e9" * limits.NAME_LENGTH_MAX
 MEMBER = "i" * limits.MEMBER_ID_BYTES_MAX
 #: Each byte is invalid UTF-8, and three bytes once it has been decoded.
@@ -347,14 +347,14 @@ def test_ids_and_texts_that_are_too_long_are_refused(drive: Callable[..., Driver
     assert client.ask(LIST_GROUPS, 4, states_filter=[]).groups == ()
     for name, kind in (("t", 2), (long_id, 32)):
         setting = "leader.replication.throttled.replicas" if kind == 2 else "consumer.session.timeout.ms"
-        value = TOO_LONG if kind == 2 else "50000"
+        value = TOO_LONG_LIST if kind == 2 else "50000"
         row = {"resource_type": kind, "resource_name": name}
         config = {"name": setting, "value": value, "config_operation": 0}
         [altered] = client.ask(44, 1, resources=[row | {"configs": [config]}]).responses
         expected = ErrorCode.INVALID_CONFIG if kind == 2 else ErrorCode.INVALID_REQUEST
         assert altered.error_code == expected
     topic = {"name": "u", "num_partitions": 1, "replication_factor": 1}
-    config = {"name": "leader.replication.throttled.replicas", "value": TOO_LONG}
+    config = {"name": "leader.replication.throttled.replicas", "value": TOO_LONG_LIST}
     [made] = client.ask(19, 7, topics=[topic | {"configs": [config]}]).topics
     assert made.error_code == ErrorCode.INVALID_CONFIG
 
