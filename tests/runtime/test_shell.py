@@ -12,6 +12,7 @@ import pytest
 from ottla.broker.api.table import APIS
 from ottla.ports.disk import DiskError
 from ottla.server.embedded import Broker
+from ottla.testing.injected import Injected, is_injected
 from tests.peer import API_VERSIONS, CREATE_TOPICS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
 
 KAFKA_STORAGE_ERROR = 56
@@ -347,3 +348,37 @@ def test_nothing_behind_a_bad_request_is_looked_at(start: Any) -> None:
         bad.socket.sendall(b"\0\0\0\1x" + bad.frame(CREATE_TOPICS, topics=[new]))
         assert bad.is_closed()
         assert peer.ask(METADATA, topics=None).topics == ()
+
+
+def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_directory_offline(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was written wrongly: it is logged and tried again."""
+    broker = start()
+    shell = broker._node._shell
+    shell.isolation.tolerates = is_injected
+    replace_file = shell.disk.replace_file
+    failures: dict[str, int] = {}
+
+    def fail_at_first(path: str, data: bytes) -> None:
+        kind = path.rpartition(".")[2] if path.endswith(".snapshot") else "checkpoint"
+        failures[kind] = failures.get(kind, 0) + 1
+        if failures[kind] == 1:
+            raise Injected(kind)
+        replace_file(path, data)
+
+    def replica(core: Any) -> Any:
+        return core.hosting.by_name["t"].replicas[0]
+
+    with Peer(broker.address) as peer:
+        peer.create("t")
+        monkeypatch.setattr(shell.disk, "replace_file", fail_at_first)
+        peer.produce("t", b"x")
+        on_loop(broker, lambda core: core.upkeep.flush(replica(core)))
+        eventually(broker, lambda core: replica(core).log.recovery_point == 1)
+        on_loop(broker, lambda core: core.upkeep.delete_records(replica(core), 1))
+        eventually(broker, lambda _core: failures["checkpoint"] > 1)
+        assert on_loop(broker, lambda core: [each.offline for each in core.directories.all]) == [None]
+        peer.produce("t", b"y")
+    assert failures["snapshot"] > 1
+    assert shell.isolation.count == 2

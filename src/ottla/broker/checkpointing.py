@@ -77,18 +77,11 @@ class Checkpointing:
                     for file in loose:
                         disk.sync(file)
                     disk.sync_dir(of_partition)
-            except DiskError as error:
-                if not error.broken:
-                    return error
-                directory.sync_error = str(error)
-                raise
-            try:
                 for path, data in files.items():
                     disk.replace_file(path, data)
             except DiskError as error:
                 if error.broken:
                     directory.sync_error = str(error)
-                    raise
                 return error
             return None
 
@@ -98,8 +91,11 @@ class Checkpointing:
 
         def done(failed: DiskError | None, error: str | None) -> None:
             if error is not None:
+                # An internal error and not the disk's: tried again.
+                failed = DiskError(error)
+            if failed is not None and failed.broken:
                 # R11: a second sync would succeed, whatever became of what this one was for.
-                broker.go_offline(directory, f"a sync failed: {error}")
+                broker.go_offline(directory, f"a sync failed: {failed}")
                 return
             if failed is not None:
                 self._before += before

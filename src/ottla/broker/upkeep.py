@@ -155,33 +155,34 @@ class Upkeep:
         parent = log.parent if log.fresh else None
         directory = self._broker.directories.of(log)
 
-        def done(no_room: DiskError | None, error: str | None) -> None:
+        def done(failed: DiskError | None, error: str | None) -> None:
             self._flushing.discard(replica)
-            self._broker.isolation.run("a flush", finished, no_room, error)
+            if error is not None:
+                # An internal error and not the disk's: nothing is known to be lost, and the flush is tried again.
+                failed = DiskError(f"a flush of {replica.topic}-{replica.number} failed: {error}")
+            self._broker.isolation.run("a flush", finished, failed)
             self._flush_next()
 
-        def finished(no_room: DiskError | None, error: str | None) -> None:
+        def finished(failed: DiskError | None) -> None:
             if replica.gone:
                 # Its directory was taken away under the flush; whatever that met does not matter.
                 pass
-            elif no_room is not None:
+            elif failed is not None and failed.broken:
+                self._broker.go_offline(directory, f"a sync failed: {failed}")
+            elif failed is not None:
                 # R13: the records are there; what goes with them is tried again.
                 self.written(replica, self._broker.now_ms)
-                self._broker.write_failed(directory, no_room)
-            elif error is not None:
-                self._broker.go_offline(directory, f"a sync failed: {error}")
+                self._broker.write_failed(directory, failed)
             elif replica.opened and not replica.gone:
                 log.flushed(flush)
                 self._broker.advance(replica)
                 self.checkpoints_in(directory).want(replica)
 
         def job(disk: Disk) -> DiskError | None:
-            try:
-                return _perform(disk, replica, flush, parent)
-            except DiskError as error:
-                if not replica.gone:
-                    directory.sync_error = str(error)
-                raise
+            failed = _perform(disk, replica, flush, parent)
+            if failed is not None and failed.broken and not replica.gone:
+                directory.sync_error = str(failed)
+            return failed
 
         self._broker.run(job, done)
 
@@ -380,7 +381,7 @@ class Upkeep:
 def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> DiskError | None:
     """The job of a flush: data and indexes, then the snapshot that belongs to their end.
 
-    Returns a failure that may be tried again: of opening a file, or of the snapshot. That of a sync is raised.
+    Returns what failed. Unless the device itself failed (`broken`) it may be tried again: opening a file, or the snapshot.
     """
     log = replica.log
     try:
@@ -393,12 +394,10 @@ def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> 
         disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
         if parent is not None:
             disk.sync_dir(parent)
+        for path in log.stale_snapshots(flush.end_offset):
+            disk.remove(path)
     except DiskError as error:
-        if error.broken:
-            raise
         return error
-    for path in log.stale_snapshots(flush.end_offset):
-        disk.remove(path)
     return None
 
 

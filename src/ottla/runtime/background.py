@@ -173,10 +173,20 @@ def _attempt(path: str, sync: Callable[[], None]) -> DiskError | None:
 
 
 class Jobs:
-    """Runs functions in a pool; `done(result, error)` on the loop."""
+    """Runs functions in a pool; `done(result, error)` on the loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str) -> None:
+    An error that is not the disk's is an internal one: `contain(what, error)` is called with it on the loop, before `done`.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        threads: int,
+        name: str,
+        contain: Callable[[str, Exception], None],
+    ) -> None:
         self._loop = loop
+        self._contain = contain
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         # At least one thread, from now on.
         self._pool.submit(int)
@@ -189,7 +199,9 @@ class Jobs:
             except DiskError as failed:
                 error = str(failed)
             except Exception as failed:
-                error = repr(failed)
+                error = f"internal error: {failed!r}"
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._contain, "a job", failed)
             try:
                 self._loop.call_soon_threadsafe(done, result, error)
             except RuntimeError:

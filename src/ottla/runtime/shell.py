@@ -112,8 +112,9 @@ class Shell:
         #: Whether a listener is not looked at until the next second.
         self._resting = False
         self._syncer = Syncer(loop, disk, broker.config.num_sync_threads, self._synced)
-        self.jobs = Jobs(loop, broker.config.num_sync_threads, "ottla-job")
-        self._journal = Jobs(loop, 1, "ottla-journal")
+        self.isolation = broker.isolation
+        self.jobs = Jobs(loop, broker.config.num_sync_threads, "ottla-job", self.isolation.contain)
+        self._journal = Jobs(loop, 1, "ottla-journal", self.isolation.contain)
         self._worker = Worker(loop)
         self._proposals: list[tuple[list[Record], Callable[[str | None], None]]] = []
         self._proposing = False
@@ -126,7 +127,6 @@ class Shell:
         self._refusals_untold = 0
         self._stopping = False
         self.turns = Turns(clock.now_ms, self._turn_ended)
-        self.isolation = broker.isolation
         # For what raises where nothing catches it: asyncio drops the callback and goes on, and we log it like any other.
         loop.set_exception_handler(self._callback_failed)
 
