@@ -17,6 +17,7 @@ from ottla.records.record import Record, encode_batch
 from ottla.testing.fuzz.batches import batch_around, crowd_payload
 from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
+from tests.crash.broker_process import Wire
 
 PRODUCE, METADATA, JOIN_GROUP, DESCRIBE_CONFIGS = 0, 3, 11, 32
 BROKER_RESOURCE = 4
@@ -32,15 +33,21 @@ Attack = Callable[["Target"], int]
 class Target:
     """The broker that is attacked, and topics whose partition `led` it leads."""
 
-    def __init__(self, address: str, node_id: int, *, wide: str, plain: str, compacted: str, led: int) -> None:
+    def __init__(
+        self, address: str, node_id: int, *, wide: str, plain: str, compacted: str, led: int
+    ) -> None:
         host, _, port = address.rpartition(":")
-        self._address = host, int(port)
+        self._address, self._text = (host, int(port)), address
         self.node_id, self.led = node_id, led
         self.wide, self.plain, self.compacted = wide, plain, compacted
 
     def connect(self) -> socket.socket:
         """Raises OSError if the broker does not take one more."""
         return socket.create_connection(self._address, timeout=ATTACK_S, source_address=(ATTACKER, 0))
+
+    def wire(self) -> Wire:
+        """A connection that speaks the protocol; raises OSError as `connect`."""
+        return Wire(self._text, ATTACK_S, source=ATTACKER)
 
     def producing(self, topic: str, *batches: bytes | None) -> dict[str, object]:
         rows = [{"index": self.led, "records": batch} for batch in batches]
@@ -82,6 +89,17 @@ def repeat(target: Target, frame: bytes, times: int, in_flight: int = 4) -> int:
                 for _ in range(count):
                     read_answer(sock)
     return sent
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Whether the broker has closed it, now."""
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 # --- the attacks ------------------------------------------------------------------------------------------------------

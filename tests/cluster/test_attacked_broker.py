@@ -5,7 +5,6 @@ and grows again between two looks is seen too. How long the witness waits is pri
 the witness and three brokers share the machine.
 """
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -22,12 +21,13 @@ from ottla.runtime.local_zookeeper import LocalZookeeper
 from ottla.security.broker_handshake import MECHANISM, NONCE_BYTES, Credentials
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from tests import turns
-from tests.cluster.attacks import ATTACKS, Target
+from tests.cluster.attacks import ATTACKS, Target, is_closed
 from tests.cluster.load import Load
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.sessions import looking
-from tests.cluster.topics import admin_of, controller_first, new_topic, wait_alike
+from tests.cluster.topics import QUIET, admin_of, controller_first, new_topic, wait_alike
 from tests.crash.broker_process import Wire
+from tests.security.prover import Prover
 
 ALL = (1, 2, 3)
 ROTATED = ((1, 2, 3), (2, 3, 1), (3, 1, 2))
@@ -63,8 +63,8 @@ def attacked(
     }
     with RunningCluster(tmp_path_factory.mktemp("attacked"), connect, settings) as cluster:
         cluster.start(*ALL)
-        made = admin_of(cluster).create_topics([NewTopic("wide", WIDE_PARTITIONS, 3)])
-        made["wide"].result(PATIENCE_S)
+        admin = admin_of(cluster)
+        admin.create_topics([NewTopic("wide", WIDE_PARTITIONS, 3)])["wide"].result(PATIENCE_S)
         for via in ALL:
             cluster.wait_in_sync("wide", via, ALL, range(WIDE_PARTITIONS))
         plain = new_topic(cluster, *ROTATED)
@@ -116,7 +116,7 @@ def test_an_attack_on_one_broker_shrinks_no_isr(attacked: Attacked, role: str) -
     controller, leader, follower = controller_first(cluster)
     target = attacked.target({"leader": leader, "follower": follower, "controller": controller}[role])
     topic = new_topic(cluster, (leader, follower, controller), min_insync_replicas="3")
-    with Load(cluster, topic) as load:
+    with Load(cluster, topic, **QUIET) as load:
         load.wait_for_more(100)
         changes = Changes(cluster)
         begun_s = time.monotonic()
@@ -133,3 +133,74 @@ def test_an_attack_on_one_broker_shrinks_no_isr(attacked: Attacked, role: str) -
         assert changes.of_partitions_and_brokers() == [], cluster.said()
         assert cluster.controller(leader) == controller
     wait_alike(cluster, topic)
+
+
+def test_a_follower_returns_while_clients_hold_all_connections(attacked: Attacked) -> None:
+    """Some connections are reserved for brokers: a flood that fills the others keeps no follower out."""
+    cluster = attacked.cluster
+    controller, leader, follower = controller_first(cluster)
+    topic = new_topic(cluster, (leader, follower, controller), min_insync_replicas="2")
+    target = attacked.target(leader)
+    with Load(cluster, topic, **QUIET) as load, ExitStack() as stack:
+        load.wait_for_more(100)
+        flood = [stack.enter_context(target.connect()) for _ in range(CONNECTIONS_MAX)]
+        # The last ones were not taken: the broker has all that it takes from clients.
+        cluster.wait_until(lambda: is_closed(flood[-1]), "connections are refused")
+        cluster.stop(follower)
+        cluster.restart(follower)
+        cluster.wait_in_sync(topic, controller, ALL)
+        assert sum(map(is_closed, flood)) < CONNECTIONS_MAX / 2, "the flood does not hold"
+        load.wait_for_more(100)
+    wait_alike(cluster, topic)
+
+
+def test_wrong_proofs_slow_nobody(attacked: Attacked) -> None:
+    """Clients that say they are brokers and cannot prove it, on new connections again and again.
+
+    Last: connections of an address from which many proofs were wrong are not served for a while.
+    """
+    cluster = attacked.cluster
+    controller, leader, follower = controller_first(cluster)
+    topic = new_topic(cluster, (leader, follower, controller), min_insync_replicas="3")
+    cluster_id = str(cluster.metadata(leader).cluster_id)
+    stop = threading.Event()
+    refused = [0] * 4
+
+    def guess(at: int) -> None:
+        wrong = ClusterSecret(bytes([at]) * SECRET_BYTES)
+        while not stop.is_set():
+            # Closed, or not read because too many failed before.
+            with suppress(OSError):
+                refused[at] += prove_wrongly(
+                    attacked.target(leader), Credentials(wrong, cluster_id, follower)
+                )
+
+    with Load(cluster, topic, **QUIET) as load:
+        load.wait_for_more(100)
+        changes = Changes(cluster)
+        begun_s = time.monotonic()
+        threads = [threading.Thread(target=guess, args=(at,)) for at in range(len(refused))]
+        for thread in threads:
+            thread.start()
+        load.wait_for_more(1000)
+        cluster.wait_until(lambda: sum(refused) >= 20, "twenty proofs are refused")
+        stop.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        longest_s = load.longest_stall_s(begun_s)
+        assert changes.of_partitions_and_brokers() == [], cluster.said()
+    print(
+        f"{sum(refused)} wrong proofs in {time.monotonic() - begun_s:.1f} s, witness waited up to {longest_s:.3f} s"
+    )
+    wait_alike(cluster, topic)
+
+
+def prove_wrongly(target: Target, me: Credentials) -> bool:
+    """The whole handshake with the wrong secret; whether the proof was refused. Raises OSError if the broker does not listen."""
+    with target.wire() as wire:
+        prover = Prover(me, target.node_id, b"n" * NONCE_BYTES)
+        assert wire.ask(SASL_HANDSHAKE, 1, mechanism=MECHANISM).error_code == 0
+        challenge = wire.ask(SASL_AUTHENTICATE, 2, auth_bytes=prover.hello)
+        assert challenge.error_code == 0
+        answer = wire.ask(SASL_AUTHENTICATE, 2, auth_bytes=prover.proof(challenge.auth_bytes))
+        return bool(answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED)
