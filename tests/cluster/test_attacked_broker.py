@@ -25,7 +25,7 @@ from tests.cluster.attacks import ATTACKS, Target, is_closed
 from tests.cluster.load import Load
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.sessions import looking
-from tests.cluster.topics import QUIET, admin_of, controller_first, new_topic, wait_alike
+from tests.cluster.topics import admin_of, controller_first, new_topic, wait_alike
 from tests.crash.broker_process import Wire
 from tests.security.prover import Prover
 
@@ -116,7 +116,7 @@ def test_an_attack_on_one_broker_shrinks_no_isr(attacked: Attacked, role: str) -
     controller, leader, follower = controller_first(cluster)
     target = attacked.target({"leader": leader, "follower": follower, "controller": controller}[role])
     topic = new_topic(cluster, (leader, follower, controller), min_insync_replicas="3")
-    with Load(cluster, topic, **QUIET) as load:
+    with Load(cluster, topic) as load:
         load.wait_for_more(100)
         changes = Changes(cluster)
         begun_s = time.monotonic()
@@ -141,7 +141,7 @@ def test_a_follower_returns_while_clients_hold_all_connections(attacked: Attacke
     controller, leader, follower = controller_first(cluster)
     topic = new_topic(cluster, (leader, follower, controller), min_insync_replicas="2")
     target = attacked.target(leader)
-    with Load(cluster, topic, **QUIET) as load, ExitStack() as stack:
+    with Load(cluster, topic) as load, ExitStack() as stack:
         load.wait_for_more(100)
         flood = [stack.enter_context(target.connect()) for _ in range(CONNECTIONS_MAX)]
         # The last ones were not taken: the broker has all that it takes from clients.
@@ -175,7 +175,7 @@ def test_wrong_proofs_slow_nobody(attacked: Attacked) -> None:
                     attacked.target(leader), Credentials(wrong, cluster_id, follower)
                 )
 
-    with Load(cluster, topic, **QUIET) as load:
+    with Load(cluster, topic) as load:
         load.wait_for_more(100)
         changes = Changes(cluster)
         begun_s = time.monotonic()
