@@ -108,7 +108,7 @@ class Changes:
         ]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("role", ["leader", "follower", "controller"])
 def test_an_attack_on_one_broker_shrinks_no_isr(attacked: Attacked, role: str) -> None:
     """The attacked broker leads the witness's partition, or follows it, or is the controller (and follows it)."""
