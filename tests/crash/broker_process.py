@@ -173,9 +173,12 @@ class BrokerProcess:
 class Wire:
     """One blocking connection that speaks the protocol request by request."""
 
-    def __init__(self, address: str, timeout_s: float = PATIENCE_S) -> None:
+    def __init__(self, address: str, timeout_s: float = PATIENCE_S, *, source: str = "") -> None:
+        """`source`: the address of this machine that the connection comes from; by default the system chooses."""
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
+        self.socket = socket.create_connection(
+            (host, int(port)), timeout=timeout_s, source_address=(source, 0) if source else None
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._frames = ClientConnection("tests")
         self._asked: list[tuple[int, int]] = []

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from ottla.records.record import Record, encode_batch
+from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.testing.fuzz.outcome import resident_bytes
-from tests.peer import API_VERSIONS, METADATA, PATIENCE_S, Peer
+from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
 from tests.running_broker import RunningBroker, start_broker
 
 __all__ = ["start_broker"]
@@ -110,6 +110,35 @@ def test_connections_come_again_when_others_have_left(start_broker: Any) -> None
             until(lambda: any(map(is_closed, idle)))  # noqa: B023
         with ExitStack() as stack:
             until(lambda: answers(broker.address))
+
+
+def test_fetches_of_more_files_than_may_be_held_are_answered(start_broker: Any) -> None:
+    """One answer with all of them, as a follower asks for, and many answers on their way at once: files that are being sent may
+    take half of the log's descriptors. Both connections were closed without a word, again and again."""
+    partitions = 200
+    broker = start_broker(0, "log.flush.policy=page-cache", descriptors=256)
+    with Peer(broker.address) as peer:
+        peer.create("t", partitions=partitions)
+        for number in range(partitions):
+            peer.produce("t", b"%d" % number, partition=number)
+        asked = [fetch_fields("t", 0, partition=number) for number in range(partitions)]
+        rows = [fields["topics"][0]["partitions"][0] for fields in asked]
+        whole = asked[0] | {"topics": [{"topic": "t", "partitions": rows}]}
+        assert values_of(peer.ask(FETCH, 12, **whole)) == {
+            number: b"%d" % number for number in range(partitions)
+        }
+        peer.socket.sendall(b"".join(peer.frame(FETCH, 12, **fields) for fields in asked))
+        for number in range(partitions):
+            assert values_of(peer.receive()) == {number: b"%d" % number}
+        assert descriptors(broker) < 256
+
+
+def values_of(answer: Any) -> dict[int, bytes | None]:
+    """The first record of each partition."""
+    return {
+        row.partition_index: next(iter(decode_batches(row.records))).value
+        for row in answer.responses[0].partitions
+    }
 
 
 def answers(address: str) -> bool:

@@ -1,12 +1,13 @@
 """What the store tells reaches the core, what the core asks for reaches the store, each with a turn behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from member import on_a_loop, topic, until
 
+from ottla.broker.isolation import Isolation
 from ottla.config.broker import BrokerConfig
 from ottla.ports.effects import CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, WATCH
 from ottla.ports.store import Registration
@@ -19,7 +20,9 @@ from ottla.runtime.zookeeper_store import ZookeeperStore
 class Core:
     """Writes down each call; what it is asked to do next is in its outbox, as a core's is."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.isolation = Isolation(self)  # type: ignore[arg-type]
         self.config = BrokerConfig.from_properties({"log.dirs": "unused"})
         self.records_in_log = -1
         self.now_ms = 0
@@ -54,8 +57,8 @@ class Core:
 
 class Running:
     def __init__(self, connect: str, node_id: int) -> None:
-        self.core = Core()
         self.said: list[str] = []
+        self.core = Core(self.said.append)
         clock = Clock()
         loop = asyncio.get_running_loop()
         self.cluster = Clustering(loop, clock, self.said.append, client_id="c")

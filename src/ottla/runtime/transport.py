@@ -33,6 +33,8 @@ _length: Final = struct.Struct(">i").unpack_from
 _READ_BYTES_MAX: Final = 64 * 1024
 #: How much is joined for one send.
 _SEND_BYTES: Final = 512 * 1024
+#: An answer that has no descriptors for its files is copied up to this size rather than that another client is closed.
+_COPIED_BYTES: Final = 4 << 20
 #: How much of a file one sendfile is asked for.
 _PIECE_BYTES: Final = 1 << 20
 #: A frame in pieces gets at most this much memory before its bytes arrive, or so many times what has arrived.
@@ -271,14 +273,49 @@ class Transport:
             # leaves; then the client learns by the closing that it must ask again.
             for file in pinned:
                 disk.unpin(file)
-            if error.short and self.shell.close_most_pinning(self):
-                self.send(parts)
+            if error.short:
+                self._send_unpinned(parts)
             else:
                 self.finish()
             return
+        self._append(parts)
+
+    def _append(self, parts: list[Any]) -> None:
         self.out += parts
         if self._is_counted:
             self._queue(_in_memory(parts))
+
+    def _send_unpinned(self, parts: list[Any]) -> None:
+        """No descriptor can be held for another file. One of these helps, the cheapest first:
+
+        - the answers before this one leave, as with a client that sends many fetches at once;
+        - a small answer is copied;
+        - the client goes for which most files are held, and this answer gets its descriptors;
+        - this answer is copied, whatever its size: it may have more files than can be held at once.
+        """
+        waiting = len(self.out)
+        if waiting and not self.writing:
+            self.flush()
+            if self.closing or self._broken:
+                return
+            if len(self.out) < waiting:
+                self.send(parts)
+                return
+        slices = [part for part in parts if part.__class__ not in (bytes, bytearray)]
+        if sum(part[2] for part in slices) > _COPIED_BYTES and self.shell.close_most_pinning(self):
+            self.send(parts)
+            return
+        read = self.shell.disk.read
+        try:
+            copied = [part if part.__class__ in (bytes, bytearray) else read(*part) for part in parts]
+        except DiskError:
+            self.finish()
+            return
+        if any(len(data) < part[2] for part, data in zip(parts, copied, strict=True) if data is not part):
+            # Cut meanwhile.
+            self.finish()
+            return
+        self._append(copied)
 
     def _queue(self, size: int) -> None:
         """Account for bytes that came to `out`, or left it."""
