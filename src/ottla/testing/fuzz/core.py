@@ -277,6 +277,9 @@ class Round(Harness):
                     if not is_late:
                         raise Failed(f"{topic}-{number} has not got the marker of {name!r}")
                     late.add((topic, number))
+        if TRANSACTIONS_TOPIC in self.deleted:
+            # With its topic the coordinator lost its transactions: they hang until somebody aborts them, as in Kafka.
+            return
         for replica in self.broker.hosting.replicas():
             transactions = replica.log.producers.transactions if replica.opened else None
             if transactions is not None and transactions.open and (replica.topic, replica.number) not in late:

@@ -27,6 +27,7 @@ from ottla.model.errors import Refusal
 from ottla.ports.disk import DiskError, File
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, encode_batch
+from ottla.replication.replica import Replica
 from ottla.runtime.disk import SystemDisk, failures
 from ottla.runtime.embedded_store import JOURNAL, DamagedJournal
 from ottla.testing.fuzz.harness import Harness, records_from
@@ -297,7 +298,14 @@ class Case:
                     raise Failed(f"the topic {topic} is gone, and its records with it")
                 tally.add("topics kept aside")
                 continue
-            offset = start = harness.broker.hosting.by_name[topic].replicas[partition].log.log_start_offset
+            replica = harness.broker.hosting.by_name[topic].replicas[partition]
+            try:
+                offset = start = replica.log.log_start_offset
+            except DiskError:
+                if not self._is_offline_alone(harness, replica):
+                    raise
+                tally.add("partitions offline")
+                continue
             seen: set[int] = set()
             try:
                 while True:
@@ -320,6 +328,14 @@ class Case:
             whole.add((topic, partition))
             self._check_complete(topic, partition, start, seen, written)
         return whole
+
+    def _is_offline_alone(self, harness: Harness, replica: Replica) -> bool:
+        """One of its own files cannot be used, and it says which; the other partitions of its directory are served."""
+        own = f"{replica.topic}-{replica.number}/"
+        if replica.offline is None or not any(file.startswith(own) for _how, file in self.damage):
+            return False
+        self._check_words(replica.offline)
+        return not harness.broker.directories.offline
 
     def _was_set_aside(self, topic: str, partition: int) -> bool:
         """Not served, because its topic id was damaged; but not lost either, and people were told."""

@@ -14,6 +14,7 @@ from ottla.broker.connection import Connection
 from ottla.broker.core import Broker
 from ottla.broker.takeover import take_over
 from ottla.config.broker import BrokerConfig
+from ottla.controller.records import TopicRemoved
 from ottla.log.compaction import clean
 from ottla.ports.disk import Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
@@ -61,6 +62,8 @@ class Harness:
         #: How long the core held the event loop, call by call.
         self.stopwatch = Stopwatch()
         self.clients: dict[Connection, Client] = {}
+        #: The names of topics that were deleted.
+        self.deleted: set[str] = set()
 
     def start(self) -> None:
         """As `server/node.py` does. Raises what that turns into a refusal to start."""
@@ -117,6 +120,9 @@ class Harness:
         elif kind == PROPOSE:
             if effect[1]:
                 self.store.append(effect[1])
+            for record in effect[1]:
+                if isinstance(record, TopicRemoved) and record.topic_id in self.broker.image.topics_by_id:
+                    self.deleted.add(self.broker.image.topics_by_id[record.topic_id].name)
             self.stopwatch.time(self.broker.committed, effect[1], self.now_ms)
             self.stopwatch.time(effect[2], None)
         elif kind == RUN:
