@@ -260,15 +260,12 @@ class Shell:
         self._drop(transport, f"it does not read its answers, and {slices} files were held open for them")
         return True
 
-    def receive(self, connection: Session, frame: memoryview, now_ms: int) -> None:
-        try:
-            self.broker.receive(connection, frame, now_ms)
-        except Exception as error:
-            # The core contains what its handlers raise; this was raised before it knew whose request it is.
-            self.isolation.contain(f"a request from {connection.peer}", error)
-            if not connection.closed:
-                connection.closed = True
-                self.broker.outbox.append((CLOSE, connection, f"internal error: {error!r}"))
+    def request_failed(self, connection: Session, error: Exception) -> None:
+        """The core contains what its handlers raise; this was raised before it knew whose request it is."""
+        self.isolation.contain(f"a request from {connection.peer}", error)
+        if not connection.closed:
+            connection.closed = True
+            self.broker.outbox.append((CLOSE, connection, f"internal error: {error!r}"))
 
     def memory(self, size: int) -> bytearray:
         """Room for a frame that comes in pieces."""
@@ -286,7 +283,7 @@ class Shell:
 
     # --- turns ------------------------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int, *, is_last: bool = False, what: Any = "the cluster's news") -> None:
+    def turn(self, now_ms: int, is_last: bool = False, what: Any = "the cluster's news") -> None:
         """The end of a turn that began at `now_ms`: wake who waited, then do everything that was asked for.
 
         `is_last`: of those that were ready when the loop looked. `what` it was about: words; a transport, whose requests are in the
@@ -314,8 +311,8 @@ class Shell:
             outbox = broker.outbox
         if broker.timers.sooner:
             self._set_alarm(now_ms)
-        if monotonic() > self.turns.look_at_s:
-            self.turns.look(now_ms, partial(self._describe, what))
+        if monotonic() > (turns := self.turns).look_at_s:
+            turns.look(now_ms, partial(self._describe, what))
 
     def _describe(self, what: Any) -> str:
         """What a turn was about, for people."""
@@ -446,12 +443,15 @@ class Shell:
         self, targets: list[Any], failures: list[tuple[str, str]], refused: list[tuple[Any, str]]
     ) -> None:
         now_ms = self.broker.now_ms = self.clock.now_ms()
-        for path, error in failures:
-            self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
-        for target, error in refused:
-            self.isolation.run("a refused sync", self.broker.sync_refused, target, error)
-        self.isolation.run("a sync", self.broker.synced, targets, now_ms)
-        self.turn(now_ms, what="a finished sync")
+        for path, reason in failures:
+            self.isolation.run("a failed sync", self.broker.sync_failed, path, reason)
+        for target, reason in refused:
+            self.isolation.run("a refused sync", self.broker.sync_refused, target, reason)
+        try:
+            self.broker.synced(targets, now_ms)
+        except Exception as error:
+            self.isolation.contain("a sync", error)
+        self.turn(now_ms, False, "a finished sync")
 
     def read_failed(self, error: DiskError) -> None:
         """A file that was being sent could not be read; its client is told by the closing, the core decides the rest."""
