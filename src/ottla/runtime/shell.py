@@ -21,6 +21,7 @@ from ottla.model.interrupted import interrupted_objects
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import (
     ASK,
+    AUTHENTICATED,
     CLOSE,
     PAUSE,
     PROPOSE,
@@ -64,7 +65,7 @@ _TRIM_BYTES: Final = 32 << 20
 _KINDS_TOLD_MAX: Final = 20
 _PARTICULARS: Final = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
 #: Effects on a connection.
-_OF_CONNECTIONS: Final = frozenset((SEND, CLOSE, PAUSE, RESUME))
+_OF_CONNECTIONS: Final = frozenset((SEND, CLOSE, PAUSE, RESUME, AUTHENTICATED))
 
 
 class Shell:
@@ -207,14 +208,14 @@ class Shell:
         else:
             transport.resume()
 
-    def is_broker(self, connection: Session) -> None:
+    def _is_broker(self, connection: Session) -> None:
         """A connection has proven to be another broker's: it does not count as a client's."""
         transport = connection.transport
         if transport in self._transports and not transport.is_broker:
             transport.is_broker = True
             self._brokers += 1
 
-    def authentication_failed(self, connection: Session) -> None:
+    def _authentication_failed(self, connection: Session) -> None:
         """Whoever is at its address has to wait before it can try again. The connection is closed by the caller."""
         self._admission.authentication_failed(connection.transport.host, self.clock.now_ms())
 
@@ -239,7 +240,12 @@ class Shell:
         now_ms = self.clock.now_ms()
         for transport in nlargest(
             _UNREAD_CLOSED_MAX,
-            (each for each in self._transports if each.writing or each.connection.held_bytes),
+            # Other brokers ask for no more than their replicas need.
+            (
+                each
+                for each in self._transports
+                if (each.writing or each.connection.held_bytes) and not each.is_broker
+            ),
             key=lambda each: (
                 (each.queued_bytes + each.connection.held_bytes) * (1000 + now_ms - each.active_ms)
             ),
@@ -385,6 +391,11 @@ class Shell:
             effect[1].transport.paused = False
             if not effect[1].transport.out:
                 effect[1].transport.resume()
+        elif kind == AUTHENTICATED:
+            if effect[2]:
+                self._is_broker(effect[1])
+            else:
+                self._authentication_failed(effect[1])
         elif kind == CLOSE:
             transport = effect[1].transport
             self._tell_once(f"{effect[1].peer} closed: {effect[2]}")
@@ -524,6 +535,8 @@ class Shell:
 
     def _close_stalled(self, now_ms: int, timeout_ms: int, *, large_only: bool = False) -> None:
         for transport in list(self._transports):
+            if large_only and transport.is_broker:
+                continue
             if transport.is_stalled(now_ms, timeout_ms, large_only=large_only):
                 self._drop(transport, f"no more of it comes: {transport.frame_state}")
 
@@ -559,7 +572,6 @@ class Shell:
     def stop(self) -> None:
         """Stop serving and let background work end. The core is then closed by whoever made it."""
         self._stopping = True
-        self._say(f"the longest turn of the event loop: {self.turns.longest}")
         if self._cluster is not None:
             self._cluster.stop()
         self._worker.stop()
