@@ -11,9 +11,12 @@ import pytest
 
 from ottla.broker.api.table import APIS
 from ottla.ports.disk import DiskError
+from ottla.security.broker_handshake import MECHANISM, NONCE_BYTES, Credentials
+from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.server.embedded import Broker
 from ottla.testing.injected import Injected, is_injected
 from tests.peer import API_VERSIONS, CREATE_TOPICS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
+from tests.security.prover import Prover
 
 KAFKA_STORAGE_ERROR = 56
 
@@ -382,3 +385,38 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
         peer.produce("t", b"y")
     assert failures["snapshot"] > 1
     assert shell.isolation.count == 2
+
+
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+
+
+def authenticate(peer: Peer, me: Credentials, accepting_id: int) -> int:
+    """Prove to be a broker; the error code of the last answer."""
+    prover = Prover(me, accepting_id, bytes(NONCE_BYTES))
+    assert peer.ask(SASL_HANDSHAKE, 1, mechanism=MECHANISM).error_code.value == 0
+    challenge = bytes(peer.ask(SASL_AUTHENTICATE, 2, auth_bytes=prover.hello).auth_bytes)
+    answer = peer.ask(SASL_AUTHENTICATE, 2, auth_bytes=prover.proof(challenge))
+    return int(answer.error_code.value)
+
+
+SECRET = ClusterSecret(b"s" * SECRET_BYTES)
+
+
+def test_a_proven_broker_is_no_client_and_a_failed_proof_makes_its_address_wait(start: Any) -> None:
+    broker = start()
+    shell = broker._node._shell
+    node_id = on_loop(broker, lambda core: core.config.node_id)
+    cluster_id = on_loop(broker, lambda core: core.cluster_id)
+
+    on_loop(broker, lambda core: setattr(core, "credentials", Credentials(SECRET, cluster_id, node_id)))
+    with Peer(broker.address) as other:
+        assert authenticate(other, Credentials(SECRET, cluster_id, 7), node_id) == 0
+        assert on_loop(broker, lambda _core: shell._brokers) == 1
+        assert on_loop(broker, lambda _core: [each.is_broker for each in shell._transports]) == [True]
+    eventually(broker, lambda _core: not shell._transports)
+    assert shell._brokers == 0
+    wrong = Credentials(ClusterSecret(b"w" * SECRET_BYTES), cluster_id, 7)
+    with Peer(broker.address) as forged:
+        assert authenticate(forged, wrong, node_id) == 58
+        assert forged.is_closed()
+    assert len(shell._admission._failures) == 1

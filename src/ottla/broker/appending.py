@@ -52,7 +52,7 @@ def append_as_leader(
     leads no more: then whether it counts the next leader knows. Raises Refusal if nothing was written.
     """
     _check_leading(replica)
-    if len(batch) > batch_bytes_max(replica):
+    if len(batch) > limits.COORDINATOR_RECORD_BYTES and len(batch) > batch_bytes_max(replica):
         raise too_large(len(batch), replica.config)
     # It is our own: what else an append looks for in a client's batch is not looked for.
     header = HEADER.unpack_from(batch)

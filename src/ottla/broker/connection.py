@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 class Connection:
     __slots__ = (
-        "broker_id", "closed", "fetch_sessions", "handshake", "held_bytes", "paused", "peer", "transport", "waiting",
+        "broker_id", "closed", "fetch_sessions", "handshake", "has_large_answer", "held_bytes", "paused", "peer", "transport",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, peer: str) -> None:
@@ -34,6 +35,9 @@ class Connection:
         self.fetch_sessions: dict[Fetching, None] = {}
         #: Whether the shell was asked to stop reading.
         self.paused = False
+        #: Whether an answer was large since the shell looked last. Its next request waits until it has left, or is known not
+        #: to be read.
+        self.has_large_answer = False
         #: Bytes of answers behind one that is not there yet.
         self.held_bytes = 0
         #: The broker that has proven to be at the other end; None for everybody else.

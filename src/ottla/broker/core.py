@@ -75,6 +75,8 @@ _API_VERSIONS: Final = 18
 _TOLD_MAX: Final = 1000
 #: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
 _WAKE_MAX: Final = 128
+#: After an answer of this size the client's next request waits until it has left, or is known not to be read.
+_LARGE_ANSWER_BYTES: Final = 64 * 1024
 #: Unsynced segments of one log that are asked for with each append.
 _SYNCS_AT_ONCE_MAX: Final = 8
 
@@ -300,11 +302,15 @@ class Broker:
             )
             self.isolation.contain(what, error, call=call, reloads=False)
             return
+        if len(body) > _LARGE_ANSWER_BYTES:
+            call.connection.has_large_answer = True
         self.reply(call, [head + body])
 
     def answer_encoded(self, call: Call, parts: list[bytes]) -> None:
         """The same for a body that is encoded already, in parts."""
         size = sum(map(len, parts))
+        if size > _LARGE_ANSWER_BYTES:
+            call.connection.has_large_answer = True
         if call.entry.flexible_response:
             head = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, call.correlation_id, 0)
         else:

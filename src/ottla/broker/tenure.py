@@ -136,9 +136,11 @@ class Tenure(ABC):
     def _encoded(self, records: Iterable[Any]) -> list[tuple[bytes, bytes | None]]:
         """The records of a decision as they are written. Raises Malformed if one cannot be: then none is."""
         encoded = [self.encode(record) for record in records]
-        size = max(len(key) + len(value or b"") for key, value in encoded)
-        if size > limits.COORDINATOR_RECORD_BYTES - _OVERHEAD_BYTES and size > self.record_bytes_max:
-            raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
+        for key, value in encoded:
+            size = len(key) + len(value or b"") + _OVERHEAD_BYTES
+            if size > limits.COORDINATOR_RECORD_BYTES and size > batch_bytes_max(self.replica):
+                size -= _OVERHEAD_BYTES
+                raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
         return encoded
 
     def decided(self, decision: Decision[Any]) -> None:
@@ -212,10 +214,13 @@ class Tenure(ABC):
         answers, self.unanswered = self.unanswered, []
         wall_ms = self._broker.wall_ms
         batches: list[list[Record]] = [[]]
-        batch_max, size = min(_BATCH_BYTES, batch_bytes_max(self.replica)), 0
+        # So much fits in any case; what the topic allows is looked at when there is more.
+        batch_max, size = min(_BATCH_BYTES, limits.COORDINATOR_RECORD_BYTES), 0
         try:
             for key, value in records:
                 size += len(key) + len(value or b"") + _OVERHEAD_BYTES
+                if size > batch_max and batches[-1]:
+                    batch_max = min(_BATCH_BYTES, batch_bytes_max(self.replica))
                 if size > batch_max and batches[-1]:
                     batches.append([])
                     size = len(key) + len(value or b"") + _OVERHEAD_BYTES

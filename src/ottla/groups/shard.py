@@ -185,7 +185,7 @@ class Shard:
 
     def takes_offsets(self, group_id: str, commits: Iterable[Commit], now_ms: int) -> bool:
         """Whether there is memory for these offsets. Those that replace others, and have no text, need none."""
-        known = self.offsets.of(group_id)
+        known = self.offsets.by_group.get(group_id) or {}
         count = size = 0
         for commit in commits:
             before = known.get((commit.topic, commit.partition))

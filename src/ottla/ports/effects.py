@@ -8,6 +8,8 @@ they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) perfo
     (CLOSE, connection, reason)        close after what was sent before; the reason is for people
     (PAUSE, connection)                stop reading requests from it …
     (RESUME, connection)               … until this
+    (AUTHENTICATED, connection, proven)
+                                       the other end has proven that it is a broker of the cluster, or has failed to
     (SYNC, file, directory, target)    make the file's bytes, and the directory's names unless it is None, durable;
                                        then `core.sync_failed(path, error)` for each that failed, and `core.synced(targets)`.
                                        A file that cannot be opened for it: `core.sync_refused(target, error)`, or, if
@@ -60,6 +62,7 @@ USURP: Final = 10
 SNAPSHOT: Final = 11
 ASK: Final = 12
 WATCH: Final = 13
+AUTHENTICATED: Final = 14
 
 #: The error of an ASK whose peer is not there: its machine answers that nobody listens on the port.
 REFUSED: Final = "refused"

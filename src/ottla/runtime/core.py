@@ -22,6 +22,8 @@ class Session(Protocol):
     closed: bool
     #: The core does not want more of its requests for now.
     paused: bool
+    #: One of its answers was large: its next request waits until that has left. The shell resets it.
+    has_large_answer: bool
     #: What the core keeps of its answers.
     held_bytes: int
     transport: Any

@@ -86,9 +86,16 @@ class SystemDisk:
         Of different files at most half of those that may be open, so that the log can go on: then a `short` DiskError.
         """
         with self._lock:
-            if not file.pins and self._pinned >= self._pins_max:
+            if file.pins:
+                # It is open, and counted.
+                file.pins += 1
+                return file.fd
+            if self._pinned >= self._pins_max:
                 raise DiskError(f"{file.path}: {self._pinned} files are being sent already", short=True)
-            return self._pin(file)
+            fd = file.fd if file.fd >= 0 else self._reopen(file)
+            self._pinned += 1
+            file.pins = 1
+            return fd
 
     def _pin(self, file: OpenFile) -> int:
         fd = file.fd if file.fd >= 0 else self._reopen(file)

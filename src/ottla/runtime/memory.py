@@ -4,7 +4,7 @@ Requests (`queued.max.request.bytes`). A request in one piece never comes here. 
 grows. A request beyond `_SMALL_BYTES` grows only up to a part of the budget; then reading from it pauses, and goes on when
 others are done, the smallest first. One of them at a time may go beyond: so there is always progress, and no two wait for
 each other. The rest of the budget is for small requests. If even that is used up, the largest unfinished requests are
-dropped with their connections. The total is at most the budget and one request (`socket.request.max.bytes`).
+dropped with their connections. Connections that have proven to be other brokers' neither wait nor are dropped. The total is at most the budget and one request (`socket.request.max.bytes`).
 
 Answers. A client that does not read is not read from, so it holds the answers of one round of requests. When all of them
 together hold more than half as much as requests may, the connection that holds most for longest is closed.
@@ -75,7 +75,11 @@ class Budget:
 
     def may_grow(self, transport: Transport, size: int) -> bool:
         """Whether an unfinished request gets this much more memory now. If not, `Transport.go_on_growing` follows."""
-        if self._frames.get(transport, 0) + size <= _SMALL_BYTES or self._has_room(transport, size):
+        if (
+            self._frames.get(transport, 0) + size <= _SMALL_BYTES
+            or transport.is_broker
+            or self._has_room(transport, size)
+        ):
             self.charge(transport, size)
             return True
         self.waiting[transport] = size
@@ -117,7 +121,7 @@ class Budget:
         for transport in nlargest(_DROPPED_MAX, self._frames, key=lambda each: self._frames[each]):
             if self.used + self._held() <= target:
                 return
-            if transport is not newcomer:
+            if transport is not newcomer and not transport.is_broker:
                 size = self._frames[transport]
                 self._drop(transport, f"memory for requests is used up, and this one held {size} bytes")
 

@@ -21,6 +21,7 @@ from ottla.model.interrupted import interrupted_objects
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import (
     ASK,
+    AUTHENTICATED,
     CLOSE,
     PAUSE,
     PROPOSE,
@@ -64,7 +65,7 @@ _TRIM_BYTES: Final = 32 << 20
 _KINDS_TOLD_MAX: Final = 20
 _PARTICULARS: Final = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
 #: Effects on a connection.
-_OF_CONNECTIONS: Final = frozenset((SEND, CLOSE, PAUSE, RESUME))
+_OF_CONNECTIONS: Final = frozenset((SEND, CLOSE, PAUSE, RESUME, AUTHENTICATED))
 
 
 class Shell:
@@ -207,14 +208,14 @@ class Shell:
         else:
             transport.resume()
 
-    def is_broker(self, connection: Session) -> None:
+    def _is_broker(self, connection: Session) -> None:
         """A connection has proven to be another broker's: it does not count as a client's."""
         transport = connection.transport
         if transport in self._transports and not transport.is_broker:
             transport.is_broker = True
             self._brokers += 1
 
-    def authentication_failed(self, connection: Session) -> None:
+    def _authentication_failed(self, connection: Session) -> None:
         """Whoever is at its address has to wait before it can try again. The connection is closed by the caller."""
         self._admission.authentication_failed(connection.transport.host, self.clock.now_ms())
 
@@ -239,7 +240,12 @@ class Shell:
         now_ms = self.clock.now_ms()
         for transport in nlargest(
             _UNREAD_CLOSED_MAX,
-            (each for each in self._transports if each.writing or each.connection.held_bytes),
+            # Other brokers ask for no more than their replicas need.
+            (
+                each
+                for each in self._transports
+                if (each.writing or each.connection.held_bytes) and not each.is_broker
+            ),
             key=lambda each: (
                 (each.queued_bytes + each.connection.held_bytes) * (1000 + now_ms - each.active_ms)
             ),
@@ -260,15 +266,12 @@ class Shell:
         self._drop(transport, f"it does not read its answers, and {slices} files were held open for them")
         return True
 
-    def receive(self, connection: Session, frame: memoryview, now_ms: int) -> None:
-        try:
-            self.broker.receive(connection, frame, now_ms)
-        except Exception as error:
-            # The core contains what its handlers raise; this was raised before it knew whose request it is.
-            self.isolation.contain(f"a request from {connection.peer}", error)
-            if not connection.closed:
-                connection.closed = True
-                self.broker.outbox.append((CLOSE, connection, f"internal error: {error!r}"))
+    def request_failed(self, connection: Session, error: Exception) -> None:
+        """The core contains what its handlers raise; this was raised before it knew whose request it is."""
+        self.isolation.contain(f"a request from {connection.peer}", error)
+        if not connection.closed:
+            connection.closed = True
+            self.broker.outbox.append((CLOSE, connection, f"internal error: {error!r}"))
 
     def memory(self, size: int) -> bytearray:
         """Room for a frame that comes in pieces."""
@@ -286,7 +289,7 @@ class Shell:
 
     # --- turns ------------------------------------------------------------------------------------------------
 
-    def turn(self, now_ms: int, *, is_last: bool = False, what: Any = "the cluster's news") -> None:
+    def turn(self, now_ms: int, is_last: bool = False, what: Any = "the cluster's news") -> None:
         """The end of a turn that began at `now_ms`: wake who waited, then do everything that was asked for.
 
         `is_last`: of those that were ready when the loop looked. `what` it was about: words; a transport, whose requests are in the
@@ -314,8 +317,8 @@ class Shell:
             outbox = broker.outbox
         if broker.timers.sooner:
             self._set_alarm(now_ms)
-        if monotonic() > self.turns.look_at_s:
-            self.turns.look(now_ms, partial(self._describe, what))
+        if monotonic() > (turns := self.turns).look_at_s:
+            turns.look(now_ms, partial(self._describe, what))
 
     def _describe(self, what: Any) -> str:
         """What a turn was about, for people."""
@@ -388,6 +391,11 @@ class Shell:
             effect[1].transport.paused = False
             if not effect[1].transport.out:
                 effect[1].transport.resume()
+        elif kind == AUTHENTICATED:
+            if effect[2]:
+                self._is_broker(effect[1])
+            else:
+                self._authentication_failed(effect[1])
         elif kind == CLOSE:
             transport = effect[1].transport
             self._tell_once(f"{effect[1].peer} closed: {effect[2]}")
@@ -446,12 +454,15 @@ class Shell:
         self, targets: list[Any], failures: list[tuple[str, str]], refused: list[tuple[Any, str]]
     ) -> None:
         now_ms = self.broker.now_ms = self.clock.now_ms()
-        for path, error in failures:
-            self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
-        for target, error in refused:
-            self.isolation.run("a refused sync", self.broker.sync_refused, target, error)
-        self.isolation.run("a sync", self.broker.synced, targets, now_ms)
-        self.turn(now_ms, what="a finished sync")
+        for path, reason in failures:
+            self.isolation.run("a failed sync", self.broker.sync_failed, path, reason)
+        for target, reason in refused:
+            self.isolation.run("a refused sync", self.broker.sync_refused, target, reason)
+        try:
+            self.broker.synced(targets, now_ms)
+        except Exception as error:
+            self.isolation.contain("a sync", error)
+        self.turn(now_ms, False, "a finished sync")
 
     def read_failed(self, error: DiskError) -> None:
         """A file that was being sent could not be read; its client is told by the closing, the core decides the rest."""
@@ -524,6 +535,8 @@ class Shell:
 
     def _close_stalled(self, now_ms: int, timeout_ms: int, *, large_only: bool = False) -> None:
         for transport in list(self._transports):
+            if large_only and transport.is_broker:
+                continue
             if transport.is_stalled(now_ms, timeout_ms, large_only=large_only):
                 self._drop(transport, f"no more of it comes: {transport.frame_state}")
 
@@ -559,7 +572,6 @@ class Shell:
     def stop(self) -> None:
         """Stop serving and let background work end. The core is then closed by whoever made it."""
         self._stopping = True
-        self._say(f"the longest turn of the event loop: {self.turns.longest}")
         if self._cluster is not None:
             self._cluster.stop()
         self._worker.stop()

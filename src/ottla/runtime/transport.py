@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.model.limits import REQUEST_BYTES_PER_SECOND_MIN
 from ottla.ports.disk import DiskError
-from ottla.ports.effects import SEND
 from ottla.runtime.core import Session
 from ottla.runtime.disk_errors import DEVICE_ERRNOS, disk_error
 from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE, in_memory, load
@@ -42,8 +41,6 @@ _FIRST_BYTES: Final = 16 * 1024
 _FIRST_TIMES: Final = 4
 #: It grows by as much as it has, but not by more than this: what it grows by is zeros in memory for a moment.
 _GROWTH_BYTES_MAX: Final = 8 << 20
-#: After an answer of this size the client's next request waits until it has left, or is known not to be read.
-_LARGE_ANSWER_BYTES: Final = 64 * 1024
 #: From this size on a request that has stopped arriving is closed early if others wait for memory.
 _LARGE_FRAME_BYTES: Final = 1 << 20
 
@@ -137,7 +134,10 @@ class Transport:
                 self._frame = None
                 self._frame_size = -1
                 with memoryview(frame).toreadonly() as whole:
-                    shell.receive(self.connection, whole, now_ms)
+                    try:
+                        shell.broker.receive(self.connection, whole, now_ms)
+                    except Exception as error:
+                        shell.request_failed(self.connection, error)
                 shell.budget.release(self)
                 shell.recycle(frame)
             elif self._have == len(frame):
@@ -148,7 +148,7 @@ class Transport:
                 else:
                     self.starved = True
                     self.stop_reading()
-        shell.turn(now_ms, what=frame or self)
+        shell.turn(now_ms, False, frame or self)
 
     def _take(self, view: memoryview, size: int, now_ms: int) -> None:
         """Hand over the whole frames in what was received; keep the rest."""
@@ -157,19 +157,16 @@ class Transport:
             joined = self._prefix + bytes(view)
             view, size, self._prefix = memoryview(joined), len(joined), b""
         shell, connection = self.shell, self.connection
-        limit = shell.request_bytes_max
+        broker, limit = shell.broker, shell.request_bytes_max
         at = frames = 0
         while size - at >= 4:
             if frames and (
-                frames == _FRAMES_MAX
-                or connection.paused
+                connection.paused
                 # An answer that must leave, or be known not to be read, before there is another.
-                or (
-                    (outbox := shell.broker.outbox)
-                    and outbox[-1][0] == SEND
-                    and len(outbox[-1][2][0]) > _LARGE_ANSWER_BYTES
-                )
+                or connection.has_large_answer
+                or frames == _FRAMES_MAX
             ):
+                connection.has_large_answer = False
                 self._rest = memoryview(bytes(view[at:size]))
                 shell.budget.charge(self, size - at)
                 self._later()
@@ -184,7 +181,10 @@ class Transport:
             if at > size:
                 self._begin(view[start:size], length)
                 return
-            shell.receive(connection, view[start:at], now_ms)
+            try:
+                broker.receive(connection, view[start:at], now_ms)
+            except Exception as error:
+                shell.request_failed(connection, error)
             if connection.closed:
                 return
         if at < size:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 import ssl
 import threading
@@ -37,6 +38,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from ottla.config.broker import BrokerConfig
+from ottla.security.cluster_secret import SECRET_BYTES
 
 #: What a request ends with when its connection did: whether it was carried out is not known.
 UNKNOWN_OUTCOME: Final = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
@@ -53,6 +55,9 @@ _LOG.addHandler(logging.NullHandler())
 
 
 _PASSWORD_CHARS_MIN: Final = 4
+#: What a cluster secret looks like in a request or an answer, and the password of a session.
+_CLUSTER_SECRET: Final = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
+_SESSION_PASSWORD: Final = re.compile(r"""(passwd(?:=|: ))b?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
 #: The fields of ZookeeperSettings that no log may show.
 _SECRETS: Final = frozenset(("digest", "keystore_password"))
 
@@ -133,23 +138,26 @@ class _Trouble(logging.Handler):
 
 
 class _Hidden(logging.Filter):
-    """Takes the password out of kazoo's log, whose debug lines show each request, that of the digest scheme too."""
+    """Takes secrets out of kazoo's log, whose debug lines show each request and answer: the password of the digest scheme, the
+    cluster secret, and the password of the session, with which another could take the session over."""
 
     def __init__(self, digest: str) -> None:
         super().__init__()
         password = digest.partition(":")[2]
         # A short one alone could be a part of any word.
         hidden = [digest, password] if len(password) >= _PASSWORD_CHARS_MIN else [digest]
+        hidden = [each for each in hidden if each]
         # As they are, and as they look within a repr; the longest first.
         texts = {text for each in hidden for text in (each, repr(each)[1:-1])}
         self._secrets = sorted(texts, key=len, reverse=True)
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
+        hidden = _SESSION_PASSWORD.sub(r"\1[hidden]", _CLUSTER_SECRET.sub("[hidden]", text))
         for secret in self._secrets:
-            if secret in text:
-                text = text.replace(secret, "[hidden]")
-                record.msg, record.args = text, ()
+            hidden = hidden.replace(secret, "[hidden]")
+        if hidden != text:
+            record.msg, record.args = hidden, ()
         return True
 
 
@@ -203,8 +211,7 @@ class Link:
         logger = logging.Logger("ottla.zookeeper")  # noqa: LOG001  # of this link alone
         logger.parent = _LOG
         logger.addHandler(self._trouble)
-        if settings.digest:
-            logger.addFilter(_Hidden(settings.digest))
+        logger.addFilter(_Hidden(settings.digest))
         self._client = KazooClient(
             # An attempt to connect may take the session's time-out divided by the number of servers. If there is only one,
             # a single attempt at it while it starts could cost the session: it is named three times.

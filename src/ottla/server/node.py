@@ -332,6 +332,7 @@ def run(
         gc.freeze()
         loop.run_forever()
         is_clean = node.stop()
+        say(f"the longest turn of the event loop: {node.longest_turn}")
     finally:
         loop.close()
     return 0 if is_clean else 1

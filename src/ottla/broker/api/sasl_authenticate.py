@@ -12,7 +12,7 @@ from ottla.broker.api.table import WAIT, Response, serves
 from ottla.broker.timers import Later
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import FAILED_AUTHENTICATION_DELAY_MS, SASL_MESSAGE_BYTES_MAX
-from ottla.ports.effects import PAUSE
+from ottla.ports.effects import AUTHENTICATED, PAUSE
 from ottla.security.broker_handshake import NotProven
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def sasl_authenticate(broker: Broker, call: Call, request: Any, now_ms: int) -> 
     if handshake.is_proven:
         connection.handshake = None
         connection.broker_id = handshake.claimed_id
+        broker.outbox.append((AUTHENTICATED, connection, True))
     return {"error_code": 0, "error_message": None, "auth_bytes": message, "session_lifetime": 0}
 
 
@@ -44,6 +45,7 @@ def _fail_later(broker: Broker, call: Call, why: str, now_ms: int) -> Response:
     host = connection.peer.rpartition(":")[0]
     broker.say_once(f"a connection from {host} failed to authenticate as a broker of this cluster: {why}")
     connection.handshake = None
+    broker.outbox.append((AUTHENTICATED, connection, False))
     if not connection.paused:
         connection.paused = True
         broker.outbox.append((PAUSE, connection))

@@ -17,7 +17,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.controller.records import TopicRemoved
 from ottla.log.compaction import clean
 from ottla.ports.disk import Disk, DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
+from ottla.ports.effects import AUTHENTICATED, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, decode_batches
 from ottla.runtime.embedded_store import EmbeddedStore
@@ -115,6 +115,8 @@ class Harness:
             client.closed = True
             self.closed(client, effect[2])
             self.broker.disconnected(effect[1])
+        elif kind == AUTHENTICATED:
+            pass
         elif kind in (PAUSE, RESUME):
             self.clients[effect[1]].paused = kind == PAUSE
         elif kind == PROPOSE:
