@@ -92,17 +92,6 @@ def repeat(target: Target, frame: bytes, times: int, in_flight: int = 4) -> int:
     return sent
 
 
-def is_closed(sock: socket.socket) -> bool:
-    """Whether the broker has closed it, now."""
-    sock.setblocking(False)
-    try:
-        return sock.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True
-
-
 # --- the attacks ------------------------------------------------------------------------------------------------------
 
 

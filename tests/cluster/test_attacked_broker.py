@@ -22,12 +22,13 @@ from ottla.runtime.local_zookeeper import LocalZookeeper
 from ottla.security.broker_handshake import MECHANISM, NONCE_BYTES, Credentials
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from tests import turns
-from tests.cluster.attacks import ATTACKS, Target, is_closed
+from tests.cluster.attacks import ATTACKS, Target
 from tests.cluster.load import Load
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.sessions import looking
 from tests.cluster.topics import admin_of, controller_first, new_topic, stall_of, wait_alike
 from tests.crash.broker_process import Wire
+from tests.peer import is_closed
 from tests.security.prover import Prover
 
 ALL = (1, 2, 3)
