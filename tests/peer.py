@@ -106,3 +106,16 @@ def fetch_fields(
         "replica_id": -1, "max_wait": max_wait, "min_bytes": 1, "max_bytes": 1 << 26,
         "topics": [{"topic": topic, "partitions": [row]}], **fields,
     }  # fmt: skip
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Whether the broker has closed it, now."""
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    finally:
+        sock.settimeout(PATIENCE_S)

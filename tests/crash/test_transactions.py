@@ -291,10 +291,20 @@ def steps(make: Any, outcome: str) -> Iterator[str]:
         yield f"after-{thing}"
 
 
+#: kafka-python that is closed while it connects, as to a broker that is just back, drops the task that has the socket.
+_LEAVES_SOCKETS = pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket :ResourceWarning")
+
+
 def cases(*, later: bool) -> list[Any]:
     """Every step; `later` are those of `make chaos`: the aborts of two libraries that ask for the same as librdkafka."""
     return [
-        pytest.param(make, outcome, step, id=f"{make.name}-{outcome}-{step}")
+        pytest.param(
+            make,
+            outcome,
+            step,
+            id=f"{make.name}-{outcome}-{step}",
+            marks=_LEAVES_SOCKETS if make.name == "kafka-python" else (),
+        )
         for make in PRODUCERS
         for outcome in ("Commit", "Abort")
         for step in steps(make, outcome)

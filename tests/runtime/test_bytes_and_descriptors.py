@@ -14,7 +14,7 @@ import pytest
 
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.testing.fuzz.outcome import resident_bytes
-from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
+from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields, is_closed
 from tests.running_broker import RunningBroker, start_broker
 
 __all__ = ["start_broker"]
@@ -24,19 +24,6 @@ MIB = 1 << 20
 def connect(address: str, source: str = "127.0.0.1") -> socket.socket:
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=PATIENCE_S, source_address=(source, 0))
-
-
-def is_closed(sock: socket.socket) -> bool:
-    """Whether the broker has closed it, now."""
-    sock.setblocking(False)
-    try:
-        return sock.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True
-    finally:
-        sock.settimeout(PATIENCE_S)
 
 
 def until(what: Callable[[], bool], seconds: float = 2 * PATIENCE_S) -> None:
