@@ -149,3 +149,24 @@ def test_a_failure_in_a_slice_closes_its_own_connection(
     client.send(DESCRIBE_CONFIGS, 4, resources=[])
     assert client.closed_because is not None and "broken" in client.closed_because
     assert len(other.ask(METADATA, 12, topics=[{"name": wide}]).topics) == 1
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_is_encoded_of_an_answer_counts_in_the_byte_budget(
+    driver: Any, client: Any, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_COST", 30)
+    names = [f"t{number}" for number in range(3)]
+    for name in names:
+        client.create(name, 40)
+    asking = driver.connect()
+    send_without_turns(asking, METADATA, 12, topics=[{"name": name} for name in names])
+    perform(driver)
+    most = 0
+    while one_turn(driver):
+        most = max(most, driver.broker.held_answer_bytes)
+        if leaves and most and not asking.connection.closed:
+            asking.disconnect()
+    assert most > 10 * 40
+    assert driver.broker.held_answer_bytes == 0
+    assert len(asking.answers) == (not leaves)
