@@ -485,3 +485,13 @@ def test_the_log_start_offset_of_refused_batches(client: Client, driver: Driver)
     assert client.produce("t", gap).log_start_offset == 1
     assert client.produce("t", bytes(corrupt)).log_start_offset == -1
     assert client.produce("t", make_batch(b"x"), 7).log_start_offset == -1
+
+
+def test_queued_records_count_in_the_byte_budget(client: Client, driver: Driver, turns: Turns) -> None:
+    """`queued.max.request.bytes` bounds all requests that wait, whatever they wait for."""
+    client.create("c", cleanup_policy="compact")
+    batch = many()
+    turns.send(client, "c", batch)
+    assert driver.broker.held_bytes >= len(batch)
+    driver.turn()
+    assert offsets(client) == [(0, 0)] and driver.broker.held_bytes == 0

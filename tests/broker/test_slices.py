@@ -158,3 +158,24 @@ def test_a_gathered_answer_that_ends_a_slice_is_given_once(driver: Any) -> None:
         driver.broker.slices._spent = cost
         client.ask(CONSUMER_GROUP_DESCRIBE, 1, group_ids=["g"])
         assert not driver.broker.slices.tasks
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_is_encoded_of_an_answer_counts_in_the_byte_budget(
+    driver: Any, client: Any, leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_COST", 30)
+    names = [f"t{number}" for number in range(3)]
+    for name in names:
+        client.create(name, 40)
+    asking = driver.connect()
+    send_without_turns(asking, METADATA, 12, topics=[{"name": name} for name in names])
+    perform(driver)
+    most = 0
+    while one_turn(driver):
+        most = max(most, driver.broker.held_answer_bytes)
+        if leaves and most and not asking.connection.closed:
+            asking.disconnect()
+    assert most > 10 * 40
+    assert driver.broker.held_answer_bytes == 0
+    assert len(asking.answers) == (not leaves)

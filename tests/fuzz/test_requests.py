@@ -10,6 +10,7 @@ from ottla.broker.api.table import APIS, SILENT
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.group import Group
+from ottla.runtime.descriptors import share_out
 from ottla.testing.fuzz import core, sockets
 from ottla.testing.fuzz.__main__ import main
 from ottla.testing.fuzz.making import frame_of, served_versions
@@ -50,8 +51,8 @@ def test_requests_over_sockets(seed: int, scratch: Path, capsys: pytest.CaptureF
     assert report.attacked.held_s < 5
     assert report.peak_bytes < report.before_bytes + (600 << 20)
     assert report.growth_bytes < 200 << 20
-    # Two internal topics of fifty partitions are among them, and what garbage has created.
-    assert report.descriptors[1] < report.descriptors[0] + 1500
+    # The broker keeps files open that it has used, up to its share of descriptors; garbage may create so many partitions.
+    assert report.descriptors[1] < report.descriptors[0] + share_out(clustered=False).files + 500
     # A few kinds of refusals every five seconds, however many connections were refused.
     assert report.said < 200
     assert report.idle_cpu < 0.1

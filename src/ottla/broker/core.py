@@ -364,7 +364,7 @@ class Broker:
     @property
     def held_bytes(self) -> int:
         """What is kept of requests that wait."""
-        return self.verification.held_bytes
+        return self.verification.held_bytes + self.produce_queue.held_bytes
 
     def _queue(self, call: Call) -> None:
         """Put a call in its connection's line; a line that grows too long stops the reading."""

@@ -151,22 +151,29 @@ class Slices:
         rows = rows if rows is not None else []
         row_cls = rows_class(cls, field) if field is not None else None
         response: Response | None = None
-        while response is None:
-            go_on, value = work.send, None
-            try:
-                value = yield step
-            except Exception as error:
-                go_on, value = work.throw, error
-            try:
-                step = go_on(value)
-            except StopIteration as end:
-                response = end.value
-            for row in rows:
-                encoded.add((yield from encode_row(row_cls, row)))
-                _check_size(encoded.size)
-            rows.clear()
-        if response is not WAIT and response is not SILENT:
-            yield from self._encoded(call, response if field is None else {**response, field: encoded})
+        counted = 0
+        try:
+            while response is None:
+                go_on, value = work.send, None
+                try:
+                    value = yield step
+                except Exception as error:
+                    go_on, value = work.throw, error
+                try:
+                    step = go_on(value)
+                except StopIteration as end:
+                    response = end.value
+                for row in rows:
+                    encoded.add((yield from encode_row(row_cls, row)))
+                    _check_size(encoded.size)
+                rows.clear()
+                # It is memory for an answer, as if it waited to be sent.
+                self._broker.held_answer_bytes += encoded.size - counted
+                counted = encoded.size
+            if response is not WAIT and response is not SILENT:
+                yield from self._encoded(call, response if field is None else {**response, field: encoded})
+        finally:
+            self._broker.held_answer_bytes -= counted
 
     def _encoded(self, call: Call, response: Response) -> Steps[None]:
         parts = yield from encode_parts(response_class(call.entry.key, call.entry.version), response)
