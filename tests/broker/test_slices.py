@@ -118,6 +118,7 @@ def test_a_request_in_an_envelope_is_answered_too(driver: Any) -> None:
 def test_many_short_requests_of_one_turn_add_up(driver: Any) -> None:
     """Each would be answered at once; a thousand rows later the next one waits for its turn."""
     driver.connect().create("t", SLICE_COST // 2)
+    driver.broker.slices.run_slice()
     clients = [driver.connect() for _ in range(6)]
     for client in clients:
         send_without_turns(client, METADATA, 12, topics=[{"name": "t"}])
@@ -149,3 +150,15 @@ def test_a_failure_in_a_slice_closes_its_own_connection(
     client.send(DESCRIBE_CONFIGS, 4, resources=[])
     assert client.closed_because is not None and "broken" in client.closed_because
     assert len(other.ask(METADATA, 12, topics=[{"name": wide}]).topics) == 1
+
+
+def test_an_answer_that_is_there_when_a_slice_ends_is_sent_once_and_its_connection_goes_on(
+    driver: Any,
+) -> None:
+    """DeleteGroups answered its last row, and had another turn behind it: its connection was stuck."""
+    client = driver.connect()
+    client.ask(10, 4, key_type=0, coordinator_keys=["g"])
+    for spent in range(SLICE_COST - 4, SLICE_COST + 1):
+        driver.broker.slices._spent = spent
+        client.ask(42, 2, groups_names=["g"])
+        client.ask(API_VERSIONS, 0)

@@ -47,21 +47,23 @@ class Answering:
 
 
 class Gathering:
-    """The answer to a request about many groups: a row each, in the request's order."""
+    """The answer to a request about many groups: a row each, in the request's order.
 
-    __slots__ = ("_broker", "_call", "_finish", "_is_answered", "_left", "_rows")
+    It leaves when all rows are there and the handler has returned `outcome`. A handler may have other turns behind its last row, and
+    would wait in the connection's queue for ever if it had its answer already.
+    """
+
+    __slots__ = ("_broker", "_call", "_finish", "_is_returned", "_left", "_rows")
 
     def __init__(
         self, broker: Broker, call: Call, count: int, finish: Callable[[list[Any]], Response]
     ) -> None:
         self._broker = broker
         self._call = call
-        self._is_answered = False
+        self._is_returned = False
         self._rows: list[Any] = [None] * count
         self._left = count
         self._finish = finish
-        if not count:
-            self._answer()
 
     def row(self, at: int, refusal: Callable[[ErrorCode], Any]) -> Row:
         return Row(self, at, refusal)
@@ -69,16 +71,17 @@ class Gathering:
     def fill(self, at: int, row: Any) -> None:
         self._rows[at] = row
         self._left -= 1
-        if not self._left:
+        if not self._left and self._is_returned:
             self._answer()
 
-    def _answer(self) -> None:
-        self._is_answered = self._broker.slices.answer_built(self._call, self._finish(self._rows))
+    def _answer(self) -> bool:
+        return self._broker.slices.answer_built(self._call, self._finish(self._rows))
 
     @property
     def outcome(self) -> Response:
         """What the handler returns."""
-        return SILENT if self._is_answered else WAIT
+        self._is_returned = True
+        return SILENT if not self._left and self._answer() else WAIT
 
 
 class Row:
