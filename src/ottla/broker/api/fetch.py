@@ -175,7 +175,10 @@ def _when_open(broker: Broker, call: Call, request: Any, unopened: list[Replica]
             # The fetch itself tells what is wrong with it.
             with suppress(DiskError):
                 replica.log  # noqa: B018  (opens it)
-    return fetch(broker, call, request, broker.now_ms, are_logs_open=True)
+    # The table knows handlers by the four arguments that all have.
+    handler: Any = fetch
+    response: Response = handler(broker, call, request, broker.now_ms, are_logs_open=True)
+    return response
 
 
 def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
