@@ -8,6 +8,7 @@ import pytest
 from ottla.broker import slices
 from ottla.broker.connection import Enclosed
 from ottla.broker.slices import SLICE_COST
+from ottla.controller import records as r
 from ottla.testing.fuzz.making import frame_of
 from ottla.testing.injected import Injected
 from ottla.wire.encode import request_encoder
@@ -162,3 +163,25 @@ def test_an_answer_that_is_there_when_a_slice_ends_is_sent_once_and_its_connecti
         driver.broker.slices._spent = spent
         client.ask(42, 2, groups_names=["g"])
         client.ask(API_VERSIONS, 0)
+
+
+def test_a_topic_that_is_created_again_at_once_does_not_get_the_log_of_the_deleted_one(
+    driver: Any, client: Any, batch: Any
+) -> None:
+    """Logs of deleted topics are renamed a few a turn; a new log of the same name does not wait for that, and is empty."""
+    old_id = client.create("t", 200)
+    client.produce("t", batch(b"old"), 150)
+    again = [
+        r.TopicRemoved(old_id),
+        r.Topic("t", bytes(15) + b"2"),
+        r.NewPartitions(bytes(15) + b"2", 0, ((1,),) * 200),
+    ]
+    driver.broker.committed(again, driver.now_ms)
+    assert len(driver.broker.upkeep.to_delete) == 200
+    assert driver.replica("t", 150).log.next_offset == 0
+    assert len(driver.broker.upkeep.to_delete) == 199
+    driver.turn()
+    assert not driver.broker.upkeep.to_delete
+    assert client.fetch("t", 0, 150).high_watermark == 0
+    names = driver.disk.list(driver.broker.directories.all[0].path)
+    assert sum(name.endswith("-delete") for name in names) == 200
