@@ -8,6 +8,7 @@ import pytest
 from ottla.broker import slices
 from ottla.broker.connection import Enclosed
 from ottla.broker.slices import SLICE_COST
+from ottla.controller import records as r
 from ottla.testing.fuzz.making import frame_of
 from ottla.testing.injected import Injected
 from ottla.wire.encode import request_encoder
@@ -118,6 +119,7 @@ def test_a_request_in_an_envelope_is_answered_too(driver: Any) -> None:
 def test_many_short_requests_of_one_turn_add_up(driver: Any) -> None:
     """Each would be answered at once; a thousand rows later the next one waits for its turn."""
     driver.connect().create("t", SLICE_COST // 2)
+    driver.broker.slices.run_slice()
     clients = [driver.connect() for _ in range(6)]
     for client in clients:
         send_without_turns(client, METADATA, 12, topics=[{"name": "t"}])
@@ -179,3 +181,37 @@ def test_what_is_encoded_of_an_answer_counts_in_the_byte_budget(
     assert most > 10 * 40
     assert driver.broker.held_answer_bytes == 0
     assert len(asking.answers) == (not leaves)
+
+
+def test_an_answer_that_is_there_when_a_slice_ends_is_sent_once_and_its_connection_goes_on(
+    driver: Any,
+) -> None:
+    """DeleteGroups answered its last row, and had another turn behind it: its connection was stuck."""
+    client = driver.connect()
+    client.ask(10, 4, key_type=0, coordinator_keys=["g"])
+    for spent in range(SLICE_COST - 4, SLICE_COST + 1):
+        driver.broker.slices._spent = spent
+        client.ask(42, 2, groups_names=["g"])
+        client.ask(API_VERSIONS, 0)
+
+
+def test_a_topic_that_is_created_again_at_once_does_not_get_the_log_of_the_deleted_one(
+    driver: Any, client: Any, batch: Any
+) -> None:
+    """Logs of deleted topics are renamed a few a turn; a new log of the same name does not wait for that, and is empty."""
+    old_id = client.create("t", 200)
+    client.produce("t", batch(b"old"), 150)
+    again = [
+        r.TopicRemoved(old_id),
+        r.Topic("t", bytes(15) + b"2"),
+        r.NewPartitions(bytes(15) + b"2", 0, ((1,),) * 200),
+    ]
+    driver.broker.committed(again, driver.now_ms)
+    assert len(driver.broker.upkeep.to_delete) == 200
+    assert driver.replica("t", 150).log.next_offset == 0
+    assert len(driver.broker.upkeep.to_delete) == 199
+    driver.turn()
+    assert not driver.broker.upkeep.to_delete
+    assert client.fetch("t", 0, 150).high_watermark == 0
+    names = driver.disk.list(driver.broker.directories.all[0].path)
+    assert sum(name.endswith("-delete") for name in names) == 200

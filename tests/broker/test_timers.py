@@ -1,7 +1,7 @@
 import random
 import tracemalloc
 
-from ottla.broker.timers import Timers
+from ottla.broker.timers import EXPIRED_PER_TURN_MAX, Timers
 
 
 class Alarm:
@@ -127,3 +127,34 @@ def test_alarms_that_cancel_each_other() -> None:
     timers.add(second, 100)
     timers.expire(200)
     assert [first.rang_ms, second.rang_ms].count(None) == 1
+
+
+def test_of_very_many_that_are_due_at_once_some_expire_a_turn_in_their_order() -> None:
+    """A client can align the session time-outs of thousands of members; the others' requests come in between."""
+    timers = Timers()
+    rang: list[int] = []
+
+    class Numbered(Alarm):
+        def __init__(self, number: int) -> None:
+            super().__init__(1000)
+            self.number = number
+
+        def expire(self, now_ms: int) -> None:
+            super().expire(now_ms)
+            rang.append(self.number)
+
+    alarms = [Numbered(number) for number in range(3 * EXPIRED_PER_TURN_MAX)]
+    for alarm in alarms:
+        timers.add(alarm, 1000)
+    later = Alarm(1016)
+    timers.add(later, 1016)
+    timers.expire(2000)
+    assert rang == list(range(EXPIRED_PER_TURN_MAX))
+    assert timers.next_ms is not None and timers.next_ms <= 2000
+    timers.cancel(alarms[-1])
+    turns = 1
+    while timers.next_ms is not None and timers.next_ms <= 2000:
+        timers.expire(2000)
+        turns += 1
+    assert rang == list(range(3 * EXPIRED_PER_TURN_MAX - 1)) and later.rang_ms == 2000
+    assert turns <= 4 and timers.next_ms is None

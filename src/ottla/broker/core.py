@@ -203,6 +203,7 @@ class Broker:
     def stop(self) -> list[str]:
         """Close all logs cleanly; returns of the directories where that cannot be why. No other call may follow."""
         problems = []
+        self.isolation.run("the deletion of logs", self.upkeep.finish_deletions)
         for directory in self.directories.all:
             problem = directory.offline or directory.sync_error
             if problem is None:

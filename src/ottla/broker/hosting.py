@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Logs that one turn creates in the background.
 _CREATE_MAX: Final = 16
+#: What opening or creating a log costs (see `model/steps.py`).
+_OPEN_COST: Final = 50
 #: After this long a sync is tried again whose directory could not be opened.
 _AGAIN_MS: Final = 2000
 
@@ -316,7 +318,6 @@ class Hosting:
 
     def follow(self, image: Image, records: Iterable[r.Record]) -> None:
         """These records made the image what it now is: do here what they mean."""
-        dropped: set[LogDirectory] = set()
         #: Where each ends up is what counts: some may be spoken of twice.
         changed: dict[tuple[bytes, int], None] = {}
         #: The topics whose settings changed.
@@ -324,7 +325,7 @@ class Hosting:
         contain = self._broker.isolation.contain
         for record in records:
             try:
-                dropped |= self._follow(record, changed, configured)
+                self._follow(record, changed, configured)
             except Exception as error:
                 contain(f"the metadata record {type(record).__name__}", error)
         # Once each, however many settings changed.
@@ -334,13 +335,11 @@ class Hosting:
             topic, partition = image.topics_by_id.get(topic_id), image.partition(topic_id, number)
             if topic is not None and partition is not None:
                 try:
-                    dropped |= self._change(topic, partition)
+                    self._change(topic, partition)
                 except Exception as error:
                     contain(f"a change of {topic.name}-{number}", error)
-        for directory in dropped:
-            self._sync_names(directory)
 
-    def _sync_names(self, directory: LogDirectory) -> None:
+    def sync_names(self, directory: LogDirectory) -> None:
         """A directory that a crash brings back under its old name could be taken for that of a new topic."""
         if directory.offline is not None:
             return
@@ -350,13 +349,12 @@ class Hosting:
         except DiskError as error:
             broker.write_failed(directory, error)
             # If it was not the device, which has taken the directory offline.
-            broker.timers.add(Later(lambda: self._sync_names(directory)), broker.now_ms + _AGAIN_MS)
+            broker.timers.add(Later(lambda: self.sync_names(directory)), broker.now_ms + _AGAIN_MS)
 
     def _follow(
         self, record: r.Record, changed: dict[tuple[bytes, int], None], configured: dict[str, None]
-    ) -> set[LogDirectory]:
-        """What one record means; `changed` gets the partitions it names, `configured` the topics whose settings it changes. Returns
-        the directories in which names changed."""
+    ) -> None:
+        """What one record means; `changed` gets the partitions it names, `configured` the topics whose settings it changes."""
         match record:
             case r.Topic():
                 if self.by_id.get(int.from_bytes(record.topic_id, "big")) is None:
@@ -367,7 +365,7 @@ class Hosting:
                 for at in range(len(record.replicas)):
                     changed[record.topic_id, record.first + at] = None
             case r.TopicRemoved():
-                return self._drop(record.topic_id)
+                self._drop(record.topic_id)
             case r.Config(resource_type=resource_type, resource_name=name, name=setting, value=value):
                 if resource_type == TOPIC_RESOURCE:
                     configured[name] = None
@@ -379,7 +377,6 @@ class Hosting:
                     configured.update(dict.fromkeys(self.by_name))
             case _:
                 pass
-        return set()
 
     def assign_roles(self, image: Image) -> None:
         """This broker began to serve, or ceased to."""
@@ -395,8 +392,8 @@ class Hosting:
                         topic.partitions[number],
                     )
 
-    def _change(self, topic: TopicImage, partition: r.Partition) -> set[LogDirectory]:
-        """A partition is now so; returns the directories in which names changed."""
+    def _change(self, topic: TopicImage, partition: r.Partition) -> None:
+        """A partition is now so."""
         hosted = self.by_name.get(topic.name)
         replica = hosted.replicas.get(partition.partition) if hosted is not None else None
         if hosted is None or replica is None:
@@ -406,8 +403,7 @@ class Hosting:
         else:
             # It was given to others.
             del hosted.replicas[partition.partition]
-            return self._let_go(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        return set()
+            self._let_go(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _is_here(self, partition: r.Partition) -> bool:
         node_id = self._broker.config.node_id
@@ -418,6 +414,9 @@ class Hosting:
     def create_logs(self) -> bool:
         """Create the logs of some partitions that have none yet; True if others are left."""
         broker = self._broker
+        if broker.upkeep.to_delete:
+            # Their names may be the same.
+            return True
         for _ in range(min(_CREATE_MAX, len(self.to_create))):
             replica = self.to_create.popleft()
             if replica.gone or replica.opened or replica.offline is not None:
@@ -453,6 +452,7 @@ class Hosting:
 
     def _open(self, replica: Replica) -> PartitionLog:
         """The log of a partition that nobody has needed yet."""
+        self._broker.slices.charge(_OPEN_COST)
         home = self.asleep.pop(replica, None)
         before, self.is_damaged = self.is_damaged, False
         try:
@@ -508,19 +508,17 @@ class Hosting:
                 if replica.opened:
                     self._broker.advance(replica)
 
-    def _drop(self, topic_id: bytes) -> set[LogDirectory]:
-        """Let go of a topic; returns the directories in which names changed."""
+    def _drop(self, topic_id: bytes) -> None:
+        """Let go of a topic."""
         hosted = self.by_id.pop(int.from_bytes(topic_id, "big"), None)
-        touched: set[LogDirectory] = set()
         if hosted is None:
-            return touched
+            return
         if self.by_name.get(hosted.name) is hosted:
             del self.by_name[hosted.name]
         for replica in hosted.replicas.values():
-            touched |= self._let_go(replica, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return touched
+            self._let_go(replica, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
-    def _let_go(self, replica: Replica, code: ErrorCode) -> set[LogDirectory]:
+    def _let_go(self, replica: Replica, code: ErrorCode) -> None:
         """A replica is not this broker's any more: its log goes."""
         broker = self._broker
         replica.gone = True
@@ -532,7 +530,5 @@ class Hosting:
         home = self.asleep.pop(replica, None)
         if replica.opened:
             home = broker.directories.of(replica.log)
-        if home is None:
-            return set()
-        broker.upkeep.delete_partition(replica, home)
-        return {home}
+        if home is not None:
+            broker.upkeep.delete_partition(replica, home)

@@ -19,6 +19,7 @@ from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.hanging_transactions import Coordinated
 from ottla.log.markers import Marker as LogMarker
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
 from ottla.transactions.formats import Place
@@ -35,6 +36,9 @@ _WRITE_TXN_MARKERS: Final = 27
 _VERSION: Final = 2
 #: The lane of ASK: markers wait for replicas, and nobody else waits for them.
 _LANE: Final = -2
+#: Markers that are written in one step, and what each costs (see `model/steps.py`): the log may have to be opened for it.
+_MARKERS_PER_STEP: Final = 25
+_MARKER_COST: Final = 20
 
 Codes: TypeAlias = Mapping[Place, ErrorCode]
 
@@ -63,7 +67,7 @@ class Marking:
     def send(self, owed: Owed, done: Callable[[Codes], None]) -> None:
         """Have one broker write a transaction's markers; `done` with what became of each, or nothing if that is not known."""
         if owed.node_id == self._broker.membership.node_id:
-            return self._broker.put_off(lambda: self.write_all(owed.marker, owed.partitions, done))
+            return self._broker.put_off(lambda: self._write_here(owed, done))
         node = self._broker.image.brokers.get(owed.node_id)
         if node is None or node.fenced:
             return done({})
@@ -77,6 +81,36 @@ class Marking:
         return None
 
     # --- here ---------------------------------------------------------------------------------------------------
+
+    def _write_here(self, owed: Owed, done: Callable[[Codes], None]) -> None:
+        if len(owed.partitions) <= _MARKERS_PER_STEP:
+            return self.write_all(owed.marker, owed.partitions, done)
+
+        def ended(_result: None, error: Exception | None) -> None:
+            if error is not None:
+                self._broker.isolation.contain("the markers of a transaction", error)
+                done({})
+
+        return self._broker.slices.begin(self.write_in_steps(owed.marker, owed.partitions, done), ended)
+
+    def write_in_steps(
+        self, marker: Marker, places: tuple[Place, ...], done: Callable[[Codes], None]
+    ) -> Steps[None]:
+        """`write_all` for very many partitions. If it is given up in between, no further marker is written, and `done` not called."""
+        codes: dict[Place, ErrorCode] = {}
+        wanted = list(dict.fromkeys(places))
+
+        def some_written(some: Codes) -> None:
+            codes.update(some)
+            if len(codes) == len(wanted):
+                done(codes)
+
+        for at in range(0, len(wanted), _MARKERS_PER_STEP):
+            some = wanted[at : at + _MARKERS_PER_STEP]
+            yield _MARKER_COST * len(some)
+            self.write_all(marker, tuple(some), some_written)
+        if not wanted:
+            done(codes)
 
     def abort_hanging(self, aborts: Sequence[Abort]) -> None:
         """The same for a client that is no broker: it may abort what hangs, and nothing else. The coordinators are asked once."""

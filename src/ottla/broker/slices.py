@@ -71,9 +71,16 @@ class Slices:
         self._is_running = False
         #: What requests cost that were answered at once since the last slice, so that many of them do not add up.
         self._spent = 0
+        #: What the present step costs beside what it yields.
+        self._charged = 0
         #: Requests that take turns, and those that have not begun.
         self._active = 0
         self._line: deque[tuple[Call, Steps[None]]] = deque()
+
+    def charge(self, cost: int) -> None:
+        """The work that is under way costs more than its steps say."""
+        self._spent += cost
+        self._charged += cost
 
     def begin(self, steps: Steps[Any], done: Done) -> None:
         """Do this work, from the end of this turn on."""
@@ -188,6 +195,7 @@ class Slices:
         tasks = self.tasks
         while tasks and budget > 0:
             task = tasks.popleft()
+            self._charged = 0
             try:
                 step = task.steps.send(task.value) if task.error is None else task.steps.throw(task.error)
             except StopIteration as end:
@@ -202,6 +210,7 @@ class Slices:
                     tasks.append(_Task(task.steps, task.done))
                 else:
                     self._run(task, step)
+            budget -= self._charged
 
     def _finish(self, task: _Task, result: Any, error: Exception | None) -> None:
         try:

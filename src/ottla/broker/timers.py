@@ -6,13 +6,15 @@ Almost every deadline is cancelled long before it comes (a produce is acknowledg
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
 _BUCKET_BITS = 3
 #: So many buckets are kept before it is looked whether they have something: two minutes of them.
 _BUCKETS_MIN = 16_384
+#: Deadlines that one call of `expire` lets pass: clients can have very many come at the same moment.
+EXPIRED_PER_TURN_MAX: Final = 200
 #: When periodic work comes again whose interval could not be read, not even once.
 _INTERVAL_MS: Final = 1000
 #: The pause after something has raised that is done again.
@@ -53,12 +55,15 @@ def _raise(_what: str, error: Exception) -> None:
 class Timers:
     """`failed(what, error)` is called with what a handler raised; the others expire nevertheless."""
 
-    __slots__ = ("_buckets", "_heap", "_sweep_at", "failed", "sooner")
+    __slots__ = ("_buckets", "_expiring", "_heap", "_number", "_sweep_at", "failed", "sooner")
 
     def __init__(self, failed: Callable[[str, Exception], None] = _raise) -> None:
         self.failed = failed
         self._buckets: dict[int, dict[Timed, None]] = {}
         self._heap: list[int] = []
+        #: The rest of a bucket whose time has come, and its number.
+        self._expiring: Iterator[Timed] | None = None
+        self._number = 0
         #: With how many buckets those are looked for that have nothing any more.
         self._sweep_at = _BUCKETS_MIN
         #: A deadline was added before all others: whoever keeps the alarm must look at `next_ms` again and clear this.
@@ -95,6 +100,8 @@ class Timers:
     @property
     def next_ms(self) -> int | None:
         """When `expire` has something to do, or None."""
+        if self._expiring is not None:
+            return self._number << _BUCKET_BITS
         heap, buckets = self._heap, self._buckets
         while heap:
             number = heap[0]
@@ -105,20 +112,31 @@ class Timers:
         return None
 
     def expire(self, now_ms: int) -> None:
-        """Let everything expire whose time has come."""
-        heap = self._heap
-        while heap and heap[0] << _BUCKET_BITS <= now_ms:
-            number = heappop(heap)
-            for timed in self._buckets.pop(number):
+        """Let what has come expire, in the order of the buckets. Of very many only some: `next_ms` is in the past then."""
+        left = EXPIRED_PER_TURN_MAX
+        while left:
+            if self._expiring is None:
+                if not self._heap or self._heap[0] << _BUCKET_BITS > now_ms:
+                    return
+                self._number = heappop(self._heap)
+                self._expiring = iter(self._buckets.pop(self._number))
+            for timed in self._expiring:
                 # One that rang before may have cancelled it.
-                if timed.bucket == number:
-                    timed.bucket = -1
-                    try:
-                        timed.expire(now_ms)
-                    except Exception as error:
-                        if timed.bucket < 0 and getattr(timed, "is_retried", False):
-                            self.add(timed, now_ms + _AGAIN_MS)
-                        self.failed(f"a timer ({_name(timed)})", error)
+                if timed.bucket == self._number:
+                    self._expire(timed, now_ms)
+                    left -= 1
+                    if not left:
+                        return
+            self._expiring = None
+
+    def _expire(self, timed: Timed, now_ms: int) -> None:
+        timed.bucket = -1
+        try:
+            timed.expire(now_ms)
+        except Exception as error:
+            if timed.bucket < 0 and getattr(timed, "is_retried", False):
+                self.add(timed, now_ms + _AGAIN_MS)
+            self.failed(f"a timer ({_name(timed)})", error)
 
 
 def _name(timed: Timed) -> str:

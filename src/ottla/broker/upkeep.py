@@ -22,6 +22,7 @@ from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
 from ottla.model import limits
 from ottla.model.errors import Refusal
+from ottla.model.steps import Steps
 from ottla.ports.disk import Disk, DiskError
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ _COMPACTION_CHECK_MS_MIN: Final = 100
 _FLUSHES_PER_CHECK: Final = 32
 #: What dropping segments costs the loop, in partitions that retention only looks at.
 _DROP_COST: Final = 64
+#: What closing and renaming a log costs (see `model/steps.py`).
+_DELETE_COST: Final = 20
 #: How often all producers are counted.
 _PRODUCERS_COUNT_MS: Final = 10_000
 
@@ -64,6 +67,8 @@ class Upkeep:
         self._producers_walk = Walk(broker.timers, self._forget_producers)
         #: (log directory, topic, partition) of deleted logs whose directories could not be renamed yet.
         self._not_deleted: set[tuple[str, str, int]] = set()
+        #: Logs that are not this broker's any more and still have their names, by topic and partition.
+        self.to_delete: dict[tuple[str, int], tuple[Replica, LogDirectory]] = {}
         #: How many producers each partition had when they were counted last, and how many one may have.
         self._producer_counts: list[int] = []
         self._producers_max = limits.PARTITION_PRODUCERS_MAX
@@ -333,9 +338,36 @@ class Upkeep:
         """A deleted topic's partition: out of sight at once, off the disk after a while."""
         self._unflushed.pop(replica, None)
         directory.partitions -= 1
+        if not self.to_delete:
+            self._broker.slices.begin(self._delete_all(), self._deleted)
+        self.to_delete[replica.topic, replica.number] = (replica, directory)
+
+    def _delete_all(self) -> Steps[None]:
+        """A topic may have ten thousand partitions, and each is some system calls: a few a turn. New logs wait for it (`create_logs`)."""
+        touched: set[LogDirectory] = set()
+        while self.to_delete:
+            touched.add(self._delete_one(next(iter(self.to_delete))))
+            yield _DELETE_COST
+        for directory in touched:
+            self._broker.hosting.sync_names(directory)
+
+    def _deleted(self, _result: None, error: Exception | None) -> None:
+        if error is not None:
+            self._broker.isolation.contain("the deletion of logs", error)
+        if self.to_delete:
+            self._broker.slices.begin(self._delete_all(), self._deleted)
+
+    def _delete_one(self, place: tuple[str, int]) -> LogDirectory:
+        replica, directory = self.to_delete.pop(place)
         if replica.opened:
             replica.log.close()
         self.delete_log(directory, replica.topic, replica.number, replica.config)
+        return directory
+
+    def finish_deletions(self) -> None:
+        """All that is left, at once: the broker stops."""
+        for directory in {self._delete_one(place) for place in list(self.to_delete)}:
+            self._broker.hosting.sync_names(directory)
 
     def delete_log(self, directory: LogDirectory, topic: str, number: int, config: TopicConfig) -> None:
         """The folder of a partition that is not here any more."""
@@ -361,7 +393,9 @@ class Upkeep:
             return True
 
     def check_name_is_free(self, directory: LogDirectory, topic: str, number: int) -> None:
-        """Raises DiskError while the log of a deleted topic could not be set aside."""
+        """Raises DiskError while the log of a deleted topic could not be set aside. One whose turn has not come goes now."""
+        if (topic, number) in self.to_delete:
+            self._broker.hosting.sync_names(self._delete_one((topic, number)))
         if (directory.path, topic, number) in self._not_deleted:
             raise DiskError(
                 f"the log of a deleted topic is still at {directory.partition_path(topic, number)}",

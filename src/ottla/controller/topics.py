@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.definition import InvalidConfig
@@ -26,6 +27,8 @@ from ottla.model.names import collides, topic_name_problem
 from ottla.ports.entropy import Entropy
 
 NO_ASSIGNMENTS: Mapping[int, Sequence[int]] = {}
+#: What deciding about a topic costs beside its partitions (see `model/steps.py`).
+TOPIC_COST: Final = 10
 
 
 class Drafts:
@@ -36,19 +39,34 @@ class Drafts:
     """
 
     def __init__(self, image: Image, broker: BrokerConfig, entropy: Entropy) -> None:
-        self._flat_names = dict(image.flat_names)
-        self._image = image._replace(flat_names=self._flat_names)
         self._broker = broker
         self._entropy = entropy
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
-        self._topics_left = TOPICS_MAX - len(image.topics)
+        #: Drafts that no image has.
+        self._topics_drafted = self._replicas_drafted = 0
+        #: Replicas by broker; counted once, when a manual assignment needs them.
+        self._by_broker: Counter[int] | None = None
+        self._use(image)
+
+    def rebase(self, image: Image, *, with_drafts: bool) -> None:
+        """Go on with a later image. It has the drafts so far, unless they are to be counted still (`with_drafts`)."""
+        flat_names = self._flat_names
+        if not with_drafts:
+            self._topics_drafted = self._replicas_drafted = 0
+        self._use(image)
+        if with_drafts:
+            self._flat_names.update(flat_names)
+
+    def _use(self, image: Image) -> None:
+        self._flat_names = dict(image.flat_names)
+        self._image = image._replace(flat_names=self._flat_names)
+        self._topics_left = TOPICS_MAX - len(image.topics) - self._topics_drafted
         self._replicas_left = len(image.brokers) * REPLICAS_PER_BROKER_MAX - sum(
             len(topic.partitions) * len(topic.partitions[0].replicas)
             for topic in image.topics.values()
             if topic.partitions
         )
-        #: Replicas by broker; counted when a manual assignment needs them.
-        self._by_broker: Counter[int] | None = None
+        self._replicas_left -= self._replicas_drafted
 
     def create(
         self,
@@ -73,6 +91,7 @@ class Drafts:
             )
         self._add(made[-1], is_manual=bool(assignments))
         self._topics_left -= 1
+        self._topics_drafted += 1
         if "." in name or "_" in name:
             self._flat_names[collides(name)] = name
         return made
@@ -119,7 +138,13 @@ class Drafts:
         if self._by_broker is not None:
             self._by_broker.update(added)
         self._replicas_left -= added.total()
+        self._replicas_drafted += added.total()
         self._partitions_left -= len(made.replicas)
+
+
+def partitions_of(made: Sequence[r.Record]) -> int:
+    """How many partitions these records of one topic make."""
+    return sum(len(record.replicas) for record in made[-1:] if isinstance(record, r.NewPartitions))
 
 
 def create(

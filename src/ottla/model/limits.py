@@ -83,7 +83,7 @@ ROWS_PER_WRITE_MAX: Final = _limit(
     "rows of one Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, AddPartitionsToTxn, WriteTxnMarkers, LeaveGroup,"
     " DeleteTopics, CreatePartitions, UpdateFeatures or AlterReplicaLogDirs",
     25_000,
-    "They are done in one go, not in slices: some microseconds for each row.",
+    "Most are done in one go, not in slices: some microseconds for each row.",
     "the connection is closed, and the reason is logged",
 )
 ROWS_PER_REASSIGNMENT_MAX: Final = _limit(

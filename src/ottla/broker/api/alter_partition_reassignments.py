@@ -9,9 +9,9 @@ NOT_CONTROLLER, REQUEST_TIMED_OUT.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.deciding import answer_committed
+from ottla.broker.api.deciding import Decisions
 from ottla.broker.api.proposing import TIMED_OUT, refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller import records as r
@@ -20,10 +20,18 @@ from ottla.controller.image import Image, TopicImage
 from ottla.controller.reassigning import cancel, reassign
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_REASSIGNMENT_MAX
+from ottla.model.steps import STEP_COST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
+
+#: What deciding about a topic costs, and about each of its partitions (see `model/steps.py`).
+_TOPIC_COST: Final = 3
+_PARTITION_COST: Final = 3
 
 
 @serves(45, by_controller=True, rows_max=ROWS_PER_REASSIGNMENT_MAX)
@@ -39,17 +47,37 @@ def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_
 
     if not broker.controlling.may_decide:
         return failed(ErrorCode.NOT_CONTROLLER)
-    image = broker.proposed
+    return broker.slices.answer(call, _reassigned(broker, call, request, may_change_factor, failed))
+
+
+def _reassigned(
+    broker: Broker, call: Call, request: Any, may_change_factor: bool, failed: Callable[[ErrorCode], Response]
+) -> Work:
+    decisions = Decisions(broker, request)
     times = Counter(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
     records: list[r.Record] = []
     topics = []
+    cost = len(times) // 5
     for wanted in request.topics:
+        image = broker.proposed
         topic = image.topics.get(wanted.name)
         rules = rules_of(image, broker.config, wanted.name)
         rows = []
+        cost += _TOPIC_COST
         for each in wanted.partitions:
+            cost += _PARTITION_COST
+            if cost >= STEP_COST:
+                if records:
+                    decisions.propose(records)
+                    records = []
+                yield cost
+                cost = 0
+                if not broker.controlling.may_decide:
+                    return failed(ErrorCode.NOT_CONTROLLER)
+                image = broker.proposed
+                topic = image.topics.get(wanted.name)
             row: dict[str, Any] = {
                 "partition_index": each.partition_index, "error_code": 0, "error_message": None,
             }  # fmt: skip
@@ -71,7 +99,9 @@ def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_
         "error_code": 0, "error_message": None, "responses": topics,
         "allow_replication_factor_change": may_change_factor,
     }  # fmt: skip
-    return answer_committed(broker, call, request, records, lambda: answer, failed)
+    if records:
+        decisions.propose(records)
+    return decisions.answer(call, lambda: answer, failed)
 
 
 def _find(image: Image, topic: TopicImage | None, name: str, number: int) -> r.Partition:

@@ -16,6 +16,8 @@ from ottla.model.strings import is_name
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
+#: What deciding about a resource costs beside its settings (see `model/steps.py`).
+RESOURCE_COST: Final = 5
 #: A leader that counts with fewer than the controller thinks would acknowledge what those who may lead next do not have (KIP-966).
 _FOR_ALL: Final = "min.insync.replicas"
 

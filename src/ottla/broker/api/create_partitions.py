@@ -11,17 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.proposing import Change, answer_after, refused
+from ottla.broker.api.proposing import Change, Proposals, refused
 from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
-from ottla.controller.topics import Drafts
+from ottla.controller import records as r
+from ottla.controller.topics import TOPIC_COST, Drafts, partitions_of
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 #: The topics whose partitions say where something is coordinated.
 _FIXED: Final = {
@@ -32,12 +34,17 @@ _FIXED: Final = {
 
 @serves(37, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
 def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _created(broker, call, request))
+
+
+def _created(broker: Broker, call: Call, request: Any) -> Work:
     times = Counter(topic.name for topic in request.topics)
+    proposals = Proposals(broker, call, request)
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)
-    changes: list[Change] = []
     rows: dict[str, dict[str, Any]] = {}
     for topic in request.topics:
         row: dict[str, Any] = {"name": topic.name, "error_code": 0}
+        made: list[r.Record] = []
         try:
             if times[topic.name] > 1:
                 raise Refusal(
@@ -50,8 +57,11 @@ def create_partitions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
             given = None if topic.assignments is None else [each.broker_ids for each in topic.assignments]
             made = drafts.widen(topic.name, topic.count, given)
             if not request.validate_only:
-                changes.append(Change(made, row))
+                proposals.add(Change(made, row))
         except Refusal as refusal:
             row.update(refused(refusal))
         rows[topic.name] = row
-    return answer_after(broker, call, request, changes, {"results": list(rows.values())})
+        if proposals.is_slice_full(TOPIC_COST + partitions_of(made)):
+            yield from proposals.end_slice()
+            drafts.rebase(broker.proposed, with_drafts=request.validate_only)
+    return proposals.answer({"results": list(rows.values())})

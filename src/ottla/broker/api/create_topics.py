@@ -13,29 +13,35 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.proposing import Change, answer_after, refused
+from ottla.broker.api.proposing import Change, Proposals, refused
 from ottla.broker.api.table import Response, serves
 from ottla.config.describe import describe_topic
 from ottla.controller import records as r
-from ottla.controller.topics import Drafts
+from ottla.controller.topics import TOPIC_COST, Drafts, partitions_of
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(19, by_controller=True)
 def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _created(broker, call, request))
+
+
+def _created(broker: Broker, call: Call, request: Any) -> Work:
     times = Counter(topic.name for topic in request.topics)
+    proposals = Proposals(broker, call, request)
     drafts = Drafts(broker.proposed, broker.config, broker.entropy)
-    changes: list[Change] = []
     rows: dict[str, dict[str, Any]] = {}
     # Described once for all topics; what a topic has of its own is put in its place.
     defaults = _described(broker, {}, None)
     for topic in request.topics:
         if topic.name in rows:
             continue
+        made: list[r.Record] = []
         try:
             if times[topic.name] > 1:
                 raise Refusal(
@@ -48,12 +54,15 @@ def create_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
             )  # fmt: skip
         except Refusal as refusal:
             rows[topic.name] = {"name": topic.name, **refused(refusal)}
-            continue
-        own = _described(broker, configs, configs) if configs else {}
-        rows[topic.name] = _row(made, list((defaults | own).values()))
-        if not request.validate_only:
-            changes.append(Change(made, rows[topic.name]))
-    return answer_after(broker, call, request, changes, {"topics": list(rows.values())})
+        else:
+            own = _described(broker, configs, configs) if configs else {}
+            rows[topic.name] = _row(made, list((defaults | own).values()))
+            if not request.validate_only:
+                proposals.add(Change(made, rows[topic.name]))
+        if proposals.is_slice_full(TOPIC_COST + partitions_of(made)):
+            yield from proposals.end_slice()
+            drafts.rebase(broker.proposed, with_drafts=request.validate_only)
+    return proposals.answer({"topics": list(rows.values())})
 
 
 def _configs(topic: Any) -> dict[str, str]:

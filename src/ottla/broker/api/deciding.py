@@ -17,6 +17,47 @@ if TYPE_CHECKING:
     from ottla.controller.records import Record
 
 
+class Decisions:
+    """Changes of partitions and brokers that one request proposes, in one go or in slices; `answer` waits for all of them."""
+
+    def __init__(self, broker: Broker, request: Any) -> None:
+        self._broker = broker
+        self._deadline_ms = broker.now_ms + limit_ms(request)
+        self._proposed = self._left = 0
+        self._error: str | None = None
+        self._done: Callable[[], None] | None = None
+
+    def propose(self, records: Sequence[Record]) -> None:
+        self._proposed += 1
+        self._left += 1
+        self._broker.controlling.propose(records, self._one_done)
+
+    def _one_done(self, error: str | None) -> None:
+        self._left -= 1
+        self._error = self._error or error
+        if not self._left and self._done is not None:
+            self._done()
+
+    def answer(
+        self, call: Call, response: Callable[[], Response], failed: Callable[[ErrorCode], Response]
+    ) -> Response:
+        """Answer with `response` once all of it is in the image, or with `failed` at the latest when the time-out ends."""
+        broker = self._broker
+        if not self._proposed:
+            # The answer may rest on what others proposed and what is not committed yet.
+            self.propose(())
+        limit_ms = max(self._deadline_ms - broker.now_ms, 1)
+        wait = CommitWait(broker, call, limit_ms, lambda: failed(ErrorCode.REQUEST_TIMED_OUT))
+
+        def done() -> None:
+            wait.answer(response if self._error is None else lambda: failed(broker.controlling.failure))
+
+        self._done = done
+        if not self._left:
+            done()
+        return WAIT
+
+
 def answer_committed(
     broker: Broker,
     call: Call,
@@ -25,19 +66,10 @@ def answer_committed(
     response: Callable[[], Response],
     failed: Callable[[ErrorCode], Response],
 ) -> Response:
-    """Propose, and answer with `response` once all of it is in the image, or with `failed` at the latest when the time-out ends.
-
-    Also without records: the answer may rest on what others proposed and what is not committed yet.
-    """
-    controlling = broker.controlling
-
-    wait = CommitWait(broker, call, limit_ms(request), lambda: failed(ErrorCode.REQUEST_TIMED_OUT))
-
-    def done(error: str | None) -> None:
-        wait.answer(response if error is None else lambda: failed(controlling.failure))
-
-    controlling.propose(records, done)
-    return WAIT
+    """Propose, and answer with `response` once all of it is in the image, or with `failed` at the latest when the time-out ends."""
+    decisions = Decisions(broker, request)
+    decisions.propose(records)
+    return decisions.answer(call, response, failed)
 
 
 def asked_in_vain(broker: Broker, call: Call, node_id: int, epoch: int) -> ErrorCode | None:

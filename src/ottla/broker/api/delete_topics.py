@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.proposing import Change, answer_after, refused
+from ottla.broker.api.proposing import Change, Proposals, refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller import records as r
 from ottla.controller.image import TopicImage
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
+from ottla.model.steps import STEP_COST
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(20, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)
@@ -28,10 +30,15 @@ def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         asked = [(topic.name, topic.topic_id.bytes if topic.topic_id else None) for topic in request.topics]
     else:
         asked = [(name, None) for name in request.topic_names]
-    times = Counter(asked)
+    return broker.slices.answer(call, _deleted(broker, call, request, Counter(asked)))
+
+
+def _deleted(
+    broker: Broker, call: Call, request: Any, times: Counter[tuple[str | None, bytes | None]]
+) -> Work:
     rows = []
     found: dict[bytes, dict[str, Any]] = {}
-    for name, topic_id in times:
+    for at, (name, topic_id) in enumerate(times):
         row: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": 0}
         rows.append(row)
         try:
@@ -44,10 +51,19 @@ def delete_topics(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
                 raise twice
         except Refusal as refusal:
             row.update(refused(refusal))
-    changes = [
-        Change([r.TopicRemoved(topic_id)], row) for topic_id, row in found.items() if not row["error_code"]
-    ]
-    return answer_after(broker, call, request, changes, {"responses": rows})
+        if at % STEP_COST == STEP_COST - 1:
+            yield STEP_COST
+    proposals = Proposals(broker, call, request)
+    for topic_id, row in found.items():
+        # It may have gone meanwhile.
+        present = broker.proposed.topics_by_id.get(topic_id)
+        if row["error_code"] or present is None:
+            row["error_code"] = row["error_code"] or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        proposals.add(Change([r.TopicRemoved(topic_id)], row))
+        if proposals.is_slice_full(3 + len(present.partitions)):
+            yield from proposals.end_slice()
+    return proposals.answer({"responses": rows})
 
 
 def _find(broker: Broker, name: str | None, topic_id: bytes | None) -> TopicImage:

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.deciding import answer_committed
+from ottla.broker.api.deciding import Decisions
 from ottla.broker.api.proposing import refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller import records as r
 from ottla.controller.balancing import PREFERRED, UNCLEAN, elect
 from ottla.controller.electing import Rules, rules_of
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import STEP_COST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(43, by_controller=True)
@@ -41,13 +45,38 @@ def elect_leaders(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         return failed(ErrorCode.INVALID_REQUEST)
     if not broker.controlling.may_decide:
         return failed(ErrorCode.NOT_CONTROLLER)
+    return broker.slices.answer(call, _elected(broker, call, request, asked, kind, failed))
+
+
+def _elected(
+    broker: Broker,
+    call: Call,
+    request: Any,
+    asked: Mapping[str, Sequence[int]],
+    kind: int,
+    failed: Callable[[ErrorCode], Response],
+) -> Work:
+    is_all = request.topic_partitions is None
+    decisions = Decisions(broker, request)
     records: list[r.Record] = []
     results = []
+    cost = 0
     for name, numbers in asked.items():
         rows = []
         rules: Rules | None = None
+        image = broker.proposed
         topic = image.topics.get(name)
-        for number in dict.fromkeys(numbers):
+        for at, number in enumerate(dict.fromkeys(numbers)):
+            if cost + at >= STEP_COST:
+                if records:
+                    decisions.propose(records)
+                    records = []
+                yield cost + at
+                cost = -at
+                if not broker.controlling.may_decide:
+                    return failed(ErrorCode.NOT_CONTROLLER)
+                image = broker.proposed
+                topic = image.topics.get(name)
             row: dict[str, Any] = {"partition_id": number, "error_code": 0, "error_message": None}
             try:
                 if topic is None or not 0 <= number < len(topic.partitions):
@@ -63,8 +92,11 @@ def elect_leaders(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
             rows.append(row)
         if rows or not is_all:
             results.append({"topic": name, "partition_result": rows})
+        cost += 1 + len(numbers)
+    if records:
+        decisions.propose(records)
     answer = {"error_code": 0, "replica_election_results": results}
-    return answer_committed(broker, call, request, records, lambda: answer, failed)
+    return decisions.answer(call, lambda: answer, failed)
 
 
 def _failed_row(name: str, numbers: Any, code: ErrorCode) -> dict[str, Any]:

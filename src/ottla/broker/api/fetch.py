@@ -23,6 +23,7 @@ This is the one answer that is not made by a compiled encoder, because its recor
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.cluster_action import is_broker
@@ -32,11 +33,14 @@ from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import ROWS_PER_WRITE_MAX
+from ottla.ports.disk import DiskError
 from ottla.wire.encode import uvarint
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
+    from ottla.replication.replica import Replica
 
 _MS: Final = 1000
 _NO_ID: Final = bytes(16)
@@ -61,6 +65,8 @@ _LEADER = struct.Struct(">iiB")
 _READ_COMMITTED: Final = 1
 #: Errors of somebody who should ask another broker, or has old news of this one.
 _ASKS_WRONG: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+#: Logs that one fetch opens in its own turn; more are opened in slices first.
+_OPENED_AT_ONCE_MAX: Final = 20
 #: From this version on the answer has an error of the whole request.
 _WITH_ERROR: Final = 7
 #: From this version on a consumer can be sent to a follower, and read from one.
@@ -68,8 +74,12 @@ _ANY_REPLICA: Final = 11
 
 
 @serves(1, rows_max=ROWS_PER_WRITE_MAX)
-def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_open: bool = False) -> Response:
     by_id = call.entry.version >= 13
+    if broker.hosting.to_create and not are_logs_open:
+        unopened = _unopened(broker, request, by_id)
+        if len(unopened) > _OPENED_AT_ONCE_MAX:
+            return broker.slices.answer(call, _when_open(broker, call, request, unopened))
     sessions = broker.fetch_sessions
     epoch = request.session_epoch
     if epoch <= 0:
@@ -145,6 +155,30 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         sessions.wait(fetching, call, now_ms + wait_ms)
         return WAIT
     return SILENT
+
+
+def _unopened(broker: Broker, request: Any, by_id: bool) -> list[Replica]:
+    """Partitions whose logs would be created or opened for this request, after a start or when topics are new."""
+    return [
+        replica
+        for topic in request.topics
+        if (hosted := find(broker, topic.topic_id if by_id else topic.topic, by_id=by_id)) is not None
+        for partition in topic.partitions
+        if (replica := hosted.replicas.get(partition.partition)) is not None and not replica.opened
+    ]
+
+
+def _when_open(broker: Broker, call: Call, request: Any, unopened: list[Replica]) -> Work:
+    for replica in unopened:
+        yield 1
+        if not replica.gone and not replica.opened and replica.offline is None:
+            # The fetch itself tells what is wrong with it.
+            with suppress(DiskError):
+                replica.log  # noqa: B018  (opens it)
+    # The table knows handlers by the four arguments that all have.
+    handler: Any = fetch
+    response: Response = handler(broker, call, request, broker.now_ms, are_logs_open=True)
+    return response
 
 
 def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.altering import changed, difference
-from ottla.broker.api.proposing import Change, answer_after, refused
+from ottla.broker.api.altering import RESOURCE_COST, changed, difference
+from ottla.broker.api.proposing import Change, Proposals, refused
 from ottla.broker.api.table import Response, serves
 from ottla.controller.image import NO_CONFIG
 from ottla.model.errors import ErrorCode, Refusal
@@ -20,12 +20,17 @@ from ottla.model.resources import resource_type_name
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 
 @serves(44, by_controller=True)
 def incremental_alter_configs(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _altered(broker, call, request))
+
+
+def _altered(broker: Broker, call: Call, request: Any) -> Work:
+    proposals = Proposals(broker, call, request)
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    changes: list[Change] = []
     rows = []
     for resource in request.resources:
         kind, name = resource.resource_type, resource.resource_name
@@ -40,8 +45,10 @@ def incremental_alter_configs(broker: Broker, call: Call, request: Any, now_ms: 
             ops = [(config.name, config.config_operation, config.value) for config in resource.configs]
             after = changed(broker, kind, name, current, ops)
             if not request.validate_only:
-                changes.append(Change(difference(kind, name, current, after), row))
+                proposals.add(Change(difference(kind, name, current, after), row))
         except Refusal as refusal:
             row.update(refused(refusal))
         rows.append(row)
-    return answer_after(broker, call, request, changes, {"responses": rows})
+        if proposals.is_slice_full(RESOURCE_COST + len(resource.configs)):
+            yield from proposals.end_slice()
+    return proposals.answer({"responses": rows})

@@ -10,7 +10,7 @@ later: the answer has left, and the image follows as usual.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -19,6 +19,7 @@ from ottla.broker.api.table import SILENT, WAIT, Response
 from ottla.controller.appends import encoded_bytes, pack, too_large
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import COMMIT_WAIT_MS
+from ottla.model.steps import STEP_COST, Steps
 from ottla.ports.store import APPEND_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ TIMED_OUT: Final = (
     "the metadata log did not confirm the change within the request's time-out: the change may still be made, "
     "so look at the result before trying again. The broker's log tells whether the cluster store (ZooKeeper) can be reached"
 )
+
+_NOT_CONTROLLER: Final = "this broker is not the controller any more: ask the new one"
 
 
 class Change(NamedTuple):
@@ -80,48 +83,89 @@ def limit_ms(request: Any) -> int:
     return own_ms if own_ms > 0 else _UNTIMED_MS
 
 
-def answer_after(
-    broker: Broker, call: Call, request: Any, changes: Iterable[Change], response: Response
-) -> Response:
-    """The response now if there is nothing to write, else once every change is committed, refused or timed out."""
-    appends = pack(_that_fit(changes))
-    if not appends:
-        return SILENT if broker.slices.answer_built(call, response) else WAIT
-    waiting = [change for append in appends for change in append]
-    left = len(appends)
+class Proposals:
+    """The changes of one request, proposed in slices as they are decided, so that a request of many rows holds up nobody.
 
-    def timed_out() -> Response:
-        for change in waiting:
+        proposals = Proposals(broker, call, request)
+        for row in request.rows:
+            proposals.add(Change(decide(broker.proposed, row), answer_row))
+            if proposals.is_slice_full(cost):
+                yield from proposals.end_slice()
+        return proposals.answer(response)
+
+    `broker.proposed` lacks the changes of the slice that is under way: what they share is for the handler to know. After `end_slice`
+    it has them, and what other requests proposed meanwhile.
+    """
+
+    def __init__(self, broker: Broker, call: Call, request: Any) -> None:
+        self._broker = broker
+        self._call = call
+        self._deadline_ms = broker.now_ms + limit_ms(request)
+        #: Of this slice: what it cost, and its changes with their sizes.
+        self._cost = 0
+        self._sized: list[tuple[Change, int]] = []
+        #: Changes that are proposed and not answered, and how many appends they are in.
+        self._waiting: dict[int, Change] = {}
+        self._appends = 0
+        self._response: Response = {}
+        self._wait: CommitWait | None = None
+
+    def add(self, change: Change) -> None:
+        if not change.records:
+            return
+        size = encoded_bytes(change.records)
+        if size <= APPEND_BYTES_MAX:
+            self._sized.append((change, size))
+        else:
+            change.row.update(error_code=ErrorCode.POLICY_VIOLATION, error_message=too_large(size))
+
+    def is_slice_full(self, cost: int) -> bool:
+        """Count what was done (as in `model/steps.py`); True if others should have their turn."""
+        self._cost += cost
+        return self._cost >= STEP_COST
+
+    def end_slice(self) -> Steps[None]:
+        self._propose()
+        cost, self._cost = self._cost, 0
+        yield cost
+
+    def answer(self, response: Response) -> Response:
+        """The response now if nothing was written, else once every change is committed, refused or timed out."""
+        self._propose()
+        if not self._appends:
+            return SILENT if self._broker.slices.answer_built(self._call, response) else WAIT
+        self._response = response
+        left_ms = max(self._deadline_ms - self._broker.now_ms, 1)
+        self._wait = CommitWait(self._broker, self._call, left_ms, self._timed_out)
+        return WAIT
+
+    def _propose(self) -> None:
+        broker = self._broker
+        appends, self._sized = pack(self._sized), []
+        for append in appends:
+            if not broker.controlling.is_active:
+                # It was while the slices before this one were decided.
+                for change in append:
+                    change.row.update(error_code=broker.controlling.failure, error_message=_NOT_CONTROLLER)
+                continue
+            self._appends += 1
+            self._waiting.update((id(change), change) for change in append)
+            records = [record for change in append for record in change.records]
+            broker.propose(records, partial(self._append_done, append))
+
+    def _append_done(self, append: list[Change], error: str | None) -> None:
+        self._appends -= 1
+        for change in append:
+            del self._waiting[id(change)]
+            if error is not None:
+                change.row.update(error_code=self._broker.controlling.failure, error_message=error)
+        if not self._appends and self._wait is not None:
+            self._wait.answer(lambda: self._response)
+
+    def _timed_out(self) -> Response:
+        for change in self._waiting.values():
             change.row.update(error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=TIMED_OUT)
-        return response
-
-    wait = CommitWait(broker, call, limit_ms(request), timed_out)
-
-    def append_done(append: list[Change], error: str | None) -> None:
-        nonlocal left
-        left -= 1
-        del waiting[: len(append)]
-        if error is not None:
-            for change in append:
-                change.row.update(error_code=broker.controlling.failure, error_message=error)
-        if not left:
-            wait.answer(lambda: response)
-
-    for append in appends:
-        records = [record for change in append for record in change.records]
-        broker.propose(records, partial(append_done, append))
-    return WAIT
-
-
-def _that_fit(changes: Iterable[Change]) -> Iterable[tuple[Change, int]]:
-    """The changes with something to write and their sizes; each that is too large is refused in its own row."""
-    for change in changes:
-        if change.records:
-            size = encoded_bytes(change.records)
-            if size <= APPEND_BYTES_MAX:
-                yield change, size
-            else:
-                change.row.update(error_code=ErrorCode.POLICY_VIOLATION, error_message=too_large(size))
+        return self._response
 
 
 def refused(refusal: Refusal) -> dict[str, Any]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
     from ottla.broker.marking import Codes
+    from ottla.broker.slices import Work
 
 #: The first version that says which transactions it is about.
 _VERSIONED: Final = 2
@@ -31,6 +32,10 @@ _VERSIONED: Final = 2
 
 @serves(27, rows_max=ROWS_PER_WRITE_MAX)
 def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    return broker.slices.answer(call, _written(broker, call, request))
+
+
+def _written(broker: Broker, call: Call, request: Any) -> Work:
     by_broker = call.connection.broker_id is not None
     aborts: list[Abort] = []
     gathering = Gathering(broker, call, len(request.markers), lambda rows: {"markers": rows})
@@ -50,7 +55,7 @@ def write_txn_markers(broker: Broker, call: Call, request: Any, now_ms: int) -> 
         elif marker.transaction_version < 0:
             done(dict.fromkeys(places, ErrorCode.INVALID_REQUEST))
         elif by_broker:
-            broker.marking.write_all(marker, places, done)
+            yield from broker.marking.write_in_steps(marker, places, done)
         else:
             aborts.append(Abort(marker, places, done))
     if aborts:
