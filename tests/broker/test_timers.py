@@ -127,3 +127,21 @@ def test_alarms_that_cancel_each_other() -> None:
     timers.add(second, 100)
     timers.expire(200)
     assert [first.rang_ms, second.rang_ms].count(None) == 1
+
+
+def test_thousands_of_deadlines_of_one_moment_take_several_turns() -> None:
+    timers = Timers()
+    alarms = [Alarm(1000) for _ in range(5000)]
+    for alarm in alarms:
+        timers.add(alarm, 1000)
+    cancelled = alarms[-1]
+    turns = 0
+    while timers.next_ms is not None and timers.next_ms <= 1008:
+        before = sum(alarm.rang_ms is not None for alarm in alarms)
+        timers.expire(1008)
+        assert 0 < sum(alarm.rang_ms is not None for alarm in alarms) - before <= 200
+        timers.cancel(cancelled)
+        turns += 1
+    assert turns >= 25
+    assert cancelled.rang_ms is None, "it was cancelled between two turns"
+    assert all(alarm.rang_ms is not None for alarm in alarms[:-1])

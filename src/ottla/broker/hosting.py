@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Logs that one turn creates in the background.
 _CREATE_MAX: Final = 16
+#: What opening or creating a log costs (see `slices.SLICE_COST`): some system calls.
+_OPENING_COST: Final = 100
 #: After this long a sync is tried again whose directory could not be opened.
 _AGAIN_MS: Final = 2000
 
@@ -453,6 +455,7 @@ class Hosting:
 
     def _open(self, replica: Replica) -> PartitionLog:
         """The log of a partition that nobody has needed yet."""
+        self._broker.slices.charge(_OPENING_COST)
         home = self.asleep.pop(replica, None)
         before, self.is_damaged = self.is_damaged, False
         try:

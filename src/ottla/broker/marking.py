@@ -19,6 +19,7 @@ from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.hanging_transactions import Coordinated
 from ottla.log.markers import Marker as LogMarker
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
 from ottla.transactions.formats import Place
@@ -35,6 +36,10 @@ _WRITE_TXN_MARKERS: Final = 27
 _VERSION: Final = 2
 #: The lane of ASK: markers wait for replicas, and nobody else waits for them.
 _LANE: Final = -2
+
+#: Markers that are written in one step, and what one of them costs (see `slices.SLICE_COST`).
+_AT_ONCE: Final = 10
+_COST: Final = 25
 
 Codes: TypeAlias = Mapping[Place, ErrorCode]
 
@@ -63,7 +68,7 @@ class Marking:
     def send(self, owed: Owed, done: Callable[[Codes], None]) -> None:
         """Have one broker write a transaction's markers; `done` with what became of each, or nothing if that is not known."""
         if owed.node_id == self._broker.membership.node_id:
-            return self._broker.put_off(lambda: self.write_all(owed.marker, owed.partitions, done))
+            return self._broker.slices.begin(self._write_in_slices(owed, done), self._sliced)
         node = self._broker.image.brokers.get(owed.node_id)
         if node is None or node.fenced:
             return done({})
@@ -167,6 +172,24 @@ class Marking:
                 if place not in codes:
                     written(place, ErrorCode.UNKNOWN_SERVER_ERROR)
         return None
+
+    def _write_in_slices(self, owed: Owed, done: Callable[[Codes], None]) -> Steps[None]:
+        """The same in slices: thousands of transactions can end at the same moment, and one can have 10,000 partitions."""
+        places = tuple(dict.fromkeys(owed.partitions))
+        codes: dict[Place, ErrorCode] = {}
+
+        def written(some: Codes) -> None:
+            codes.update(some)
+            if len(codes) == len(places):
+                done(codes)
+
+        for start in range(0, len(places), _AT_ONCE):
+            self.write_all(owed.marker, places[start : start + _AT_ONCE], written)
+            yield _AT_ONCE * _COST
+
+    def _sliced(self, _result: None, error: Exception | None) -> None:
+        if error is not None:
+            self._broker.isolation.contain("the markers of a transaction", error)
 
     def _write(self, marker: Marker, place: Place, done: Callable[[ErrorCode], None]) -> None:
         """`done` once: when the marker counts, or with why it is not written or nobody knows."""

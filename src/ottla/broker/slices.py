@@ -69,8 +69,10 @@ class Slices:
         #: Jobs that wait for the one that runs.
         self._jobs: deque[tuple[_Task, Callable[[], Any]]] = deque()
         self._is_running = False
-        #: What requests cost that were answered at once since the last slice, so that many of them do not add up.
+        #: What this slice has cost; between two slices, what requests cost that were answered at once, so that many of them do not
+        #: add up.
         self._spent = 0
+        self._is_stepping = False
         #: Requests that take turns, and those that have not begun.
         self._active = 0
         self._line: deque[tuple[Call, Steps[None]]] = deque()
@@ -88,12 +90,15 @@ class Slices:
         """
         step: Step = 0
         while self._spent < SLICE_COST:
+            was_stepping, self._is_stepping = self._is_stepping, True
             try:
                 step = work.send(None)
             except StopIteration as end:
                 self._spent += 1
                 response: Response = end.value
                 return response if field is None else {**response, field: rows}
+            finally:
+                self._is_stepping = was_stepping
             if not isinstance(step, int):
                 break
             self._spent += step or 1
@@ -177,24 +182,31 @@ class Slices:
 
     def run_slice(self) -> None:
         self._spent = 0
-        budget = SLICE_COST
+        self._is_stepping = True
         tasks = self.tasks
-        while tasks and budget > 0:
+        while tasks and self._spent < SLICE_COST:
             task = tasks.popleft()
             try:
                 step = task.steps.send(task.value) if task.error is None else task.steps.throw(task.error)
             except StopIteration as end:
-                budget -= 1
+                self._spent += 1
                 self._finish(task, end.value, None)
             except Exception as error:
-                budget -= 1
+                self._spent += 1
                 self._finish(task, None, error)
             else:
                 if isinstance(step, int):
-                    budget -= max(step, 1)
+                    self._spent += max(step, 1)
                     tasks.append(_Task(task.steps, task.done))
                 else:
                     self._run(task, step)
+        self._is_stepping = False
+        self._spent = 0
+
+    def charge(self, cost: int) -> None:
+        """The step that runs costs so much more: it has to open a log, say. Nothing, if none runs."""
+        if self._is_stepping:
+            self._spent += cost
 
     def _finish(self, task: _Task, result: Any, error: Exception | None) -> None:
         try:

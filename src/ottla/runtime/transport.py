@@ -48,6 +48,8 @@ _LARGE_FRAME_BYTES: Final = 1 << 20
 #: Frames of one read that are answered before others have their turn: what a client may have answered to it in one go
 #: without having read any of it.
 _FRAMES_MAX: Final = 64
+#: After this long the other requests that came with it wait until other clients had their turn.
+_TURN_MS: Final = 10
 _NOTHING: Final = memoryview(b"")
 
 
@@ -167,6 +169,7 @@ class Transport:
                     and outbox[-1][0] == SEND
                     and len(outbox[-1][2][0]) > _LARGE_ANSWER_BYTES
                 )
+                or shell.clock.now_ms() - now_ms > _TURN_MS
             ):
                 self._rest = memoryview(bytes(view[at:size]))
                 shell.budget.charge(self, size - at)

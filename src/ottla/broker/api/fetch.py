@@ -23,20 +23,24 @@ This is the one answer that is not made by a compiled encoder, because its recor
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.cluster_action import is_broker
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
 from ottla.broker.fetching import Fetching, Interest, Row, find
+from ottla.broker.slices import Work
 from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import ROWS_PER_WRITE_MAX
+from ottla.ports.disk import DiskError
 from ottla.wire.encode import uvarint
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
 
 _MS: Final = 1000
 _NO_ID: Final = bytes(16)
@@ -63,12 +67,48 @@ _READ_COMMITTED: Final = 1
 _ASKS_WRONG: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 #: From this version on the answer has an error of the whole request.
 _WITH_ERROR: Final = 7
+#: Logs that a fetch opens by the way; more are opened in slices.
+_OPENED_AT_ONCE: Final = 16
 #: From this version on a consumer can be sent to a follower, and read from one.
 _ANY_REPLICA: Final = 11
 
 
 @serves(1, rows_max=ROWS_PER_WRITE_MAX)
 def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
+    if request.topics and (broker.hosting.to_create or broker.hosting.asleep):
+        unopened = _unopened(broker, request.topics, by_id=call.entry.version >= 13)
+        if len(unopened) > _OPENED_AT_ONCE:
+            return broker.slices.answer(call, _fetch_opened(broker, call, request, unopened))
+    return _fetch(broker, call, request, now_ms)
+
+
+def _unopened(broker: Broker, topics: Any, *, by_id: bool) -> list[Replica]:
+    """The partitions whose logs would have to be opened or created, if there may be many."""
+    if sum([len(topic.partitions) for topic in topics]) <= _OPENED_AT_ONCE:
+        return []
+    found = []
+    for topic in topics:
+        hosted = find(broker, topic.topic_id if by_id else topic.topic, by_id=by_id)
+        if hosted is not None:
+            for partition in topic.partitions:
+                replica = hosted.replicas.get(partition.partition)
+                if replica is not None and not replica.opened and replica.offline is None:
+                    found.append(replica)
+    return found
+
+
+def _fetch_opened(broker: Broker, call: Call, request: Any, unopened: list[Replica]) -> Work:
+    """Open the logs in slices, then fetch: each takes some system calls."""
+    for replica in unopened:
+        yield 1
+        if not (replica.gone or replica.opened or replica.offline is not None):
+            with suppress(DiskError):
+                # The fetch itself tells what failed.
+                replica.log  # noqa: B018  (opens it)
+    return _fetch(broker, call, request, broker.now_ms)
+
+
+def _fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     by_id = call.entry.version >= 13
     sessions = broker.fetch_sessions
     epoch = request.session_epoch
@@ -121,6 +161,8 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             key = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
             for number in topic.partitions:
                 fetching.forget((key, number))
+        if len(fetching.interests) != fetching.counted:
+            sessions.count(fetching)
     if fetching.call is not None:
         # A client that gave up on its last fetch and came back on another connection.
         stale = fetching.call
@@ -139,7 +181,7 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     rows, total, failed = fetching.collect()
     wait_ms = int(request.max_wait.total_seconds() * _MS)
     enough = total >= fetching.bytes_min or failed or wait_ms <= 0 or not fetching.interests
-    if enough:
+    if enough or not (fetching.id or sessions.may_wait(fetching, call)):
         reply(broker, call, fetching, rows)
     else:
         sessions.wait(fetching, call, now_ms + wait_ms)
