@@ -13,7 +13,8 @@ from ottla.testing.fuzz.making import frame_of
 from ottla.testing.injected import Injected
 from ottla.wire.encode import request_encoder
 
-METADATA, API_VERSIONS, DESCRIBE_CONFIGS, CREATE_TOPICS, CONSUMER_GROUP_DESCRIBE = 3, 18, 32, 19, 69
+METADATA, API_VERSIONS, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 18, 32, 19
+CONSUMER_GROUP_DESCRIBE, OFFSET_FOR_LEADER_EPOCH = 69, 23
 PARTITIONS = 3 * SLICE_COST
 
 
@@ -215,3 +216,32 @@ def test_a_topic_that_is_created_again_at_once_does_not_get_the_log_of_the_delet
     assert client.fetch("t", 0, 150).high_watermark == 0
     names = driver.disk.list(driver.broker.directories.all[0].path)
     assert sum(name.endswith("-delete") for name in names) == 200
+
+
+def test_logs_that_a_step_has_to_create_make_the_slice_shorter(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.broker.hosting._CREATE_MAX", 0)
+    driver = drive()
+    driver.are_proposals_held = True
+    driver.connect().send(
+        CREATE_TOPICS, topics=[{"name": "t", "num_partitions": 200, "replication_factor": 1}], timeout=60_000
+    )
+    held, driver.held_proposals = driver.held_proposals, []
+    for _kind, records, done in held:
+        driver.broker.committed(records, driver.now_ms)
+        done(None)
+    replicas = driver.broker.hosting.by_name["t"].replicas.values()
+    client = driver.connect()
+    rows = [{"partition": number, "current_leader_epoch": -1, "leader_epoch": 0} for number in range(200)]
+    send_without_turns(
+        client, OFFSET_FOR_LEADER_EPOCH, 4, replica_id=-1, topics=[{"topic": "t", "partitions": rows}]
+    )
+    opened = sum(replica.opened for replica in replicas)
+    assert opened <= 20, "too many in one turn"
+    while not client.answers:
+        driver.broker.settle(driver.now_ms)
+        perform(driver)
+        before, opened = opened, sum(replica.opened for replica in replicas)
+        assert opened - before <= 20, "too many in one turn"
+    assert opened == 200

@@ -118,3 +118,93 @@ def test_each_waiting_fetch_is_answered_once_when_its_partition_moves(
         map(id, [producer, *(each for each in connections if each not in gone)])
     )
     assert not broker.fetch_sessions.woken and not driver.replica("t").watchers
+
+
+def settled(driver: Any) -> int:
+    """How many answers one turn sends."""
+    driver.broker.settle(driver.now_ms)
+    outbox, driver.broker.outbox = driver.broker.outbox, []
+    return sum(effect[0] == SEND for effect in outbox)
+
+
+def test_fetches_of_many_partitions_whose_time_is_up_are_answered_in_several_turns(
+    drive: Any, fetching: Any
+) -> None:
+    driver = drive()
+    driver.connect().create("t", 500)
+    frame = fetch_frame(fetching({("t", number): 0 for number in range(500)}, max_wait=100, session_epoch=-1))
+    for _ in range(100):
+        driver.broker.receive(driver.broker.connected("127.0.0.1:50000"), memoryview(frame), driver.now_ms)
+    driver.turn()
+    driver.now_ms += 200
+    driver.broker.tick(driver.now_ms)
+    turns = [settled(driver)]
+    while sum(turns) < 100:
+        turns.append(settled(driver))
+        assert turns[-1], "some are not answered"
+    assert max(turns) <= 20
+
+
+def test_pipelined_fetches_of_many_partitions_do_not_all_wait(drive: Any, fetching: Any) -> None:
+    driver = drive()
+    client = driver.connect()
+    client.create("t", 200)
+    fields = fetching({("t", number): 0 for number in range(200)}, max_wait=60_000, session_epoch=-1)
+    for _ in range(50):
+        client.send(1, 12, **fields)
+    assert driver.broker.fetch_sessions.held == 16 * 200
+    driver.advance(61_000)
+    assert len(client.answers) == 50
+    assert driver.broker.fetch_sessions.held == 0
+
+
+def test_partitions_held_for_fetches_are_bounded(
+    drive: Any, fetching: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.broker.fetching.FETCH_PARTITIONS_MAX", 1000)
+    driver = drive()
+    driver.connect().create("t", 300)
+    sessions = driver.broker.fetch_sessions
+    fields = fetching({("t", number): 0 for number in range(300)}, max_wait=0, session_epoch=0)
+    clients = [driver.connect() for _ in range(5)]
+    given = [client.ask(1, 12, **fields).session_id != 0 for client in clients]
+    assert given == [True, True, True, False, False]
+    small = driver.connect()
+    small.send(1, 12, **fetching({("t", 0): 0}, max_wait=60_000, session_epoch=-1))
+    assert small.answers == [], "a small fetch waits nevertheless"
+    large = driver.connect()
+    large.send(1, 12, **{**fields, "max_wait": 60_000, "session_epoch": -1})
+    assert len(large.answers) == 1, "a large one is answered at once"
+    for client in [*clients, small, large]:
+        client.disconnect()
+    assert sessions.held == 0 and not driver.replica("t").watchers
+
+
+def test_a_fetch_of_many_logs_that_are_not_there_yet_creates_them_in_several_turns(
+    drive: Any, fetching: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ottla.broker.hosting._CREATE_MAX", 0)
+    driver = drive()
+    driver.are_proposals_held = True
+    client = driver.connect()
+    client.send(19, topics=[{"name": "t", "num_partitions": 200, "replication_factor": 1}], timeout=60_000)
+    held, driver.held_proposals = driver.held_proposals, []
+    for _kind, records, done in held:
+        driver.broker.committed(records, driver.now_ms)
+        done(None)
+    replicas = driver.broker.hosting.by_name["t"].replicas.values()
+    assert not any(replica.opened for replica in replicas)
+    frame = fetch_frame(fetching({("t", number): 0 for number in range(200)}, max_wait=0, session_epoch=-1))
+    connection = driver.broker.connected("127.0.0.1:50000")
+    driver.broker.receive(connection, memoryview(frame), driver.now_ms)
+    opened = sum(replica.opened for replica in replicas)
+    assert opened <= 20, "too many in one turn"
+    answered = False
+    while not answered:
+        driver.broker.settle(driver.now_ms)
+        outbox, driver.broker.outbox = driver.broker.outbox, []
+        answered = any(effect[0] == SEND and effect[1] is connection for effect in outbox)
+        before, opened = opened, sum(replica.opened for replica in replicas)
+        assert opened - before <= 20, "too many in one turn"
+        assert opened > before or answered
+    assert opened == 200

@@ -14,11 +14,12 @@ An interest stays dirty while its partition has data it has not seen or an error
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.log.reading import Slice
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
+from ottla.model.limits import FETCH_PARTITIONS_MAX
 from ottla.ports.disk import DamagedFile, DiskError
 
 if TYPE_CHECKING:
@@ -31,6 +32,14 @@ if TYPE_CHECKING:
 
 #: Interests a session may hold; beyond it a client is served without a session.
 _SESSION_PARTITIONS_MAX = 100_000
+#: A fetch of so few partitions takes little more memory than any other waiting request.
+_ALWAYS_WAITS_MAX: Final = 10
+#: Fetches of more partitions than this wait only if fewer requests than that wait before them on their connection: consumers have
+#: one fetch in flight.
+_PIPELINED_MAX: Final = 100
+_PIPELINED_LARGE_MAX: Final = 16
+#: Looking at so many partitions takes about as long as answering a fetch.
+_LOOKS_PER_WAKE: Final = 50
 
 
 class Row(NamedTuple):
@@ -139,8 +148,8 @@ class Interest:
 
 class Fetching:
     __slots__ = (
-        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "dirty", "epoch", "follower", "follower_epoch", "id",
-        "interests", "is_prompt", "leader_only", "rack", "sessions", "used_ms", "watching", "woken",
+        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "counted", "dirty", "epoch", "follower",
+        "follower_epoch", "id", "interests", "is_due", "is_prompt", "leader_only", "rack", "sessions", "used_ms", "watching", "woken",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessions) -> None:
@@ -172,6 +181,10 @@ class Fetching:
         self.watching = False
         #: Whether the waiting call stands in the line of those to be looked at.
         self.woken = False
+        #: Whether its longest wait is over.
+        self.is_due = False
+        #: How many of its partitions `FetchSessions.held` includes.
+        self.counted = 0
 
     def watch(self) -> None:
         if not self.watching:
@@ -194,10 +207,20 @@ class Fetching:
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
         self.sessions.abandon(self)
+        self.clear()
+
+    def clear(self) -> None:
+        """It is over, unless it has a session: interests refer to it, and would be in memory until the garbage collector comes."""
+        if not self.id:
+            self.interests.clear()
+            self.dirty.clear()
 
     def expire(self, now_ms: int) -> None:
-        """The longest wait is over: answer with what there is."""
-        self.sessions.answer(self, now_ms)
+        """The longest wait is over: it is answered with what there is, a few fetches in each turn."""
+        self.is_due = True
+        if not self.woken:
+            self.woken = True
+            self.sessions.woken.append(self)
 
     def collect(self) -> tuple[list[Row], int, bool]:
         """Look at the dirty interests: (rows worth telling, bytes of data, whether one of them should not wait)."""
@@ -251,8 +274,25 @@ class FetchSessions:
         self.throttling = broker.throttling
         self.node_id = broker.config.node_id
         self.by_id: dict[int, Fetching] = {}
-        #: Fetches whose partitions moved, in order; one that was abandoned since stays until its turn, unmarked.
+        #: Fetches whose partitions moved, or whose wait is over, in order; one that was abandoned since stays until its turn, unmarked.
         self.woken: deque[Fetching] = deque()
+        #: Partitions in the sessions of consumers and in waiting fetches without a session.
+        self.held = 0
+
+    def count(self, fetching: Fetching) -> None:
+        """Its partitions, its session or its waiting call have changed."""
+        is_held = (fetching.id or fetching.call is not None) and fetching.follower < 0
+        held = len(fetching.interests) if is_held else 0
+        self.held += held - fetching.counted
+        fetching.counted = held
+
+    def may_wait(self, fetching: Fetching, call: Call) -> bool:
+        """Whether a fetch without a session may wait for data: its partitions are held in memory meanwhile."""
+        partitions = len(fetching.interests)
+        return partitions <= _ALWAYS_WAITS_MAX or (
+            self.held + partitions <= FETCH_PARTITIONS_MAX
+            and (partitions <= _PIPELINED_MAX or len(call.connection.waiting) < _PIPELINED_LARGE_MAX)
+        )
 
     def create(self, fetching: Fetching, now_ms: int) -> bool:
         """Give a full fetch a session, unless there are too many that are in use.
@@ -260,16 +300,27 @@ class FetchSessions:
         A follower takes that of a consumer: without one it would tell of all its partitions with each request.
         """
         slots = self._broker.config.max_incremental_fetch_session_cache_slots
-        if len(fetching.interests) > _SESSION_PARTITIONS_MAX or (
-            len(self.by_id) >= slots
-            and not self._evict(now_ms)
-            and not (fetching.follower >= 0 and self._evict_consumer())
+        partitions = len(fetching.interests)
+        is_too_much = (
+            fetching.follower < 0
+            and partitions > _ALWAYS_WAITS_MAX
+            and self.held + partitions > FETCH_PARTITIONS_MAX
+        )
+        if (
+            partitions > _SESSION_PARTITIONS_MAX
+            or is_too_much
+            or (
+                len(self.by_id) >= slots
+                and not self._evict(now_ms)
+                and not (fetching.follower >= 0 and self._evict_consumer())
+            )
         ):
             return False
         # Random: an id that a client kept from before a restart must not be another one's session now.
         while not fetching.id or fetching.id in self.by_id:
             fetching.id = self._broker.entropy.below(0x7FFFFFFF) + 1
         self.by_id[fetching.id] = fetching
+        self.count(fetching)
         return True
 
     def _evict(self, now_ms: int) -> bool:
@@ -298,8 +349,10 @@ class FetchSessions:
         self.by_id.pop(fetching.id, None)
         # One that still waits goes on as a fetch without a session: it watches until it is answered, and not beyond.
         fetching.id = 0
+        self.count(fetching)
         if fetching.call is None:
             fetching.unwatch()
+            fetching.clear()
         if fetching.connection is not None:
             fetching.connection.fetch_sessions.pop(fetching, None)
             fetching.connection = None
@@ -308,27 +361,32 @@ class FetchSessions:
         fetching.call = call
         fetching.watch()
         call.abandon = fetching.abandon
+        if not fetching.id:
+            self.count(fetching)
         self._broker.timers.add(fetching, deadline_ms)
 
     def abandon(self, fetching: Fetching) -> None:
         fetching.call = None
-        fetching.woken = False
+        fetching.woken = fetching.is_due = False
         self._broker.timers.cancel(fetching)
         if not fetching.id:
+            self.count(fetching)
             fetching.unwatch()
 
     def wake(self, most: int, now_ms: int) -> bool:
-        """Answer up to `most` woken fetches that have enough; True if some are left."""
+        """Answer up to `most` woken fetches that have enough, fewer if they look at many partitions; True if some are left."""
         woken = self.woken
-        for _ in range(most):
+        while most > 0:
             if not woken:
                 return False
             fetching = woken.popleft()
+            most -= 1
             if fetching.woken:
                 fetching.woken = False
+                most -= len(fetching.dirty) // _LOOKS_PER_WAKE
                 try:
                     rows, total, failed = fetching.collect()
-                    if total >= fetching.bytes_min or failed:
+                    if total >= fetching.bytes_min or failed or fetching.is_due:
                         self._finish(fetching, rows)
                 except Exception as error:
                     self._broker.isolation.contain("the answer to a fetch", error, call=fetching.call)
@@ -370,6 +428,7 @@ class FetchSessions:
         from ottla.broker.api.fetch import reply
 
         reply(self._broker, call, fetching, rows)
+        fetching.clear()
 
 
 def find(broker: Broker, topic: Any, *, by_id: bool) -> HostedTopic | None:

@@ -93,6 +93,13 @@ ROWS_PER_REASSIGNMENT_MAX: Final = _limit(
     "Each replica of each partition is a row: this is room for 25,000 partitions of three replicas.",
     "the connection is closed, and the reason is logged",
 )
+FETCH_PARTITIONS_MAX: Final = _limit(
+    REQUESTS,
+    "partitions in the fetch sessions of consumers and in their fetches that wait for data, on one broker",
+    500_000,
+    "Each takes some 400 bytes of memory. A connection with 16 requests that wait cannot have more fetches of over 100 partitions wait.",
+    "a fetch of more than 10 partitions gets no session, and is answered at once with the data that is there",
+)
 ROWS_WITH_UNKNOWN_TAGS_MAX: Final = _limit(
     REQUESTS,
     "rows and tagged fields of a request that has tagged fields which this broker does not know",

@@ -47,6 +47,10 @@ _LARGE_FRAME_BYTES: Final = 1 << 20
 #: Frames of one read that are answered before others have their turn: what a client may have answered to it in one go
 #: without having read any of it.
 _FRAMES_MAX: Final = 64
+#: After this long the other requests that came with it wait until other clients had their turn.
+_TURN_MS: Final = 10
+#: Every eighth request it is looked at the clock.
+_LOOK_MASK: Final = 7
 _NOTHING: Final = memoryview(b"")
 
 
@@ -165,6 +169,7 @@ class Transport:
                 # An answer that must leave, or be known not to be read, before there is another.
                 or connection.has_large_answer
                 or frames == _FRAMES_MAX
+                or (not frames & _LOOK_MASK and shell.clock.now_ms() - now_ms > _TURN_MS)
             ):
                 connection.has_large_answer = False
                 self._rest = memoryview(bytes(view[at:size]))

@@ -27,7 +27,7 @@ from ottla.transactions.transaction import PREPARED, TRANSITIONS, Event, Transac
 _FOR_EVER_MS: Final = 2**31 - 1
 
 #: How many transactions are aborted, and transactional ids forgotten, in one turn: a few milliseconds each. Then others have theirs.
-_TIMED_OUT_AT_ONCE: Final = 100
+_TIMED_OUT_AT_ONCE: Final = 10
 _EXPIRED_AT_ONCE: Final = 1_000
 _SLICE_MS: Final = 10
 

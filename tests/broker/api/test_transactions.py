@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ottla.wire.encode import request_encoder
 from tests.broker.api.members import Member, find, settle
 from tests.broker.api.members import committed as committed_offsets
 from tests.broker.api.transactors import Transactor, committed
@@ -349,3 +350,31 @@ def test_what_was_open_is_open_after_a_restart(
         broker.groups.reload(tenure, "the test wants it")
     driver.advance(1_100)
     assert committed_offsets(client, "g") == {("t", 0): 5}
+
+
+def test_the_markers_of_a_transaction_with_many_partitions_are_written_in_several_turns(
+    driver: Any, batch: Any
+) -> None:
+    transactor = Transactor(driver, batch)
+    transactor.client.create("wide", 300)
+    assert transactor.init() == 0
+    assert set(transactor.add(*[("wide", number) for number in range(300)]).values()) == {0}
+    ends = [driver.replica("wide", number) for number in range(300)]
+    client, broker = transactor.client, driver.broker
+    frame = client._wire.request(26, 3, request_encoder(26, 3)({**transactor.who, "committed": True}))[1]
+    client._asked.append((26, 3))
+    broker.receive(client.connection, memoryview(frame[4:]), driver.now_ms)
+    most, written = 0, 0
+    for _ in range(1000):
+        broker.settle(driver.now_ms)
+        outbox, broker.outbox = broker.outbox, []
+        for effect in outbox:
+            driver._perform(effect)
+        before, written = written, sum(replica.log.next_offset for replica in ends)
+        most = max(most, written - before)
+        if written == 300:
+            break
+    assert written == 300
+    assert most <= 60, "too many in one turn"
+    driver.turn()
+    assert int(client.answers[-1].error_code) == 0

@@ -76,7 +76,7 @@ _ANY_REPLICA: Final = 11
 @serves(1, rows_max=ROWS_PER_WRITE_MAX)
 def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_open: bool = False) -> Response:
     by_id = call.entry.version >= 13
-    if broker.hosting.to_create and not are_logs_open:
+    if (broker.hosting.to_create or broker.hosting.asleep) and not are_logs_open:
         unopened = _unopened(broker, request, by_id)
         if len(unopened) > _OPENED_AT_ONCE_MAX:
             return broker.slices.answer(call, _when_open(broker, call, request, unopened))
@@ -131,6 +131,8 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_ope
             key = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
             for number in topic.partitions:
                 fetching.forget((key, number))
+        if len(fetching.interests) != fetching.counted:
+            sessions.count(fetching)
     if fetching.call is not None:
         # A client that gave up on its last fetch and came back on another connection.
         stale = fetching.call
@@ -149,7 +151,7 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_ope
     rows, total, failed = fetching.collect()
     wait_ms = int(request.max_wait.total_seconds() * _MS)
     enough = total >= fetching.bytes_min or failed or wait_ms <= 0 or not fetching.interests
-    if enough:
+    if enough or not (fetching.id or sessions.may_wait(fetching, call)):
         reply(broker, call, fetching, rows)
     else:
         sessions.wait(fetching, call, now_ms + wait_ms)
@@ -158,7 +160,10 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_ope
 
 
 def _unopened(broker: Broker, request: Any, by_id: bool) -> list[Replica]:
-    """Partitions whose logs would be created or opened for this request, after a start or when topics are new."""
+    """Partitions whose logs would be created or opened for this request, after a start or when topics are new; none if the request
+    has too few partitions for it to matter."""
+    if sum([len(topic.partitions) for topic in request.topics]) <= _OPENED_AT_ONCE_MAX:
+        return []
     return [
         replica
         for topic in request.topics
