@@ -7,6 +7,7 @@ import pytest
 
 from ottla.broker.api import table
 from ottla.broker.timers import Later, Periodic, Timers
+from ottla.ports.disk import DiskError
 from ottla.testing.injected import Injected
 
 METADATA, FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, JOIN_GROUP, FETCH = 3, 10, 8, 9, 11, 1
@@ -196,3 +197,20 @@ def test_errors_of_one_kind_are_logged_once_a_minute(driver: Any, monkeypatch: p
     driver.advance(61_000)
     driver.connect().send(METADATA, 9, topics=None)
     assert "99 more like it" in driver.said[-1]
+
+
+def test_the_look_for_room_that_raises_stays_one_timer(
+    driver: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was set again by itself and by the timers: twice as many of them after each attempt."""
+    looks: list[str] = []
+
+    def open_file(path: str, *, create: bool = False) -> Any:
+        looks.append(path)
+        raise Injected("on purpose")
+
+    directory = driver.broker.directories.all[0]
+    driver.broker.room.missing(directory, DiskError("full", full=True))
+    monkeypatch.setattr(driver.broker.disk, "open", open_file)
+    driver.advance(30_000)
+    assert 5 <= len(looks) <= 40

@@ -329,12 +329,4 @@ class Membership:
         return self._stop is None or self._stop.may_claim
 
     def _later(self, action: Callable[[], None]) -> None:
-        self._broker.timers.add(Later(lambda: self._until_done(action)), self._broker.now_ms + _AGAIN_MS)
-
-    def _until_done(self, action: Callable[[], None]) -> None:
-        """Something on which this broker's life depends: if it raises, it is done once more in a moment."""
-        try:
-            action()
-        except Exception:
-            self._later(action)
-            raise
+        self._broker.timers.add(Later(action), self._broker.now_ms + _AGAIN_MS)

@@ -47,13 +47,6 @@ class Room:
     def _look(self, directory: LogDirectory) -> None:
         if directory.offline is not None:
             return
-        try:
-            self._probe(directory)
-        except Exception:
-            self._look_later(directory)
-            raise
-
-    def _probe(self, directory: LogDirectory) -> None:
         disk, path = self._broker.disk, f"{directory.path}/{PROBE}"
         try:
             file = disk.open(path, create=True)
