@@ -25,12 +25,12 @@ WIDE_PARTITIONS = 10_000
 #: Rows of the largest requests, which are just below ROWS_PER_WRITE_MAX.
 ROWS = 24_000
 #: Partitions whose logs a request opens; more would take too long for a test.
-OPENED = 5_000
+OPENED = 1_500
 #: Topics of one subscription: the assignment of all their partitions is computed and stored in one go.
 HEARTBEAT_TOPICS = 1_000
 #: Topics that are created, widened and deleted, each of which has files.
-NEW = 4_000
-WIDENED = 2_000
+NEW = 1_000
+WIDENED = 500
 
 (
     FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR, LIST_GROUPS, CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID,
@@ -229,6 +229,7 @@ def crowded() -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.timeout(400)
 def test_no_request_holds_up_the_others(large: MeasuredDriver, capsys: Any) -> None:
     """In this order: the last ones delete what the first ones use."""
     client, broker = large.connect(), large.connect_broker()

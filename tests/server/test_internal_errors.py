@@ -157,7 +157,10 @@ class World:
         end = self.witness.produce("w", b"value") + 1
         self._offset = end
         eventually(
-            lambda: f"w 0 {end}\n" in self._checkpoint.read_text(encoding="ascii"), "the recovery point"
+            lambda: (
+                self._checkpoint.exists() and f"w 0 {end}\n" in self._checkpoint.read_text(encoding="ascii")
+            ),
+            "the recovery point",
         )
         batch = encode_batch([Record(0, 1_000, b"k", b"v")])
         data = [{"name": "old", "partition_data": [{"index": 0, "records": batch}]}]
