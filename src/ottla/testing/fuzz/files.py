@@ -301,8 +301,8 @@ class Case:
             replica = harness.broker.hosting.by_name[topic].replicas[partition]
             try:
                 offset = start = replica.log.log_start_offset
-            except DiskError:
-                if not self._is_offline_alone(harness, replica):
+            except DiskError as error:
+                if not self._is_offline_alone(harness, replica, error):
                     raise
                 tally.add("partitions offline")
                 continue
@@ -329,12 +329,15 @@ class Case:
             self._check_complete(topic, partition, start, seen, written)
         return whole
 
-    def _is_offline_alone(self, harness: Harness, replica: Replica) -> bool:
-        """One of its own files cannot be used, and it says which; the other partitions of its directory are served."""
+    def _is_offline_alone(self, harness: Harness, replica: Replica, error: DiskError) -> bool:
+        """One of its own files cannot be used, and it says which; the other partitions of its directory are served.
+
+        After a clean stop a log is opened when it is asked for, again each time.
+        """
         own = f"{replica.topic}-{replica.number}/"
-        if replica.offline is None or not any(file.startswith(own) for _how, file in self.damage):
+        if not any(file.startswith(own) for _how, file in self.damage):
             return False
-        self._check_words(replica.offline)
+        self._check_words(str(error))
         return not harness.broker.directories.offline
 
     def _was_set_aside(self, topic: str, partition: int) -> bool:
