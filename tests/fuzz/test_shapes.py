@@ -138,6 +138,8 @@ def test_every_array_of_an_api_is_filled_up_and_its_cost_is_told(monkeypatch: py
         "numbered topics",
     }
     monkeypatch.setattr(core, "APIS", {60: APIS[60], METADATA: APIS[METADATA]})
+    # What they cost here says nothing: a busy machine, and a process with the garbage of all tests.
+    monkeypatch.setattr(core, "HELD_S_MAX", 60.0)
     assert "the most expensive" in core.run_costs(100, 1, 1, lambda _text: None)
     monkeypatch.setattr(core, "HELD_S_MAX", 0.0)
     told: list[str] = []
@@ -160,10 +162,10 @@ def test_the_witness_measures_and_finds_what_is_wrong(scratch: Path) -> None:
     process = sockets.Process(scratch / "data")
     try:
         witness = Witness(process.address, process.pid)
-        phase = witness.mark()
-        assert 0 < phase.held_s <= phase.wall_s
-        while not witness.mark().rounds:
+        while not (phase := witness.mark()).rounds:
             pass
+        assert 0 <= phase.held_s <= phase.wall_s
+        assert phase.wall_s > 0
         # Somebody takes its topic away.
         admin = sockets.Asker(process.address)
         admin.ask(20, 6, topics=[{"name": core.WITNESS}], timeout=1000)
