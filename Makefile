@@ -25,7 +25,7 @@ test: $(STAMP) ## Run lint, types, layers and all default tests (GROUP='static u
 check: $(STAMP) ## Run lint, types and layers only
 	@$(PY) tools/run_tests.py static
 
-bench: $(STAMP) ## Measure, beside Apache Kafka if Java and Maven are there (ARGS='...')
+bench: $(STAMP) ## Measure, beside Apache Kafka if Java and Maven are there (ARGS='...'; python -m bench.against compares two checkouts)
 	@$(PY) -m bench $(ARGS)
 
 interop: $(STAMP) ## Run the tests against other implementations

@@ -5,7 +5,6 @@ a broker; its memory is a row of its own. Kafka's three are brokers and controll
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench import measure
+from bench import measure, ottla
 from bench.limits import Limited
 from bench.process import BrokerFailed, Process, free_port
 from bench.workloads import Figures, WorkloadFailed
@@ -80,10 +79,8 @@ class Cluster:
             self.zookeeper.stop()
 
 
-def start_ottla(directory: Path, settings: Mapping[str, str]) -> Cluster:
-    command = shutil.which("ottla", path=str(Path(sys.executable).parent))
-    if command is None:
-        raise BrokerFailed(f"no `ottla` beside {sys.executable}: run `make setup`, or use --only kafka")
+def start_ottla(directory: Path, settings: Mapping[str, str], checkout: Path | None = None) -> Cluster:
+    program, environment = ottla.command(checkout)
     zookeeper = LocalZookeeper(find_program(), directory / "zookeeper", free_port())
     zookeeper.start()
     brokers = []
@@ -94,7 +91,8 @@ def start_ottla(directory: Path, settings: Mapping[str, str]) -> Cluster:
         arguments = ["up", "--listen", f"127.0.0.1:{port}", "--data-dir", str(home / "data")]
         for name, value in given.items():
             arguments += ["--set", f"{name}={value}"]
-        brokers.append(Process(f"ottla {node}", [command, *arguments], port=port, log=home / "ottla.log"))
+        command, log = [*program, *arguments], home / "ottla.log"
+        brokers.append(Process(f"ottla {node}", command, port=port, log=log, environment=environment))
     return Cluster("ottla", brokers, zookeeper)
 
 

@@ -80,11 +80,11 @@ def produce_frame(topic: str, value: bytes, producer_id: int = -1) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def fetch_frame(topic: str, offset: int, size: int, *, committed: bool) -> bytes:
+def fetch_frame(topic: str, offset: int, size: int, *, committed: bool, wait_ms: int = 500) -> bytes:
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": size}
     fields = {
         "topics": [{"topic": topic, "partitions": [partition]}],
-        "max_wait": 500,
+        "max_wait": wait_ms,
         "min_bytes": 1,
         "max_bytes": size,
         "isolation_level": int(committed),

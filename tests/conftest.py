@@ -10,8 +10,10 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from ottla.runtime import turns as runtime_turns
 from ottla.server.node import Node
-from tests import turns
+from ottla.testing.cpu_time import thread_time_s
+from tests import kafka_python_sockets, turns
 
 # reason as the test gives it: why it is acceptable
 MAY_SKIP: dict[str, str] = {
@@ -81,10 +83,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=_limit_s, reverse=True)
 
 
+def pytest_collection_finish() -> None:
+    """All test modules are imported by now."""
+    kafka_python_sockets.install()
+
+
 def _limit_s(item: pytest.Item) -> float:
     limit = item.get_closest_marker("timeout")
     return float(limit.args[0]) if limit is not None and limit.args else 0.0
 
+
+# Brokers inside this process do not answer for the garbage of the tests.
+runtime_turns.thread_time = thread_time_s
 
 _close = Node._close
 

@@ -8,6 +8,7 @@ tests/static/test_groups.py holds. A failed group does not stop the next; the ex
 import argparse
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # pytest's own exit status for "no tests were collected".
 NO_TESTS = 5
+
+# A file system in memory, on Linux; used if it has so much space. Containers often have 64 MB there.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30
 
 # The scripts of the environment that runs this file; its path is not resolved, or it would lead out of .venv.
 SCRIPTS = Path(sys.executable).parent
@@ -44,6 +49,8 @@ class Group:
     workers: int = 1
     # Whether tests are given out one by one: where some take long, or share what is dear (`xdist_group`).
     singly: bool = False
+    # Whether temporary files are kept in memory where the system allows that: tests that make many files, and need no device.
+    in_memory: bool = False
     # Whether its tests start Spark.
     spark: bool = False
     default: bool = True
@@ -93,15 +100,16 @@ GROUPS = (
             "bench",
         ),
         workers=3,
+        in_memory=True,
     ),
     # The SDK, by itself and on brokers that are killed, paused and cut off; its tests mostly wait.
-    Group(name="sdk", folders=("client", "sdk"), workers=5),
+    Group(name="sdk", folders=("client", "sdk"), workers=5, in_memory=True),
     # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
-    Group(name="zookeeper", folders=("zookeeper",), workers=3),
+    Group(name="zookeeper", folders=("zookeeper",), workers=3, in_memory=True),
     # Three brokers and a ZooKeeper as processes, some of which are killed, paused and started again.
-    Group(name="cluster", folders=("cluster",), workers=2),
+    Group(name="cluster", folders=("cluster",), workers=2, in_memory=True),
     # Third-party clients, unmodified, and the SDK, against running brokers.
-    Group(name="clients", folders=("clients",), workers=4),
+    Group(name="clients", folders=("clients",), workers=4, in_memory=True),
     # One test a claim of the mission.
     Group(name="seeds", folders=("seeds",), workers=4, singly=True, spark=True),
     # Processes killed at random points.
@@ -182,11 +190,19 @@ class SparkClasses:
             self._maker.wait()
 
 
+def scratch_folder(*, in_memory: bool) -> str | None:
+    """Where a group's temporary files go; None is where the system puts them."""
+    if not in_memory or not MEMORY.is_dir() or not os.access(MEMORY, os.W_OK):
+        return None
+    return str(MEMORY) if shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN else None
+
+
 def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
     folders = group.folders_here()
     if not folders:
         return Outcome()
-    with tempfile.TemporaryDirectory(prefix="ottla-tests-") as scratch:
+    folder = scratch_folder(in_memory=group.in_memory)
+    with tempfile.TemporaryDirectory(prefix="ottla-tests-", dir=folder) as scratch:
         report = Path(scratch, "report.xml")
         command = [
             sys.executable,
@@ -200,7 +216,8 @@ def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
         if group.workers > 1:
             command += ["-n", str(group.workers), *(["--dist", "loadgroup"] if group.singly else [])]
         started = time.monotonic()
-        status = subprocess.run([*command, *pytest_args], cwd=ROOT, check=False).returncode
+        environment = os.environ if folder is None else {**os.environ, "TMPDIR": scratch}
+        status = subprocess.run([*command, *pytest_args], cwd=ROOT, env=environment, check=False).returncode
         seconds = time.monotonic() - started
         outcome = counts(report) if report.is_file() else Outcome()
     outcome.seconds = seconds

@@ -124,7 +124,7 @@ class Driver:
     def sync(self) -> None:
         """Perform the syncs that were asked for."""
         held, self.held_syncs = self.held_syncs, []
-        for _kind, file, directory, _target in held:
+        for _kind, file, directory, *_target in held:
             if file is not None:
                 self.disk.sync(file)
             if directory is not None:

@@ -9,8 +9,8 @@ from crc32c import crc32c
 
 from ottla.broker import produce_queue
 from ottla.broker.api import produce
-from ottla.broker.slices import SLICE_COST
 from ottla.model.limits import RECORD_ERRORS_MAX
+from ottla.model.steps import SLICE_COST
 from ottla.ports.effects import RUN
 from ottla.records.batch import HEADER
 from ottla.records.compression import CODECS, GZIP, LZ4, NONE, SNAPPY, ZSTD
@@ -94,6 +94,56 @@ def test_a_large_batch_for_a_compacted_topic_is_decoded_in_slices(
     assert offsets(client) == [(0, 0)]
     assert len(other.answers) >= turned
     assert driver.broker.produce_queue.held_bytes == 0
+
+
+@pytest.mark.parametrize("settings", [{"cleanup_policy": "compact"}, {"compression_type": "gzip"}])
+def test_a_small_batch_that_unpacks_to_very_many_headers_is_decoded_in_slices(
+    client: Client, turns: Turns, settings: dict[str, str]
+) -> None:
+    """622 bytes with a hundred records of 9,000 headers each held the loop for 1.1 s."""
+    client.create("c", **settings)
+    headers = (("", b""),) * 9000
+    records = [Record(at, 1_600_000_000_000, b"k", b"v", headers) for at in range(30)]
+    batch = encode_batch(records, codec=ZSTD)
+    assert len(batch) < 2000
+    turns.send(client, "c", batch)
+    turned = 0
+    while turns.turn() or turns.jobs:
+        turns.run_jobs()
+        turned += 1
+        assert turned < 100
+    assert turned >= 30
+    assert offsets(client) == [(0, 0)]
+
+
+def test_batches_that_belong_in_the_queue_are_not_all_unpacked_to_find_out(
+    client: Client, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create("c", 200, cleanup_policy="compact")
+    looked_at: list[int] = []
+    monkeypatch.setattr(
+        produce_queue, "validation_cost", lambda batch, config: looked_at.append(1) or 10**6
+    )  # fmt: skip
+    batch = make_batch(b"x")
+    for count in (5, 200):
+        data = [{"name": "c", "partition_data": [{"index": at, "records": batch} for at in range(count)]}]
+        turns.send(client, "c", b"", topic_data=data)
+    assert len(looked_at) == 1
+    while turns.turn() or turns.jobs:
+        turns.run_jobs()
+    assert {code for code, _ in offsets(client)} == {0}
+
+
+def test_a_batch_that_is_refused_for_its_timestamp_is_not_unpacked_to_name_its_records(
+    client: Client,
+) -> None:
+    """60 KB can be 60 MB once they are unpacked, and that happens in the turn of the request."""
+    client.create("t", message_timestamp_before_max_ms="1000")
+    for size, named in ((100_000, 1), (10_000_000, 0)):
+        batch = encode_batch([Record(0, 1_000, b"k", bytes(size))], codec=GZIP)
+        [row] = rows(client.ask(0, 12, **produce_fields("t", batch)))
+        assert row.error_code.value == INVALID_TIMESTAMP
+        assert len(row.record_errors) == named
 
 
 def test_batches_behind_one_that_is_decoded_keep_their_order(

@@ -7,7 +7,6 @@ import pytest
 
 from ottla.broker import slices
 from ottla.broker.connection import Enclosed
-from ottla.broker.slices import SLICE_COST
 from ottla.controller import records as r
 from ottla.testing.fuzz.making import frame_of
 from ottla.testing.injected import Injected
@@ -15,13 +14,22 @@ from ottla.wire.encode import request_encoder
 
 METADATA, API_VERSIONS, DESCRIBE_CONFIGS, CREATE_TOPICS = 3, 18, 32, 19
 CONSUMER_GROUP_DESCRIBE, OFFSET_FOR_LEADER_EPOCH = 69, 23
+#: A tenth of the real one, so that a long request needs few partitions.
+SLICE_COST = 100
 PARTITIONS = 3 * SLICE_COST
 
 
 @pytest.fixture
-def wide(client: Any) -> str:
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_COST", SLICE_COST)
+    monkeypatch.setattr(slices, "_TRIAL_COST", SLICE_COST // 20)
+
+
+@pytest.fixture
+def wide(short_slices: None, client: Any) -> str:
     """The name of a topic whose Metadata takes several slices."""
     client.create("wide", PARTITIONS)
+    client.driver.broker.slices.run_slice()
     return "wide"
 
 
@@ -117,8 +125,8 @@ def test_a_request_in_an_envelope_is_answered_too(driver: Any) -> None:
     assert len(answers) == 1 and answers[0] is not None
 
 
-def test_many_short_requests_of_one_turn_add_up(driver: Any) -> None:
-    """Each would be answered at once; a thousand rows later the next one waits for its turn."""
+def test_many_short_requests_of_one_turn_add_up(short_slices: None, driver: Any) -> None:
+    """Each would be answered at once; a slice of rows later the next one waits for its turn."""
     driver.connect().create("t", SLICE_COST // 2)
     driver.broker.slices.run_slice()
     clients = [driver.connect() for _ in range(6)]
@@ -130,13 +138,51 @@ def test_many_short_requests_of_one_turn_add_up(driver: Any) -> None:
     assert all(len(client.answers) == 1 for client in clients)
 
 
+def test_a_short_request_does_not_wait_until_hundreds_of_long_ones_are_answered(
+    driver: Any, wide: str
+) -> None:
+    """An OffsetFetch waited 5 s behind Metadata requests for all topics, on as many connections as there were clients."""
+    driver.connect().create("t", 1)
+    many = [driver.connect() for _ in range(200)]
+    for client in many:
+        send_without_turns(client, METADATA, 12, topics=[{"name": wide}])
+    short = driver.connect()
+    send_without_turns(short, METADATA, 12, topics=[{"name": "t"}])
+    perform(driver)
+    assert short.answers == [] and short.is_paused
+    turns = 0
+    while not short.answers:
+        assert one_turn(driver)
+        turns += 1
+    # Answering all the others takes 600 turns or more.
+    assert turns < 300
+    assert not short.is_paused
+    many[-1].disconnect()
+    while one_turn(driver):
+        pass
+    assert {len(client.answers) for client in many[:-1]} == {1} and not many[-1].answers
+
+
+def test_a_request_whose_client_leaves_before_it_is_begun_is_forgotten(
+    short_slices: None, driver: Any
+) -> None:
+    client, other = driver.connect(), driver.connect()
+    driver.broker.slices._spent = SLICE_COST
+    send_without_turns(client, METADATA, 12, topics=None)
+    send_without_turns(other, METADATA, 12, topics=None)
+    client.disconnect()
+    driver.turn()
+    assert not client.answers and len(other.answers) == 1
+    assert not driver.broker.slices.tasks
+
+
 def test_an_answer_that_would_be_too_large_closes_its_connection(
     driver: Any, wide: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slices, "ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(slices, "ANSWER_BYTES_MAX", 1_000)
     client, other = driver.connect(), driver.connect()
     client.send(METADATA, 12, topics=[{"name": wide}])
-    assert "more than 10000 bytes" in client.closed_because
+    assert "more than 1000 bytes" in client.closed_because
     assert other.ask(API_VERSIONS, 0).api_keys
 
 
@@ -154,7 +200,7 @@ def test_a_failure_in_a_slice_closes_its_own_connection(
     assert len(other.ask(METADATA, 12, topics=[{"name": wide}]).topics) == 1
 
 
-def test_a_gathered_answer_that_ends_a_slice_is_given_once(driver: Any) -> None:
+def test_a_gathered_answer_that_ends_a_slice_is_given_once(short_slices: None, driver: Any) -> None:
     """The last row is there when the slice is used up: the request is put off, and answered when its handler goes on."""
     client = driver.connect()
     for cost in range(SLICE_COST):
@@ -185,7 +231,7 @@ def test_what_is_encoded_of_an_answer_counts_in_the_byte_budget(
 
 
 def test_an_answer_that_is_there_when_a_slice_ends_is_sent_once_and_its_connection_goes_on(
-    driver: Any,
+    short_slices: None, driver: Any
 ) -> None:
     """DeleteGroups answered its last row, and had another turn behind it: its connection was stuck."""
     client = driver.connect()

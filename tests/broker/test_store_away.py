@@ -15,7 +15,7 @@ from tests.broker.api.clustered import join_cluster, part
 from tests.broker.conftest import Client, Driver
 from tests.mutations import BY_CONTROLLER, TIMEOUT_MS, changes_nothing, error_codes
 
-METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 3, 19, 22
+METADATA, CREATE_TOPICS, INIT_PRODUCER_ID, ALTER_CONFIGS = 3, 19, 22, 33
 ALTER_PARTITION, BROKER_HEARTBEAT, ALLOCATE_PRODUCER_IDS = 56, 63, 67
 
 #: Those of brokers to the controller, and those that cause a change by themselves; with how long they may take.
@@ -167,3 +167,25 @@ def test_a_client_that_leaves_is_forgotten(cluster: Driver) -> None:
     cluster.commit()
     cluster.turn()
     assert "new" in cluster.broker.image.topics
+
+
+@pytest.mark.parametrize("error", [None, "the store is gone"])
+def test_a_change_that_another_request_has_proposed_is_answered_when_that_is_committed(
+    driver: Driver, error: str | None
+) -> None:
+    """Bug: the second request found nothing left to write, and was told of success before anything was written."""
+    first, second = driver.connect(), driver.connect()
+    first.create("t")
+    driver.are_proposals_held = True
+    for client in (first, second):
+        client.send(ALTER_CONFIGS, **BY_CONTROLLER[ALTER_CONFIGS])
+        assert client.answers == []
+    driver.commit(error)
+    driver.turn()
+    for client in (first, second):
+        [answer] = client.answers
+        assert (set(error_codes(answer)) == {0}) == (error is None)
+    driver.are_proposals_held = False
+    # With nothing under way it is answered at once.
+    if error is None:
+        assert set(error_codes(first.ask(ALTER_CONFIGS, **BY_CONTROLLER[ALTER_CONFIGS]))) == {0}

@@ -1,11 +1,10 @@
 """How long one call of the core takes at the limits of each request that changes something, with a large image.
 
-A call of the core is what one client's request can make the others wait for. The bound is CPU time and generous, so that a loaded or slow
-machine passes, and without the garbage collector: what is printed (`pytest -s`) on a quiet machine should be at most 50 ms.
+A call of the core is what one client's request can make the others wait for. On a quiet machine 50 ms are the aim. The bound is CPU time,
+twice as much: caches and clock rates of a loaded machine. Garbage collections run and are not counted: in this process they walk over
+what all tests have made.
 """
 
-import gc
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,20 +13,31 @@ import pytest
 from ottla.broker.core import Broker
 from ottla.controller import records as r
 from ottla.ports.effects import RUN
+from ottla.testing.cpu_time import thread_time_s
 from tests.broker.conftest import Client, Driver
 
 #: CPU time of one call.
-CALL_MS = 250
+CALL_MS = 100
+#: Requests whose rows are handled in one call so far.
+LONGER_MS = {
+    "OffsetCommit": 300,
+    "OffsetDelete": 200,
+    "AddPartitionsToTxn, too many": 200,
+    "ConsumerGroupHeartbeat": 250,
+    # The controller's records of 10,000 partitions are applied to the image in one call.
+    "CreateTopics, wide": 250,
+    "DeleteTopics, wide": 250,
+}
 TOPICS, PARTITIONS = 10_000, 10
 #: A topic with so many partitions as one request may make.
 WIDE = "wide"
 WIDE_PARTITIONS = 10_000
 #: Rows of the largest requests, which are just below ROWS_PER_WRITE_MAX.
 ROWS = 24_000
-#: Partitions whose logs a request opens; more would take too long for a test.
-OPENED = 1_500
-#: Topics of one subscription: the assignment of all their partitions is computed and stored in one go.
-HEARTBEAT_TOPICS = 1_000
+#: Partitions whose logs a request opens.
+OPENED = 4_000
+#: Topics of one subscription: all there are.
+HEARTBEAT_TOPICS = 10_000
 #: Topics that are created, widened and deleted, each of which has files.
 NEW = 1_000
 WIDENED = 500
@@ -50,11 +60,11 @@ class Stopwatch:
 
     def measured(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **options: Any) -> Any:
-            began = time.thread_time()
+            began = thread_time_s()
             try:
                 return call(*args, **options)
             finally:
-                took = (time.thread_time() - began) * 1000
+                took = (thread_time_s() - began) * 1000
                 if took > self.longest_ms:
                     self.longest_ms, self.where = took, name
 
@@ -100,11 +110,7 @@ def large(tmp_path_factory: Any) -> Iterator[MeasuredDriver]:
     driver.broker.proposed = driver.broker.image
     driver.broker.hosting.to_create.clear()
     driver.turn()
-    # A full collection looks at everything that the test process has, and comes when it likes.
-    gc.collect()
-    gc.disable()
     yield driver
-    gc.enable()
     driver.close()
 
 
@@ -254,7 +260,7 @@ def test_no_request_holds_up_the_others(large: MeasuredDriver, capsys: Any) -> N
         assert len(asker.answers) == 1, what
         slow[what] = measured.longest_ms
         asker.answers.clear()
-    assert {what: took for what, took in slow.items() if took > CALL_MS} == {}
+    assert {what: took for what, took in slow.items() if took > LONGER_MS.get(what, CALL_MS)} == {}
 
 
 def prepare(client: Client) -> None:

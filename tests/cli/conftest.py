@@ -2,15 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from ottla.cli.main import main
+from tests.cli.command_server import CommandServer
 from tests.running_broker import ottla_address, start_broker, topic_name
 
 __all__ = ["ottla_address", "start_broker", "topic_name"]
@@ -37,21 +36,21 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session")
-def run_anywhere() -> Run:
+def command_server() -> Iterator[CommandServer]:
+    server = CommandServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def run_anywhere(command_server: CommandServer) -> Run:
     """Run `ottla` with these arguments in a process of its own."""
 
     def run(*arguments: str, stdin: str | bytes = b"", env: dict[str, str] | None = None) -> Ended:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "ottla.cli", *arguments],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            timeout=60,
-            env={**os.environ, **(env or {})},
-            check=False,
-        )
-        err = done.stderr.decode()
-        assert "Traceback" not in err, err
-        return Ended(done.returncode, done.stdout.decode(), err)
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        code, out, err = command_server.run(list(arguments), given, {**os.environ, **(env or {})}, 60)
+        assert b"Traceback" not in err, err.decode()
+        return Ended(code, out.decode(), err.decode())
 
     return run
 

@@ -26,7 +26,7 @@ BROKER_RESOURCE = 4
 ATTACKER = "127.0.0.2"
 MIB = 1 << 20
 #: One attack ends after this time, whatever it has sent by then.
-ATTACK_S = 2.0
+ATTACK_S = 1.0
 
 Attack = Callable[["Target"], int]
 

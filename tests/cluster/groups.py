@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 import aiokafka
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from ottla.ports.coordination import partition_of
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
@@ -27,8 +27,6 @@ PARTITIONS = 4
 FIND_COORDINATOR, OFFSET_FETCH, ELECT_LEADERS, ALTER_REASSIGNMENTS = 10, 9, 43, 45
 #: So often a member commits, if it has read something.
 _COMMIT_S = 0.1
-#: A member changes its epoch when another one joins or leaves: a few times in a test.
-_STALE_COMMITS_MAX = 10
 _LOOK_S = 0.1
 _FEED_S = 0.01
 
@@ -86,7 +84,6 @@ class Reader:
         #: What was acknowledged, and when.
         self.commits: list[tuple[float, Offsets]] = []
         self.errors: list[str] = []
-        self.stale_commits = 0
         self.ended = threading.Event()
         self._thread = threading.Thread(target=self._guarded, daemon=True)
         self._thread.start()
@@ -116,8 +113,14 @@ class ConfluentReader(Reader):
                 "auto.offset.reset": "earliest", "enable.auto.commit": False, **QUIET,
             }
         )  # fmt: skip
-        consumer.subscribe([self.topic])
         unread: Offsets = {}
+
+        def revoked(_consumer: Consumer, parts: list[TopicPartition]) -> None:
+            # They are another member's from now on, who reads again what was not committed.
+            for part in parts:
+                unread.pop(part.partition, None)
+
+        consumer.subscribe([self.topic], on_revoke=revoked, on_lost=revoked)
         committed_s = time.monotonic()
         try:
             while not self.ended.is_set():
@@ -129,29 +132,23 @@ class ConfluentReader(Reader):
                     self.read[message.partition()].add(message.offset())
                     unread[message.partition()] = message.offset() + 1
                 if unread and time.monotonic() - committed_s > _COMMIT_S:
-                    if self._commit(consumer, unread):
-                        unread = {}
+                    self._commit(consumer, unread)
+                    unread.clear()
                     committed_s = time.monotonic()
         finally:
             consumer.close()
 
-    def _commit(self, consumer: Consumer, offsets: Offsets) -> bool:
-        """False if it must be tried again."""
+    def _commit(self, consumer: Consumer, offsets: Offsets) -> None:
         rows = [TopicPartition(self.topic, number, offset) for number, offset in offsets.items()]
         try:
             done = consumer.commit(offsets=rows, asynchronous=False)
         except KafkaException as error:
-            # KIP-848: a heartbeat under way has moved the member to its next epoch. It commits again once it knows that one.
-            is_stale = error.args[0].code() == KafkaError.STALE_MEMBER_EPOCH
-            self.stale_commits += is_stale
-            if not is_stale or self.stale_commits > _STALE_COMMITS_MAX:
-                self.errors.append(str(error))
-            return not is_stale
+            self.errors.append(str(error))
+            return
         self.errors += [str(row.error) for row in done if row.error is not None]
         self.commits.append(
             (time.monotonic(), {row.partition: row.offset for row in done if row.error is None})
         )
-        return True
 
 
 class NewReader(ConfluentReader):

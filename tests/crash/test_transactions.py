@@ -8,6 +8,7 @@ aborted is seen, and the last stable offset is the end: for a reader that was th
 All tests of a process share one broker and one pair of topics; each copies the next few records.
 """
 
+import os
 import subprocess
 import sys
 import threading
@@ -61,8 +62,9 @@ class MortalBroker:
             command += ["--set", f"{name}={value}"]
         with self._words.open("w") as words:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=words, stderr=words, env={"OTTLA_STOP_WITH_STDIN": "1"}
-            )
+                command, stdin=subprocess.PIPE, stdout=words, stderr=words,
+                env={**os.environ, "OTTLA_STOP_WITH_STDIN": "1"},
+            )  # fmt: skip
 
     def arm(self, step: str) -> None:
         assert self._armed.read_text() == ""
@@ -291,20 +293,10 @@ def steps(make: Any, outcome: str) -> Iterator[str]:
         yield f"after-{thing}"
 
 
-#: kafka-python that is closed while it connects, as to a broker that is just back, drops the task that has the socket.
-_LEAVES_SOCKETS = pytest.mark.filterwarnings(r"ignore:unclosed <socket\.socket :ResourceWarning")
-
-
 def cases(*, later: bool) -> list[Any]:
     """Every step; `later` are those of `make chaos`: the aborts of two libraries that ask for the same as librdkafka."""
     return [
-        pytest.param(
-            make,
-            outcome,
-            step,
-            id=f"{make.name}-{outcome}-{step}",
-            marks=_LEAVES_SOCKETS if make.name == "kafka-python" else (),
-        )
+        pytest.param(make, outcome, step, id=f"{make.name}-{outcome}-{step}")
         for make in PRODUCERS
         for outcome in ("Commit", "Abort")
         for step in steps(make, outcome)

@@ -158,7 +158,7 @@ def test_a_topic_that_was_deleted_as_the_broker_died_stays_deleted(tmp_path: Pat
             shutil.copytree(data_dir / "gone-0", tmp_path / "gone-0")
             wire.ask(DELETE_TOPICS, 4, topic_names=["gone"], timeout=30_000)
         broker.kill()
-        shutil.copytree(tmp_path / "gone-0", data_dir / "gone-0")
+        shutil.copytree(tmp_path / "gone-0", data_dir / "gone-0", dirs_exist_ok=True)
         broker.start()
         assert not list(data_dir.glob("gone-*"))
         assert "stray" not in broker.words

@@ -40,19 +40,19 @@ def test_mutated_requests_into_the_core(half: int, seed: int, capsys: pytest.Cap
 
 
 def test_requests_over_sockets(seed: int, scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`make fuzz` bounds wait and growth more tightly, with nothing else running."""
-    report = sockets.run_sockets(
-        OVER_SOCKETS, seed, scratch / "data", bytes_max=SHAPED_BYTES_MAX, bounded=False
-    )
+    """The bounds of `make fuzz` on the witness's wait (0.3 s) and on memory (100 MB) hold here too."""
+    report = sockets.run_sockets(OVER_SOCKETS, seed, scratch / "data", bytes_max=SHAPED_BYTES_MAX)
     with capsys.disabled():
         print(f"\n  seed {seed}: {report}")
     assert report.tally["requests"] == OVER_SOCKETS
     assert report.attacked.rounds > 20
-    assert report.attacked.held_s < 5
-    assert report.peak_bytes < report.before_bytes + (600 << 20)
-    assert report.growth_bytes < 200 << 20
-    # The broker keeps files open that it has used, up to its share of descriptors; garbage may create so many partitions.
-    assert report.descriptors[1] < report.descriptors[0] + share_out(clustered=False).files + 500
+    assert report.peak_bytes < report.before_bytes + (200 << 20)
+    before, after = report.descriptors
+    # The connections of the attack are closed, and so are the files of topics that were deleted.
+    assert after.sockets <= before.sockets
+    assert after.deleted == ()
+    # The broker keeps files open that it has used, up to its share of the descriptors.
+    assert after.others <= share_out(clustered=False).files + 64
     # A few kinds of refusals every five seconds, however many connections were refused.
     assert report.said < 200
     assert report.idle_cpu < 0.1

@@ -1,6 +1,7 @@
 """A shard in a world of its own: records go into a list, time moves when a test says so."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -8,10 +9,11 @@ import pytest
 from ottla.broker.timers import Timers
 from ottla.config.broker import BrokerConfig
 from ottla.groups.budget import Budget
-from ottla.groups.formats import Record, decode, encode
+from ottla.groups.formats import Encoded, Record, decode, encode
 from ottla.groups.group import Group
 from ottla.groups.host import TopicView
 from ottla.groups.shard import Shard
+from ottla.model.steps import Steps, run
 from ottla.ports.coordination import Decision
 from tests.heard import Heard
 
@@ -34,6 +36,9 @@ class World:
         self.own_settings: dict[str, dict[str, str]] = {}
         self.is_writable = True
         self.budget = Budget(lambda: self.shard.usage)
+        self.are_computations_held = False
+        #: Work that is done once the present decision is, unless it is held.
+        self._computations: list[tuple[Steps[Any], Callable[[Any, Exception | None], None]]] = []
         self.begin()
 
     def begin(self) -> None:
@@ -64,7 +69,10 @@ class World:
 
     record_bytes_max = 1_000_000
 
-    def fits(self, record: Record) -> bool:
+    def compute(self, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self._computations.append((steps, done))
+
+    def fits(self, record: Record | Encoded) -> bool:
         return True
 
     def topic_exists(self, topic: str) -> bool:
@@ -93,17 +101,26 @@ class World:
         del self.topics[name]
         self.topics_version += 1
 
-    def decided(self, decision: Decision[Record]) -> None:
+    def decided(self, decision: Decision[Record | Encoded]) -> None:
         for record in decision.records:
             encoded = encode(record)
             again = decode(*encoded)
-            assert again is not None and again.key == record.key
+            assert again is not None and (isinstance(record, Encoded) or again.key == record.key)
             assert encode(again) == encoded
             if not decision.is_replayed:
+                assert isinstance(record, Record)
                 self.shard.replay(record)
-            self.records.append(encoded)
+            self.records.append(tuple(encoded))
         for reply, response in decision.answers:
             reply.answer(response)
+        if not self.are_computations_held:
+            self.compute_now()
+
+    def compute_now(self) -> None:
+        """Do the long work that was begun."""
+        while self._computations:
+            steps, done = self._computations.pop()
+            done(run(steps), None)
 
     def advance(self, ms: int) -> None:
         end = self.now_ms + ms

@@ -9,6 +9,7 @@ from ottla.groups.formats import REGULAR_EXPRESSION, decode
 from ottla.groups.group import Group
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import run
 from tests.groups.clients import REBALANCE_MS, SESSION_MS, Client
 from tests.groups.conftest import Heard, World
 
@@ -271,7 +272,7 @@ def test_most_members_decide_on_the_assignor(world: World) -> None:
     two = Client(world, "two", "x", "y")
     settle(one, two)
     assert one.numbers == [0, 0, 1, 1]
-    assert world.shard.consumer.describe(group_of(world))["assignor_name"] == "range"
+    assert run(world.shard.consumer.describe(group_of(world)))["assignor_name"] == "range"
     one.beat(server_assignor="uniform")
     settle(one, two)
     assert len(one.owned) == len(two.owned) == 3
@@ -438,9 +439,9 @@ def test_a_coordinator_that_moves_takes_everything_along(world: World, t: bytes)
     settle(one, two)
     three.beat()
     one.beat()
-    before = world.shard.consumer.describe(group_of(world))
+    before = run(world.shard.consumer.describe(group_of(world)))
     world.begin()
-    assert world.shard.consumer.describe(group_of(world)) == before
+    assert run(world.shard.consumer.describe(group_of(world))) == before
     settle(one, two, three)
     assert sorted(one.numbers + two.numbers + three.numbers) == [0, 1, 2, 3]
 
@@ -532,6 +533,14 @@ def test_who_is_behind_its_epoch_commits_what_it_has_had_since(
     assert outcome(one, 3, *one.numbers) is ErrorCode.STALE_MEMBER_EPOCH
     assert outcome(two, 1, *two.numbers) is ErrorCode.STALE_MEMBER_EPOCH, "they were another's"
     assert outcome(one, 1) is ErrorCode.STALE_MEMBER_EPOCH
+
+    def in_transaction(epoch: int, *numbers: int) -> ErrorCode:
+        commits = [Commit("t", number, 1, 0, "", t) for number in numbers]
+        return world.shard.check_transactional_commit("g", epoch, "one", None, commits)
+
+    assert in_transaction(1, *one.numbers) is ErrorCode.NONE
+    assert in_transaction(1, *two.numbers) is ErrorCode.ILLEGAL_GENERATION
+    assert in_transaction(3, *one.numbers) is ErrorCode.ILLEGAL_GENERATION
     with pytest.raises(Refusal):
         world.shard.check_fetch("g", "one", 1, world.now_ms)
 
@@ -576,16 +585,16 @@ def test_offsets_of_topics_that_members_read_stay_and_others_expire(world: World
     commit(world, 7)
     world.shard.commit("g", [Commit("u", 0, 1, 0, "", bytes(16))], -1, (Heard(), {"error_code": 0}))
     week_ms = 10_080 * 60_000
-    world.shard.expire_offsets(world.wall_ms + week_ms + 1)
+    run(world.shard.expire_offsets(world.wall_ms + week_ms + 1))
     assert set(world.shard.offsets.of("g")) == {("t", 0)}
     one.beat(member_epoch=-1)
-    world.shard.expire_offsets(world.wall_ms + week_ms + 1)
+    run(world.shard.expire_offsets(world.wall_ms + week_ms + 1))
     assert not world.shard.groups and not world.shard.offsets.by_group
 
 
 def test_groups_are_listed_with_their_kind(world: World, t: bytes) -> None:
     Client(world, "one", "t").beat()
-    assert world.shard.listed() == [
+    assert list(world.shard.listed()) == [
         {"group_id": "g", "protocol_type": "consumer", "group_state": "Stable", "group_type": "consumer"}
     ]
     assert world.shard.describe("g") is None

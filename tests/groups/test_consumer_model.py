@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from ottla.groups.consumer import Heartbeat
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import run
 from tests.groups.conftest import Heard, World
 
 TOPICS = ("a", "b", "c")
@@ -147,12 +148,12 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def move(self) -> None:
-        before = None if self.group is None else self.world.shard.consumer.describe(self.group)
+        before = None if self.group is None else run(self.world.shard.consumer.describe(self.group))
         owners = {} if self.group is None else dict(self.group.owners)
         self.world.begin()
         if before is not None:
             assert self.group is not None
-            assert self.world.shard.consumer.describe(self.group) == before
+            assert run(self.world.shard.consumer.describe(self.group)) == before
             assert self.group.owners == owners
 
     @rule()

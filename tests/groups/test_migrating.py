@@ -7,10 +7,11 @@ import pytest
 
 from ottla.groups.classic import Join, Sync
 from ottla.groups.consumer_group import ConsumerGroup, Phase
-from ottla.groups.formats import CONSUMER_GROUP_MEMBER, GROUP_METADATA, Record, decode
+from ottla.groups.formats import CONSUMER_GROUP_MEMBER, GROUP_METADATA, Encoded, Record, decode
 from ottla.groups.group import Group, State
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import run
 from ottla.records.consumer_protocol import read_assignment
 from tests.groups.clients import (
     CLASSIC_SESSION_MS,
@@ -553,27 +554,27 @@ def test_sessions_of_classic_members_begin_anew_after_a_load(
     world: World, mixed: tuple[ClassicClient, Client]
 ) -> None:
     one, two = mixed
-    before = world.shard.consumer.describe(consumer_group(world))
+    before = run(world.shard.consumer.describe(consumer_group(world)))
     world.advance(CLASSIC_SESSION_MS - 1000)
     world.begin()
-    assert world.shard.consumer.describe(consumer_group(world)) == before
+    assert run(world.shard.consumer.describe(consumer_group(world))) == before
     world.advance(CLASSIC_SESSION_MS - 1000)
     settle(world, one, two)
     check_shared(one, two)
-    assert world.shard.consumer.describe(consumer_group(world)) == before, "nobody has noticed"
+    assert run(world.shard.consumer.describe(consumer_group(world))) == before, "nobody has noticed"
     world.begin()
     world.advance(CLASSIC_SESSION_MS + TICK_MS)
     assert one.member_id not in consumer_group(world).members
 
 
 def test_both_kinds_are_told_apart(world: World, mixed: tuple[ClassicClient, Client]) -> None:
-    described = world.shard.consumer.describe(consumer_group(world))
+    described = run(world.shard.consumer.describe(consumer_group(world)))
     one, _two = mixed
     assert {row["member_id"]: row["member_type"] for row in described["members"]} == {
         one.member_id: 0,
         "two": 1,
     }
-    assert [row["group_type"] for row in world.shard.listed()] == ["consumer"]
+    assert [row["group_type"] for row in list(world.shard.listed())] == ["consumer"]
     assert world.shard.describe("g") is None
 
 
@@ -612,10 +613,11 @@ class Narrow(World):
 
     places_max = 1 << 30
 
-    def fits(self, record: Record) -> bool:
-        value = record.value or {}
+    def fits(self, record: Record | Encoded) -> bool:
+        known = decode(*record) if isinstance(record, Encoded) else record
+        value = (known and known.value) or {}
         rows = [*value.get("topic_partitions", ()), *value.get("assigned_partitions", ())]
-        if record.key[0] == GROUP_METADATA:
+        if known is not None and known.key[0] == GROUP_METADATA:
             rows = [{"partitions": [0] * len(value["members"])}]
         return sum(len(row["partitions"]) for row in rows) <= self.places_max
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.groups.group import Group, State
 from ottla.model.errors import ErrorCode
+from ottla.model.steps import run
 from tests.groups.clients import ClassicClient
 from tests.groups.conftest import World
 from tests.groups.test_consumer_model import BEAT_MS, SESSION_MS, TOPICS, Groups, Place
@@ -141,11 +142,11 @@ class Mixed(Groups):
         # Whoever waits for an answer is told that it must ask elsewhere.
         for reply in self.world.shard.forget():
             reply.refuse(ErrorCode.NOT_COORDINATOR)
-        before = None if self.group is None else self.world.shard.consumer.describe(self.group)
+        before = None if self.group is None else run(self.world.shard.consumer.describe(self.group))
         self.world.begin()
         if before is not None:
             assert self.group is not None
-            assert self.world.shard.consumer.describe(self.group) == before
+            assert run(self.world.shard.consumer.describe(self.group)) == before
 
     @rule()
     def calm(self) -> None:

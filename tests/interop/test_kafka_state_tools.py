@@ -62,14 +62,7 @@ def test_the_producers_of_a_partition(tool: Tool, topic: str) -> None:
     )
 
 
-def test_there_is_one_feature_and_no_subscription(tool: Tool) -> None:
-    [line] = tool("FeatureCommand", "describe").lines
-    assert line.split()[:2] == [
-        "Feature:",
-        "transaction.version",
-    ] and "FinalizedVersionLevel: 2" in line.replace("\t", " ")
-    said = tool("FeatureCommand", "upgrade", "--feature", "group.version=1", code=1)
-    assert "group.version' is not supported" in said.out + said.errors
+def test_there_is_no_subscription_to_client_metrics(tool: Tool) -> None:
     assert tool("ClientMetricsCommand", "--list").out.strip() == ""
 
 

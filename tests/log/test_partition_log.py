@@ -655,3 +655,28 @@ def test_a_log_that_begins_again_at_an_existing_base_offset_has_new_files(bench:
     fill(log, 2)
     bench.log_start_offset = 0
     assert bench.recover().log.next_offset == 2
+
+
+def test_small_files_that_are_written_again_before_a_sync_are_closed(bench: Bench) -> None:
+    """Bug: the handle before was dropped and stayed open, also after the log was deleted."""
+
+    def handles() -> int:
+        return sum(file.path.endswith("leader-epoch-checkpoint") for file in bench.disk._open)
+
+    log = bench.create()
+    # Writes the epochs for the first time.
+    fill(log, 1)
+    flushes = []
+    for _ in range(3):
+        log.save_epochs()
+        flushes.append(log.begin_flush())
+    assert handles() == 4
+    # The second flush still needs its handle: the first one does not cover what was written after it.
+    for flush, left in zip(flushes, (3, 2, 0), strict=True):
+        assert flush is not None
+        log.flushed(flush)
+        assert handles() == left
+    log.save_epochs()
+    log.save_epochs()
+    log.close()
+    assert handles() == 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ottla.groups.host import TopicView
 from ottla.model.assignors import ASSIGNORS, Places, Reader, range_, uniform
+from ottla.model.steps import run
 
 
 def topics_of(**counts: int) -> dict[bytes, TopicView]:
@@ -61,7 +62,7 @@ def test_every_partition_that_is_read_goes_to_exactly_one_reader_of_it(
     name: str, group: tuple[list[Reader], dict[bytes, TopicView]]
 ) -> None:
     readers, topics = group
-    shares = ASSIGNORS[name](readers, topics)
+    shares = run(ASSIGNORS[name](readers, topics))
     assert set(shares) == {each.member_id for each in readers}
     given_out = Counter(place for share in shares.values() for place in share)
     wanted = {

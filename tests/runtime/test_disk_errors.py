@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker import checkpointing, hosting, upkeep
 from ottla.controller import records as r
 from ottla.ports.disk import DiskError
 from ottla.records.record import Record, encode_batch
@@ -197,8 +198,12 @@ def said() -> list[str]:
 
 @pytest.fixture
 def broker(tmp_path: Path, said: list[str]) -> Iterator[Any]:
-    with Broker(str(tmp_path / "data"), say=said.append) as running:
-        yield running
+    with pytest.MonkeyPatch.context() as patch:
+        # What failed is repeated soon.
+        for each in (checkpointing, hosting, upkeep):
+            patch.setattr(each, "_AGAIN_MS", 100)
+        with Broker(str(tmp_path / "data"), say=said.append) as running:
+            yield running
 
 
 def offline(broker: Any) -> list[str]:
@@ -391,8 +396,8 @@ def test_a_deletion_that_cannot_rename_is_repeated_and_the_next_topic_waits(
         assert offline(broker) == [] and produce(peer, "other", b"1") == 0
         injected.heal()
         while produce(peer, "hit", b"new") == STORAGE_ERROR:
-            # The rename is repeated every two seconds; PATIENCE_S of the socket does not bound this, the test's time does.
-            threading.Event().wait(0.1)
+            # Until the rename is repeated. PATIENCE_S of the socket does not bound this, the test's time does.
+            threading.Event().wait(0.02)
         assert peer.fetch("hit", 0) == [b"new"]
 
 

@@ -1,6 +1,7 @@
 """One client's socket: frames that come in pieces, answers that a slow reader leaves lying, garbage."""
 
 import errno
+import os
 import random
 import socket
 import struct
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 from ottla.runtime import transport
+from ottla.runtime.disk_errors import ERRNO_CLASSES, ErrnoClass, errno_class
 from ottla.server.embedded import Broker
 from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
 
@@ -290,3 +293,38 @@ def test_a_small_slice_that_cannot_be_read_ends_that_connection(
             reader.send(FETCH, 12, **fetch_fields(topic, 0))
             assert reader.is_closed()
     assert file.pins == 0
+
+
+class _FailingSendfile:
+    """The `os` module as `runtime/transport.py` sees it."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def sendfile(self, *_arguments: Any) -> int:
+        raise OSError(self._number, "injected")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+#: EAGAIN is no error of the file: the socket is full.
+SENDFILE_ERRNOS = [name for name in ERRNO_CLASSES if hasattr(errno, name) and name != "EAGAIN"]
+
+
+@pytest.mark.parametrize("name", SENDFILE_ERRNOS)
+def test_a_sendfile_that_fails_ends_that_connection(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each errno of the table (`docs/disk-errors.md`); those of the device also take the directory offline."""
+    number = getattr(errno, name)
+    with Broker(config=SETTINGS) as broker, Peer(broker.address) as peer:
+        peer.create("t")
+        peer.produce("t", b"x" * 500_000)
+        with monkeypatch.context() as broken:
+            broken.setattr(transport, "HAS_SENDFILE", True)
+            broken.setattr(transport, "in_memory", lambda *_arguments: True)
+            broken.setattr(transport, "os", _FailingSendfile(number))
+            with Peer(broker.address) as reader, pytest.raises(ConnectionResetError):
+                reader.ask(FETCH, 12, **fetch_fields("t", 0))
+        row = peer.ask(FETCH, 12, **fetch_fields("t", 0)).responses[0].partitions[0]
+        is_offline = errno_class(number) is ErrnoClass.DEVICE
+        assert row.error_code.value == (ErrorCode.KAFKA_STORAGE_ERROR if is_offline else 0)

@@ -33,6 +33,7 @@ def burn() -> None:
         pass
 
 
+@pytest.mark.long_turns("it uses CPU time on purpose")
 def test_a_busy_turn_is_measured_named_and_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     with_handler(monkeypatch, burn)
     said: list[str] = []
@@ -43,7 +44,7 @@ def test_a_busy_turn_is_measured_named_and_logged(monkeypatch: pytest.MonkeyPatc
             peer.ask(API_VERSIONS, 0)
         longest = broker.longest_turn
         # Not much more than it used: what others do on this machine is not counted.
-        assert 1000 * BUSY_S * 0.9 <= longest.cpu_ms < 1000 * BUSY_S + 300
+        assert 1000 * BUSY_S * 0.9 <= longest.cpu_ms < 1000 * BUSY_S + 100
         assert "metadata v9 from 127.0.0.1:" in longest.what
     assert broker.longest_turn.cpu_ms >= longest.cpu_ms, "known after the end too"
     assert any("a slow turn of the event loop" in line and "metadata v9" in line for line in said)

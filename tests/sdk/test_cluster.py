@@ -26,6 +26,8 @@ class Flow:
         self.read: list[int] = []
         self.errors: list[BaseException] = []
         self._ended = threading.Event()
+        #: Nothing is added to `sent` any more.
+        self._all_sent = threading.Event()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._reads)]
         self._consumer.assign([(topic, 0)])
 
@@ -38,7 +40,7 @@ class Flow:
 
     def _reads(self) -> None:
         try:
-            while not self._ended.is_set() or len(self.read) < len(self.sent):
+            while not self._all_sent.is_set() or len(self.read) < len(self.sent):
                 for records in self._consumer.poll(100).values():
                     self.read += [int(record.value) for record in records]
         except BaseException as error:
@@ -58,6 +60,7 @@ class Flow:
         finally:
             self._ended.set()
             self._threads[0].join()
+            self._all_sent.set()
             self._producer.close(PATIENCE_S)
             self._threads[1].join(PATIENCE_S)
             self._consumer.close()

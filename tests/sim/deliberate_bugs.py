@@ -29,6 +29,7 @@ from ottla.ports.coordination import Decision, Then
 from ottla.replication.leading import Leading
 from ottla.replication.replica import Replica
 from ottla.testing.sim.cluster import ClusterOptions, run_cluster
+from ottla.testing.sim.desk import Desk
 from ottla.testing.sim.ensemble import Ensemble
 from ottla.testing.sim.scenario import Failure
 from ottla.transactions import ending
@@ -166,7 +167,7 @@ def commit_in_any_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
     """A member's partitions are another's before it has let go."""
-    patch.setattr(ConsumerGroup, "is_free_for", lambda _self, _member_id: lambda _place: True)
+    patch.setattr(ConsumerGroup, "free_for", lambda _self, _member_id: lambda places: places)
 
 
 def begin_no_sessions_after_loading(patch: pytest.MonkeyPatch) -> None:
@@ -184,7 +185,7 @@ def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
     """The leader's assignment is not written down."""
     assign = Rebalancing.assign
 
-    def forget(self: Rebalancing, group: Group, assignments: Any, now_ms: int) -> None:
+    def forget(self: Rebalancing, *arguments: Any) -> None:
         host = self._host
 
         class Forgetful:
@@ -196,7 +197,7 @@ def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
 
         self._host = Forgetful()  # type: ignore[assignment]
         try:
-            assign(self, group, assignments, now_ms)
+            assign(self, *arguments)
         finally:
             self._host = host
 
@@ -285,8 +286,9 @@ def forget_pending_offsets(patch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """R19: transactions whose time is over go on."""
+    """R19: transactions whose time is over go on. It shows where a producer dies for good with an open transaction."""
     patch.setattr(Ending, "abort_timed_out", lambda *_arguments: True)
+    patch.setattr(Desk, "killed_at_last", 1.0)
 
 
 def fence_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -368,8 +370,7 @@ BUGS = (
     Bug(take_markers_of_any_coordinator, 15, _ENDS),
     Bug(take_markers_of_any_epoch, 5, _TRANSACTIONS),
     Bug(forget_pending_offsets, 10, _ENDS),
-    # Found in one seed of six: a producer must die for good with an open transaction.
-    Bug(wait_for_ever, 30, _TRANSACTIONS),
+    Bug(wait_for_ever, 5, _TRANSACTIONS),
     Bug(fence_nobody, 5, _TRANSACTIONS),
 )
 

@@ -52,7 +52,8 @@ def run(monkeypatch: pytest.MonkeyPatch, seed: int, options: ClusterOptions) -> 
 @pytest.mark.timeout(300)
 def test_a_cluster_outlives_errors_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: Counter[str] = Counter()
-    for seed in range(301, 309):
+    # In 544 an answer is lost that tells a member to give up partitions: its time began to run with that answer.
+    for seed in (*range(301, 308), 544):
         with monkeypatch.context() as patch:
             raised += run(
                 patch, seed, ClusterOptions(faults=4, groups=seed % 2 == 0, transactions=seed % 2 == 1)

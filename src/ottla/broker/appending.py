@@ -21,6 +21,7 @@ from ottla.records.batch import HEADER, TRANSACTIONAL_BIT
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
+    from ottla.log.partition_log import PartitionLog
     from ottla.replication.replica import Replica
 
 
@@ -75,7 +76,7 @@ def append_as_leader(
             producer_id, producer_epoch, sequence, count, base_offset, last_offset, broker.wall_ms,
             header[ATTRIBUTES] & TRANSACTIONAL_BIT,
         )  # fmt: skip
-    _await(broker, replica, last_offset, done)
+    _await(broker, replica, log, last_offset, done)
     return int(base_offset)
 
 
@@ -96,7 +97,7 @@ def append_marker_as_leader(
         )
     except DiskError as error:
         raise Refusal(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-    _await(broker, replica, appended[1], done)
+    _await(broker, replica, log, appended[1], done)
     replica.settle()
     return int(appended[0])
 
@@ -110,12 +111,14 @@ def _check_leading(replica: Replica) -> None:
     leading = replica.leading
     if leading is None:
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{replica.topic}-{replica.number} is led elsewhere")
-    if not leading.has_enough:
+    if len(leading.isr) < leading.isr_min:
         raise Refusal(ErrorCode.NOT_ENOUGH_REPLICAS, f"{replica.topic}-{replica.number} has too small an ISR")
 
 
-def _await(broker: Broker, replica: Replica, last_offset: int, done: Callable[[ErrorCode], None]) -> None:
-    broker.appended(replica, replica.log, broker.now_ms)
+def _await(
+    broker: Broker, replica: Replica, log: PartitionLog, last_offset: int, done: Callable[[ErrorCode], None]
+) -> None:
+    broker.appended(replica, log, broker.now_ms)
     if last_offset < replica.high_watermark:
         done(ErrorCode.NONE)
     else:

@@ -420,7 +420,7 @@ class Broker:
         if replica.durable:
             self.sync(replica, log)
             return
-        if leading is not None and not leading.counted and leading.has_enough:
+        if leading is not None and not leading.counted and len(leading.isr) >= leading.isr_min:
             # Nobody else is waited for.
             replica.high_watermark = log.next_offset
             if replica.watchers and not replica.moved:
@@ -453,12 +453,20 @@ class Broker:
             return
         # Asked for again until it is done: a flush that overtakes this round must not count without them.
         for file in log.loose:
-            outbox.append((SYNC, file, None, (replica, None, file)))
+            outbox.append((SYNC, file, None, (replica, None, file), False))
         if log.fresh:
-            outbox.append((SYNC, None, log.parent, (replica, None, None)))
+            outbox.append((SYNC, None, log.parent, (replica, None, None), False))
         for segment in log.unsynced:
             directory = None if segment.names_synced else log.directory
-            outbox.append((SYNC, segment.file, directory, (replica, segment, segment.next_offset)))
+            target = (replica, segment, segment.next_offset)
+            outbox.append((SYNC, segment.file, directory, target, False))
+
+    def let_others_sync_first(self, since: int) -> None:
+        """The syncs in the outbox from there on are of a request for very many files: others do not wait for all of them."""
+        outbox = self.outbox
+        for at in range(since, len(outbox)):
+            if outbox[at][0] == SYNC:
+                outbox[at] = (*outbox[at][:4], True)
 
     def _sync_put_off(self) -> None:
         wanted, self._to_sync = self._to_sync, {}
@@ -610,6 +618,8 @@ class Broker:
     def fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
         """Those who wait for their records to count hear that they will not, or that this broker will not know."""
         for line in (replica.waiting, replica.waiting_here):
+            if not line:
+                continue
             entries = list(line)
             line.clear()
             # Those who go on waiting stay in front of whatever was appended because of what others heard.
@@ -624,8 +634,10 @@ class Broker:
 
     def role_changed(self, replica: Replica) -> None:
         """Whoever waits for something of this replica must look again."""
-        self.moved(replica)
-        self._tell(replica, replica.tail)
+        if replica.watchers:
+            self.moved(replica)
+        if replica.tail:
+            self._tell(replica, replica.tail)
 
     def _tell(self, replica: Replica, watchers: Iterable[Any]) -> None:
         """There is something new for these."""
@@ -829,4 +841,4 @@ class Broker:
 
 def _bytes_of(parts: list[Any]) -> int:
     """What an answer holds in memory; slices of files are not."""
-    return sum(len(part) for part in parts if part.__class__ is not tuple)
+    return sum(len(part) for part in parts if not isinstance(part, tuple))

@@ -14,12 +14,14 @@ An interest stays dirty while its partition has data it has not seen or an error
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.log.reading import Slice
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import FETCH_PARTITIONS_MAX
+from ottla.model.steps import STEP_COST, Steps
 from ottla.ports.disk import DamagedFile, DiskError
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ _PIPELINED_MAX: Final = 100
 _PIPELINED_LARGE_MAX: Final = 16
 #: Looking at so many partitions takes about as long as answering a fetch.
 _LOOKS_PER_WAKE: Final = 50
+#: A woken fetch with more partitions to look at than this does so in slices.
+_LOOKS_AT_ONCE_MAX: Final = 2_000
 
 
 class Row(NamedTuple):
@@ -56,6 +60,10 @@ class Row(NamedTuple):
     aborted: list[Ended] | None = None
     #: A replica nearer to the consumer, which should fetch there; -1 if there is none.
     preferred: int = -1
+
+
+#: Rows worth telling, their bytes, and whether one of them should not wait.
+Collected: TypeAlias = tuple[list[Row], int, bool]
 
 
 class Interest:
@@ -149,7 +157,8 @@ class Interest:
 class Fetching:
     __slots__ = (
         "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "counted", "dirty", "epoch", "follower",
-        "follower_epoch", "id", "interests", "is_due", "is_prompt", "leader_only", "rack", "sessions", "used_ms", "watching", "woken",
+        "follower_epoch", "id", "interests", "is_due", "is_looking", "is_prompt", "leader_only", "rack", "sessions", "used_ms",
+        "watching", "woken",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessions) -> None:
@@ -183,6 +192,8 @@ class Fetching:
         self.woken = False
         #: Whether its longest wait is over.
         self.is_due = False
+        #: Whether it looks at its partitions just now, in slices.
+        self.is_looking = False
         #: How many of its partitions `FetchSessions.held` includes.
         self.counted = 0
 
@@ -222,15 +233,29 @@ class Fetching:
             self.woken = True
             self.sessions.woken.append(self)
 
-    def collect(self) -> tuple[list[Row], int, bool]:
-        """Look at the dirty interests: (rows worth telling, bytes of data, whether one of them should not wait)."""
+    def collect_in_steps(self) -> Steps[Collected]:
+        """`collect` for very many partitions, a few hundred a step."""
         rows: list[Row] = []
         total = 0
         failed = False
-        left = self.bytes_max
+        dirty = list(self.dirty)
+        for at in range(0, len(dirty), STEP_COST):
+            some, total, some_failed = self.collect(dirty[at : at + STEP_COST], total)
+            rows += some
+            failed = failed or some_failed
+            yield STEP_COST
+        return rows, total, failed
+
+    def collect(self, some: Iterable[Interest] | None = None, total: int = 0) -> Collected:
+        """Look at the dirty interests: (rows worth telling, bytes of data, whether one of them should not wait).
+
+        Or at some of them, when others had `total` bytes."""
+        rows: list[Row] = []
+        failed = False
+        left = self.bytes_max - total
         incremental = self.epoch > 0
         clean: list[Interest] = []
-        for interest in self.dirty:
+        for interest in self.dirty if some is None else some:
             row = look(interest, left, whole_first=total == 0)
             if row.data is not None:
                 total += row.data.size
@@ -253,7 +278,7 @@ class Fetching:
             # it dirty.
             replica = interest.replica
             if replica is None or interest.offset >= self._end_for(replica):
-                del self.dirty[interest]
+                self.dirty.pop(interest, None)
         return rows, total, failed
 
     def _end_for(self, replica: Replica) -> int:
@@ -381,7 +406,9 @@ class FetchSessions:
                 return False
             fetching = woken.popleft()
             most -= 1
-            if fetching.woken:
+            if fetching.woken and len(fetching.dirty) > _LOOKS_AT_ONCE_MAX:
+                self._look_in_slices(fetching)
+            elif fetching.woken:
                 fetching.woken = False
                 most -= len(fetching.dirty) // _LOOKS_PER_WAKE
                 try:
@@ -391,6 +418,42 @@ class FetchSessions:
                 except Exception as error:
                     self._broker.isolation.contain("the answer to a fetch", error, call=fetching.call)
         return bool(woken)
+
+    def _look_in_slices(self, fetching: Fetching) -> None:
+        if fetching.is_looking:
+            # It stays woken, and looks again afterwards.
+            return
+        fetching.woken = False
+        fetching.is_looking = True
+
+        def done(_result: None, error: Exception | None) -> None:
+            fetching.is_looking = False
+            if error is not None:
+                self._broker.isolation.contain("the answer to a fetch", error, call=fetching.call)
+            if fetching.woken:
+                self.woken.append(fetching)
+
+        self._broker.slices.begin(self._look(fetching, fetching.call), done)
+
+    def _look(self, fetching: Fetching, call: Call | None) -> Steps[None]:
+        rows, total, failed = yield from fetching.collect_in_steps()
+        if (
+            call is not None
+            and fetching.call is call
+            and (total >= fetching.bytes_min or failed or fetching.is_due)
+        ):
+            self._finish(fetching, rows)
+
+    def look_again(self, fetching: Fetching, rows: list[Row]) -> None:
+        """It waits now, after it looked in slices: what moved meanwhile has woken nobody."""
+        for row in rows:
+            replica = row.interest.replica
+            # A follower is interested in the end of the log: it looks again in any case.
+            if replica is not None and (
+                fetching.follower >= 0 or replica.high_watermark != row.high_watermark
+            ):
+                row.interest.moved()
+                return
 
     def is_elsewhere(self, topic_id: bytes, number: int) -> bool:
         return self._broker.not_here(topic_id, None, number) is not None

@@ -4,24 +4,27 @@ know of the broker, and what befalls their groups from outside: topics that chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from ottla.broker.appending import append_as_leader, append_marker_as_leader
+from ottla.broker.appending import append_as_leader, append_marker_as_leader, batch_bytes_max
 from ottla.broker.coordinating import Coordinating
 from ottla.broker.tenure import Tenure
 from ottla.broker.timers import Periodic
-from ottla.broker.walking import Walk
 from ottla.controller.image import GROUP_RESOURCE, NO_CONFIG
 from ottla.controller.records import Broker as BrokerRecord
 from ottla.controller.records import NewPartitions, Topic, TopicRemoved
 from ottla.groups.budget import Budget, Usage
-from ottla.groups.formats import OFFSET_COMMIT, decode, encode
+from ottla.groups.formats import OFFSET_COMMIT, Encoded, decode, encode
 from ottla.groups.formats import Record as GroupRecord
+from ottla.groups.group import Group
 from ottla.groups.host import TopicView
 from ottla.groups.shard import Commit, Shard
+from ottla.log.validation import too_large
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import Steps
 from ottla.ports.coordination import Reply, Response, Told
 from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 #: How the key of a committed offset begins.
 _OFFSET_KIND: Final = OFFSET_COMMIT.to_bytes(2, "big")
+_MANY_RECORDS: Final = 100
 _NO_RACKS: Final[frozenset[str]] = frozenset()
 
 
@@ -42,7 +46,11 @@ class GroupTenure(Tenure):
     def __init__(self, groups: Groups, broker: Broker, replica: Replica) -> None:
         super().__init__(broker, OFFSETS_TOPIC, replica, groups.reload)
         self._groups = groups
+        #: By producer id: the commits of its transaction that are looked at in slices. Its end interrupts them.
+        self.under_way: dict[int, set[Any]] = {}
         self.shard = Shard(replica.number, self)
+        #: Groups that have to be rebalanced once they are loaded.
+        self._changed: list[Group] = []
 
     @property
     def hosted(self) -> Shard:
@@ -50,6 +58,13 @@ class GroupTenure(Tenure):
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
         return encode(record)
+
+    def _encoded(self, records: Sequence[GroupRecord | Encoded]) -> list[tuple[bytes, bytes | None]]:
+        if len(records) < _MANY_RECORDS:
+            return super()._encoded(records)
+        # Those that are encoded already were checked then.
+        others = iter(super()._encoded([record for record in records if type(record) is not Encoded]))
+        return [record if type(record) is Encoded else next(others) for record in records]
 
     def decode(self, record: Record) -> GroupRecord | None:
         return decode(record.key, record.value)
@@ -96,13 +111,26 @@ class GroupTenure(Tenure):
     ) -> None:
         """Write offsets that count once their transaction is committed. Raises Refusal; then nothing was written."""
         records = self.shard.offset_records(group_id, commits, -1)
-        self.write_first()
-        self.replica.log.producers.check_epoch(producer_id, producer_epoch)
+        self.append_in_transaction(producer_id, producer_epoch, records, self.rows(records), answer)
+
+    def rows(self, records: Iterable[GroupRecord]) -> list[Record]:
+        """As they are written. Raises Refusal if one cannot be."""
         wall_ms = self.wall_ms
         try:
-            rows = [Record(0, wall_ms, *self.encode(record)) for record in records]
+            return [Record(0, wall_ms, *self.encode(record)) for record in records]
         except Malformed as reason:
             raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, str(reason)) from reason
+
+    def append_in_transaction(
+        self, producer_id: int, producer_epoch: int, records: Sequence[GroupRecord], rows: list[Record],
+        answer: tuple[Reply, Response],
+    ) -> None:  # fmt: skip
+        """The same for records that are encoded already."""
+        self.write_first()
+        self.replica.log.producers.check_epoch(producer_id, producer_epoch)
+        size = sum(len(row.key or b"") + len(row.value or b"") for row in rows)
+        if size > batch_bytes_max(self.replica):
+            raise too_large(size, self.replica.config)
         batch = encode_batch(rows, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True)
         self.append_in_line(lambda done: append_as_leader(self._broker, self.replica, batch, done), [answer])
         self.shard.replay_pending(producer_id, records)
@@ -111,6 +139,7 @@ class GroupTenure(Tenure):
         self, producer_id: int, producer_epoch: int, marker: Marker, done: Callable[[ErrorCode], None]
     ) -> None:
         """Write a marker; the offsets that were pending with it count, or are dropped. Raises Refusal; then nothing was written."""
+        self.under_way.pop(producer_id, None)
         self.write_first()
         self.append_in_line(
             lambda counts: append_marker_as_leader(
@@ -126,13 +155,17 @@ class GroupTenure(Tenure):
     def budget(self) -> Budget:
         return self._groups.budget
 
-    def loaded(self) -> None:
-        self._groups.budget.forget()
-        super().loaded()
+    def resume(self) -> Steps[None]:
+        self._changed = yield from self.shard.resume_in_steps(self._broker.now_ms)
+        self._groups.budget.loaded((yield from self.shard.usage_in_steps()))
 
-    def close(self) -> None:
-        self._groups.budget.forget()
-        super().close()
+    def resumed(self) -> None:
+        changed, self._changed = self._changed, []
+        for group in changed:
+            self.shard.classic.rebalancing.prepare(group, self._broker.now_ms)
+
+    def compute(self, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
+        self._broker.slices.begin(steps, done)
 
     def unique(self) -> str:
         return str(UUID(bytes=self._broker.entropy.id_bytes()))
@@ -176,8 +209,8 @@ class Groups(Coordinating[GroupTenure]):
         super().__init__(broker, OFFSETS_TOPIC)
         #: Grows with every change of topics, partitions and racks: groups look at them anew.
         self.topics_version = 0
-        self._expiry_walk = Walk(broker.timers, self._expire_offsets)
-        self.budget = Budget(self._usage)
+        self._is_expiring = False
+        self.budget = Budget(self._usage, self._count)
 
     def start(self, now_ms: int) -> None:
         timers = self._broker.timers
@@ -186,7 +219,9 @@ class Groups(Coordinating[GroupTenure]):
             return self._broker.config.offsets_retention_check_interval_ms
 
         def begin(now_ms: int) -> None:
-            self._expiry_walk.begin([tenure.replica for tenure in self.tenures.values()], now_ms)
+            if not self._is_expiring:
+                self._is_expiring = True
+                self._broker.slices.begin(self._expire_offsets(), self._expired)
 
         timers.add(Periodic(timers, interval_ms, begin), now_ms + interval_ms())
 
@@ -220,6 +255,22 @@ class Groups(Coordinating[GroupTenure]):
     def shards(self) -> Iterable[Shard]:
         return [tenure.shard for tenure in self.tenures.values() if tenure.is_loaded]
 
+    def _count(self, done: Callable[[Usage], None]) -> None:
+        """Count the usage of all groups in slices."""
+
+        def steps() -> Steps[Usage]:
+            usage = Usage()
+            for shard in self.shards:
+                usage = usage.with_more((yield from shard.usage_in_steps()))
+            return usage
+
+        def counted(usage: Usage | None, error: Exception | None) -> None:
+            # Without a count all of it is counted in one go by the next request.
+            done(self._usage() if usage is None else usage)
+            self._contain("counting the groups", None, error)
+
+        self._broker.slices.begin(steps(), counted)
+
     def _usage(self) -> Usage:
         usage = Usage()
         for shard in self.shards:
@@ -241,14 +292,24 @@ class Groups(Coordinating[GroupTenure]):
         }
         if gone:
             for tenure in self.writable:
-                self._broker.isolation.run(
-                    f"the topics deleted for {tenure.name}", tenure.shard.topics_deleted, gone
-                )
+                what = f"the topics deleted for {tenure.name}"
+                self._broker.slices.begin(tenure.shard.topics_deleted(gone), partial(self._contain, what))
 
-    def _expire_offsets(self, replica: Replica, now_ms: int) -> int:
-        tenure = self.tenures.get(replica.number)
-        if tenure is None or not tenure.is_writable:
-            return 1
-        tenure.shard.forget_strays()
-        tenure.shard.expire_offsets(self._broker.wall_ms)
-        return 1 + len(tenure.shard.groups)
+    def _contain(self, what: str, _result: None, error: Exception | None) -> None:
+        if error is not None:
+            self._broker.isolation.contain(what, error)
+
+    def _expire_offsets(self) -> Steps[None]:
+        for tenure in list(self.tenures.values()):
+            if not tenure.is_writable:
+                continue
+            try:
+                yield from tenure.shard.forget_strays()
+                yield from tenure.shard.expire_offsets(self._broker.wall_ms)
+            except Exception as error:
+                # Of this partition alone: the others are visited.
+                self._broker.isolation.contain(f"expiring offsets of {tenure.name}", error)
+
+    def _expired(self, _result: None, error: Exception | None) -> None:
+        self._is_expiring = False
+        self._contain("expiring offsets", None, error)

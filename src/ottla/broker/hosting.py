@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ottla.broker.log_directory import LogDirectory
 
 #: Logs that one turn creates in the background.
-_CREATE_MAX: Final = 16
+_CREATE_MAX: Final = 4
 #: What opening or creating a log costs (see `model/steps.py`).
-_OPEN_COST: Final = 50
+_OPEN_COST: Final = 100
 #: After this long a sync is tried again whose directory could not be opened.
 _AGAIN_MS: Final = 2000
 
@@ -331,6 +331,7 @@ class Hosting:
         # Once each, however many settings changed.
         for name in configured:
             self._broker.isolation.run("the settings of a topic", self._configure, name)
+        self._host_new(image, changed)
         for topic_id, number in changed:
             topic, partition = image.topics_by_id.get(topic_id), image.partition(topic_id, number)
             if topic is not None and partition is not None:
@@ -338,6 +339,27 @@ class Hosting:
                     self._change(topic, partition)
                 except Exception as error:
                     contain(f"a change of {topic.name}-{number}", error)
+
+    def _host_new(self, image: Image, changed: dict[tuple[bytes, int], None]) -> None:
+        """Take on new partitions, all of one topic at once: there may be ten thousand. They are not `changed` any more."""
+        new: dict[bytes, list[int]] = {}
+        for topic_id, number in changed:
+            hosted = self.by_id.get(int.from_bytes(topic_id, "big"))
+            if hosted is not None and number not in hosted.replicas:
+                new.setdefault(topic_id, []).append(number)
+        for topic_id, numbers in new.items():
+            topic = image.topics_by_id.get(topic_id)
+            if topic is None:
+                continue
+            partitions = [topic.partitions[number] for number in numbers if number < len(topic.partitions)]
+            try:
+                self._host(topic.name, topic_id, partitions)
+            except Exception as error:
+                # They are looked at one by one.
+                self._broker.isolation.contain(f"new partitions of {topic.name}", error)
+            else:
+                for number in numbers:
+                    del changed[topic_id, number]
 
     def sync_names(self, directory: LogDirectory) -> None:
         """A directory that a crash brings back under its old name could be taken for that of a new topic."""
@@ -438,17 +460,19 @@ class Hosting:
         """Take on the partitions that belong here and are new."""
         hosted = self.by_name.get(name) or self._add(name, topic_id)
         config = self._topic_config(name)
-        new = [
-            Replica(name, partition.partition, partition.leader_epoch, config, self._open)
-            for partition in partitions
-            if self._is_here(partition) and partition.partition not in hosted.replicas
-        ]
-        hosted.replicas.update((replica.number, replica) for replica in new)
-        by_number = {partition.partition: partition for partition in partitions}
-        for replica in new:
-            self._broker.replicating.assign(replica, topic_id, by_number[replica.number])
-        self.to_create.extend(new)
-        return new
+        replicas, opener, assign = hosted.replicas, self._open, self._broker.replicating.assign
+        new = []
+        for partition in partitions:
+            number = partition.partition
+            if number not in replicas and self._is_here(partition):
+                replica = Replica(name, number, partition.leader_epoch, config, opener)
+                replicas[number] = replica
+                new.append((replica, partition))
+        for replica, partition in new:
+            assign(replica, topic_id, partition)
+        added = [replica for replica, _partition in new]
+        self.to_create.extend(added)
+        return added
 
     def _open(self, replica: Replica) -> PartitionLog:
         """The log of a partition that nobody has needed yet."""

@@ -8,10 +8,12 @@ has been, or when that takes too long. Called by `coordinating.py`; what the rec
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.timers import Later
 from ottla.log.markers import decode_marker
+from ottla.model.steps import SLICE_COST, Steps
 from ottla.ports.disk import DiskError
 from ottla.records.batch import CONTROL_BIT, HEADER, TRANSACTIONAL_BIT
 from ottla.records.record import CorruptRecords, Record, decode_batch, whole_batches
@@ -101,6 +103,34 @@ class Loading:
             self._reload(tenure, f"internal error: {error!r}")
             return _SLICE_BYTES
 
+    def _resume(self, tenure: Tenure, steps: Steps[None]) -> None:
+        """The log was replayed. With few groups the rest is done at once, with very many in slices."""
+        cost = 0
+        for step in steps:
+            cost += step if isinstance(step, int) else 1
+            if cost > SLICE_COST:
+                self._broker.slices.begin(self._go_on_with(tenure, steps), partial(self._resumed, tenure))
+                return
+        self._resumed(tenure, None, None)
+
+    @staticmethod
+    def _go_on_with(tenure: Tenure, steps: Steps[None]) -> Steps[None]:
+        yield 1
+        for step in steps:
+            if tenure.is_over:
+                return
+            yield step
+
+    def _resumed(self, tenure: Tenure, _result: None, error: Exception | None) -> None:
+        if tenure.is_over:
+            return
+        if error is not None:
+            self._broker.isolation.contain(f"loading {tenure.name}", error, reloads=False)
+            self._reload(tenure, f"internal error: {error!r}")
+            return
+        tenure.loaded()
+        self.call_visitors(tenure)
+
     def _replay_slice(self, tenure: Tenure) -> int:
         replica = tenure.replica
         try:
@@ -145,8 +175,7 @@ class Loading:
         tenure.replay(records)
         if passed <= tenure.at or passed >= tenure.end:
             self._waiting.pop(tenure, None)
-            tenure.loaded()
-            self.call_visitors(tenure)
+            self._resume(tenure, tenure.resume())
         else:
             tenure.at = passed
         return len(data)

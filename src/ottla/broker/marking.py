@@ -10,6 +10,7 @@ Called by the coordinators of transactions and by `api/write_txn_markers.py`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -39,6 +40,8 @@ _LANE: Final = -2
 #: Markers that are written in one step, and what each costs (see `model/steps.py`): the log may have to be opened for it.
 _MARKERS_PER_STEP: Final = 25
 _MARKER_COST: Final = 20
+#: Transactions whose markers are written in the turn in which their ends are committed.
+_TRANSACTIONS_AT_ONCE_MAX: Final = 10
 
 Codes: TypeAlias = Mapping[Place, ErrorCode]
 
@@ -61,13 +64,18 @@ class Opened(NamedTuple):
 class Marking:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        #: Markers to be written here, of the transactions whose ends were committed.
+        self._owed: deque[tuple[Owed, Callable[[Codes], None]]] = deque()
 
     # --- to others ----------------------------------------------------------------------------------------------
 
     def send(self, owed: Owed, done: Callable[[Codes], None]) -> None:
         """Have one broker write a transaction's markers; `done` with what became of each, or nothing if that is not known."""
         if owed.node_id == self._broker.membership.node_id:
-            return self._broker.put_off(lambda: self._write_here(owed, done))
+            if not self._owed:
+                self._broker.put_off(self._write_owed)
+            self._owed.append((owed, done))
+            return None
         node = self._broker.image.brokers.get(owed.node_id)
         if node is None or node.fenced:
             return done({})
@@ -81,6 +89,30 @@ class Marking:
         return None
 
     # --- here ---------------------------------------------------------------------------------------------------
+
+    def _write_owed(self) -> None:
+        """Thousands of transactions may time out together: a few are completed at once, the others in slices."""
+        for _ in range(min(len(self._owed), _TRANSACTIONS_AT_ONCE_MAX)):
+            self._write_next()
+        if self._owed:
+            self._broker.slices.begin(self._write_rest(), self._rest_written)
+
+    def _write_rest(self) -> Steps[None]:
+        while self._owed:
+            yield _MARKER_COST * min(len(self._owed[0][0].partitions), _MARKERS_PER_STEP)
+            self._write_next()
+
+    def _rest_written(self, _result: None, error: Exception | None) -> None:
+        if error is not None:
+            self._broker.isolation.contain("the markers of transactions", error)
+        if self._owed:
+            self._broker.put_off(self._write_owed)
+
+    def _write_next(self) -> None:
+        if self._owed:
+            self._broker.isolation.run(
+                "the markers of a transaction", self._write_here, *self._owed.popleft()
+            )
 
     def _write_here(self, owed: Owed, done: Callable[[Codes], None]) -> None:
         if len(owed.partitions) <= _MARKERS_PER_STEP:
@@ -108,7 +140,9 @@ class Marking:
         for at in range(0, len(wanted), _MARKERS_PER_STEP):
             some = wanted[at : at + _MARKERS_PER_STEP]
             yield _MARKER_COST * len(some)
+            began = len(self._broker.outbox)
             self.write_all(marker, tuple(some), some_written)
+            self._broker.let_others_sync_first(began)
         if not wanted:
             done(codes)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ from ottla.log.validation import INLINE_COST_MAX, Validated, validate, validatio
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import PRODUCE_QUEUE_BYTES_MAX
 from ottla.model.steps import Steps
+from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -33,6 +35,8 @@ _ROWS_AT_ONCE_MAX: Final = 100
 #: makes four files.
 _ROWS_IN_A_STEP: Final = 16
 _ROW_COST: Final = 25
+#: The same for a request of a transaction, whose coordinator is asked for each part, and perhaps writes a record.
+_ROWS_IN_A_TRANSACTIONS_PART: Final = 100
 #: What a waiting request takes besides its records.
 _REQUEST_BYTES: Final = 1024
 
@@ -45,6 +49,7 @@ class QueuedProduce:
         "call",
         "held_bytes",
         "is_validated",
+        "parts",
         "record_errors",
         "replicas",
         "request",
@@ -61,6 +66,8 @@ class QueuedProduce:
         self.held_bytes = held_bytes
         self.replicas: list[Replica] = []
         self.is_validated = False
+        #: Those that are left of a transaction's request that is appended in parts.
+        self.parts: deque[list[Any]] = deque()
         #: By the identity of the batch.
         self.validated: dict[int, Validated] = {}
         self.response: Response = {"responses": []}
@@ -86,6 +93,8 @@ class ProduceQueue:
         rows = cost = 0
         for topic in request.topic_data:
             rows += len(topic.partition_data)
+            if rows > _ROWS_AT_ONCE_MAX:
+                return True
             hosted = self._broker.hosting.of_topic(topic, version)
             if hosted is None:
                 continue
@@ -97,7 +106,10 @@ class ProduceQueue:
                     return True
                 if not replica.config.plain:
                     cost += validation_cost(partition.records, replica.config)
-        return rows > _ROWS_AT_ONCE_MAX or cost > INLINE_COST_MAX
+                    if cost > INLINE_COST_MAX:
+                        # The others are not looked at: that may mean unpacking them.
+                        return True
+        return False
 
     def add(self, call: Call, request: Any, append: Callable[..., Response]) -> Response:
         """What the handler returns. `append(broker, call, request, now_ms, queued=…, part=…)` is called later."""
@@ -178,18 +190,68 @@ class ProduceQueue:
         broker, call, request = self._broker, queued.call, queued.request
         response = WAIT
         if request.transactional_id is not None:
+            if sum(len(topic.partition_data) for topic in request.topic_data) > _ROWS_AT_ONCE_MAX:
+                yield from self._append_in_parts(queued)
+                return
             # At once: what the coordinator says holds for this moment.
             response = queued.append(broker, call, request, broker.now_ms, queued=queued)
             yield _ROW_COST
         else:
             for part, is_last in _parts(request):
+                began = len(broker.outbox)
                 response = queued.append(
                     broker, call, request, broker.now_ms, queued=queued, part=part, is_last=is_last
                 )
+                broker.let_others_sync_first(began)
                 yield _ROW_COST * _ROWS_IN_A_STEP
                 _join_topics(queued.response["responses"])
             if queued.waiting is not None:
                 queued.waiting.release()
+        if response is not WAIT and response is not SILENT:
+            broker.answer(call, response)
+
+    def _append_in_parts(self, queued: QueuedProduce) -> Steps[None]:
+        """A request of a transaction with many rows: the coordinator is asked for each part by itself, right before it is appended."""
+        broker, call, request = self._broker, queued.call, queued.request
+        from ottla.broker.api.producing import named_producers, refused_all, too_many
+
+        for _partition, replica in self._rows(queued):
+            yield 1
+            if not replica.opened and not replica.gone and replica.offline is None:
+                # The append itself tells what is wrong with it.
+                with suppress(DiskError):
+                    replica.log  # noqa: B018  (opens it)
+        if len(named_producers(request)) > 1:
+            broker.answer(call, refused_all(broker, call, request, too_many()))
+            return
+        queued.parts = deque(part for part, _is_last in _parts(request, _ROWS_IN_A_TRANSACTIONS_PART))
+        yield from self._append_part(queued)
+
+    def _append_part(self, queued: QueuedProduce) -> Steps[None]:
+        yield _ROW_COST * _ROWS_IN_A_TRANSACTIONS_PART
+        broker = self._broker
+        some = replace(queued.request, topic_data=tuple(queued.parts.popleft()))
+        began = len(broker.outbox)
+        queued.append(broker, queued.call, some, broker.now_ms, queued=queued, is_last=False)
+        broker.let_others_sync_first(began)
+
+    def part_appended(self, queued: QueuedProduce) -> None:
+        """A part of a transaction's request was appended, or refused. The next one has another turn; after the last comes the answer."""
+        broker, call = self._broker, queued.call
+        _join_topics(queued.response["responses"])
+        if queued.parts:
+
+            def done(_result: None, error: Exception | None) -> None:
+                if error is not None:
+                    broker.slices.failed(call, error)
+
+            broker.slices.begin(self._append_part(queued), done)
+            return
+        response = queued.append(
+            broker, call, queued.request, broker.now_ms, refused={}, queued=queued, part=[]
+        )
+        if queued.waiting is not None:
+            queued.waiting.release()
         if response is not WAIT and response is not SILENT:
             broker.answer(call, response)
 
@@ -250,17 +312,17 @@ def _join_topics(topics: list[dict[str, Any]]) -> None:
         at -= 1
 
 
-def _parts(request: Any) -> Iterator[tuple[list[Any], bool]]:
+def _parts(request: Any, size: int = _ROWS_IN_A_STEP) -> Iterator[tuple[list[Any], bool]]:
     """The topics of a request in parts of a few rows, and whether a part is the last."""
     parts: list[list[Any]] = [[]]
-    room = _ROWS_IN_A_STEP
+    room = size
     for topic in request.topic_data:
         rows = topic.partition_data
-        for start in range(0, max(len(rows), 1), _ROWS_IN_A_STEP):
-            piece = rows[start : start + _ROWS_IN_A_STEP]
+        for start in range(0, max(len(rows), 1), size):
+            piece = rows[start : start + size]
             if len(piece) > room:
                 parts.append([])
-                room = _ROWS_IN_A_STEP
+                room = size
             parts[-1].append(topic._replace(partition_data=piece))
             room -= len(piece)
     last = parts.pop()

@@ -16,6 +16,9 @@ request. An answer that is large in itself hands over its rows as they are made,
 
 A few of these requests at a time take turns, which bounds the answers that are being built. While a request waits here
 nothing more is read from its connection.
+
+A request that arrives when the turn has no time left is tried for a moment at the start of the next turns, before the long ones go on.
+Only if it is long too does it wait in line behind them. So a short request does not wait until hundreds of long ones are answered.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from ottla.broker.api.table import SILENT, WAIT, Response
 from ottla.broker.connection import Enclosed
 from ottla.model.limits import ANSWER_BYTES_MAX
-from ottla.model.steps import Step, Steps, attempt
+from ottla.model.steps import SLICE_COST, Step, Steps, attempt
 from ottla.ports.effects import PAUSE
 from ottla.wire.encode import EncodedRows
 from ottla.wire.schema import response_class
@@ -38,10 +41,10 @@ if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
-#: The cost of one slice: 2 to 5 ms.
-SLICE_COST: Final = 1000
 #: Requests that take turns; the others wait for one of them to end.
 _ACTIVE_MAX: Final = 4
+#: The cost of a request that was not begun yet, before it counts as long.
+_TRIAL_COST: Final = 50
 
 Done: TypeAlias = Callable[[Any, Exception | None], None]
 #: What a handler works on; returns the response (or WAIT or SILENT, if it sees to the answer itself).
@@ -61,6 +64,15 @@ class _Task(NamedTuple):
     error: Exception | None = None
 
 
+class _Fresh(NamedTuple):
+    """A request that was not begun yet."""
+
+    call: Call
+    work: Work
+    field: str | None
+    rows: Rows | None
+
+
 class Slices:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -76,6 +88,8 @@ class Slices:
         #: Requests that take turns, and those that have not begun.
         self._active = 0
         self._line: deque[tuple[Call, Steps[None]]] = deque()
+        #: Requests that are tried first. While there are any, a task that does nothing keeps the turns coming.
+        self._fresh: deque[_Fresh] = deque()
 
     def charge(self, cost: int) -> None:
         """The work that is under way costs more than its steps say."""
@@ -93,6 +107,12 @@ class Slices:
 
         `field` names the array of the response to which `rows` belong, which the work fills.
         """
+        if self._spent >= SLICE_COST:
+            if not self._fresh:
+                self.begin(self._while_fresh(), _ignore)
+            self._fresh.append(_Fresh(call, work, field, rows))
+            self._put_off(call, work)
+            return WAIT
         step: Step = 0
         while self._spent < SLICE_COST:
             try:
@@ -124,9 +144,12 @@ class Slices:
         return False
 
     def _wait(self, call: Call, steps: Steps[None]) -> None:
-        call.abandon = steps.close
         self._line.append((call, steps))
         self._start()
+        self._put_off(call, steps)
+
+    def _put_off(self, call: Call, steps: Steps[Any]) -> None:
+        call.abandon = steps.close
         connection = call.connection
         if not connection.paused and not isinstance(connection, Enclosed):
             connection.paused = True
@@ -187,11 +210,44 @@ class Slices:
         _check_size(sum(map(len, parts)))
         self._broker.answer_encoded(call, parts)
 
+    # --- requests that were not begun yet -------------------------------------------------------------------------
+
+    def _while_fresh(self) -> Steps[None]:
+        while self._fresh:
+            yield 1
+
+    def _try(self, fresh: _Fresh) -> int:
+        """Answer it if it is short, else it waits in line; what that cost."""
+        call, work, field, rows = fresh
+        if call.connection.closed:
+            return 1
+        call.abandon = None
+        cost = self._charged = 0
+        step: Step = 0
+        try:
+            while cost + self._charged < _TRIAL_COST:
+                step = work.send(None)
+                if not isinstance(step, int):
+                    break
+                cost += step or 1
+        except StopIteration as end:
+            response: Response = end.value
+            if response is not WAIT and response is not SILENT:
+                self._broker.answer(call, response if field is None else {**response, field: rows})
+        except Exception as error:
+            self.failed(call, error)
+        else:
+            self._wait(call, self._rest(call, work, step, field, rows))
+        return cost + self._charged + 1
+
     # --- turns --------------------------------------------------------------------------------------------------
 
     def run_slice(self) -> None:
         self._spent = 0
         budget = SLICE_COST
+        # A quarter is left for the long ones.
+        while self._fresh and budget > SLICE_COST // 4:
+            budget -= self._try(self._fresh.popleft())
         tasks = self.tasks
         while tasks and budget > 0:
             task = tasks.popleft()
@@ -235,6 +291,10 @@ class Slices:
                 self._next_job()
 
         self._broker.run(lambda _disk: attempt(step), done)
+
+
+def _ignore(_result: Any, _error: Exception | None) -> None:
+    pass
 
 
 def _check_size(size: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.broker.appending import Pending, append_as_leader, batch_bytes_max
@@ -21,6 +21,7 @@ from ottla.broker.timers import Later, Timed, Timers
 from ottla.config.broker import BrokerConfig
 from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import Steps
 from ottla.ports.coordination import Decision, Reply, Response
 from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 _BATCH_BYTES: Final = 256 * 1024
 #: What a batch has beside its records, and a record beside its key and value, at most.
 _OVERHEAD_BYTES: Final = 128
+#: Records that are written in one turn, and answers that are given: some milliseconds.
+_RECORDS_PER_TURN: Final = 2000
+_ANSWERS_PER_TURN: Final = 100
 
 #: What a client may hear of a batch that was not written.
 _TOLD: Final = {
@@ -80,6 +84,7 @@ class Tenure(ABC):
         self.name = f"{topic}-{replica.number}"
         self.replica = replica
         self.is_loaded = False
+        self.is_over = False
         #: While it loads: where it is in the log, and where that ended when the role began.
         self.at = -1
         self.end = -1
@@ -119,7 +124,7 @@ class Tenure(ABC):
     @property
     def is_writable(self) -> bool:
         leading = self.replica.leading
-        return self.is_loaded and leading is not None and leading.has_enough
+        return self.is_loaded and leading is not None and len(leading.isr) >= leading.isr_min
 
     @property
     def record_bytes_max(self) -> int:
@@ -133,15 +138,22 @@ class Tenure(ABC):
             return False
         return len(key) + len(value or b"") <= self.record_bytes_max
 
-    def _encoded(self, records: Iterable[Any]) -> list[tuple[bytes, bytes | None]]:
+    def _encoded(self, records: Sequence[Any]) -> list[tuple[bytes, bytes | None]]:
         """The records of a decision as they are written. Raises Malformed if one cannot be: then none is."""
-        encoded = [self.encode(record) for record in records]
-        for key, value in encoded:
-            size = len(key) + len(value or b"") + _OVERHEAD_BYTES
-            if size > limits.COORDINATOR_RECORD_BYTES and size > batch_bytes_max(self.replica):
-                size -= _OVERHEAD_BYTES
-                raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
+        encoded = []
+        # So much fits in any case.
+        small = limits.COORDINATOR_RECORD_BYTES - _OVERHEAD_BYTES
+        for record in records:
+            key, value = row = self.encode(record)
+            if len(key) + (len(value) if value else 0) > small:
+                self._check_size(key, value)
+            encoded.append(row)
         return encoded
+
+    def _check_size(self, key: bytes, value: bytes | None) -> None:
+        size = len(key) + len(value or b"")
+        if size > self.record_bytes_max:
+            raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
 
     def decided(self, decision: Decision[Any]) -> None:
         records, answers, is_read, is_replayed = decision
@@ -184,16 +196,33 @@ class Tenure(ABC):
         self.unwritten += encoded
         self.unanswered.extend(answers)
 
-    def _answer(self, answers: Iterable[tuple[Reply, Response]]) -> None:
+    def _answer(self, answers: Sequence[tuple[Reply, Response]]) -> None:
+        if len(answers) > _ANSWERS_PER_TURN:
+            # A rebalance answers all members at once.
+            self._broker.slices.begin(self._answer_all(answers), self._written_later)
+            return
         for reply, response in answers:
             try:
                 reply.answer(response)
             except Exception as error:
                 self._broker.isolation.contain(f"an answer of {self.name}", error)
 
-    def _refuse(self, answers: Iterable[tuple[Reply, Response]], code: ErrorCode) -> None:
+    def _answer_all(self, answers: Sequence[tuple[Reply, Response]]) -> Steps[None]:
+        for at in range(0, len(answers), _ANSWERS_PER_TURN):
+            self._answer(answers[at : at + _ANSWERS_PER_TURN])
+            yield 5 * _ANSWERS_PER_TURN
+
+    def _refuse(self, answers: Sequence[tuple[Reply, Response]], code: ErrorCode) -> None:
+        if len(answers) > _ANSWERS_PER_TURN:
+            self._broker.slices.begin(self._refuse_all(answers, code), self._written_later)
+            return
         for reply, _response in answers:
             self._broker.isolation.run(f"an answer of {self.name}", reply.refuse, code)
+
+    def _refuse_all(self, answers: Sequence[tuple[Reply, Response]], code: ErrorCode) -> Steps[None]:
+        for at in range(0, len(answers), _ANSWERS_PER_TURN):
+            self._refuse(answers[at : at + _ANSWERS_PER_TURN], code)
+            yield 5 * _ANSWERS_PER_TURN
 
     def failed(self, reason: str) -> None:
         """Its shard was interrupted half-way: what is so is read again from the log."""
@@ -203,38 +232,58 @@ class Tenure(ABC):
 
     def write_first(self) -> None:
         """Something is about to be appended by itself: what was decided in this turn stands before it. Raises Refusal."""
-        if self._broker.decided.pop(self, self) is None:
+        self._broker.decided.pop(self, None)
+        while self.unwritten:
             self.write()
         if not self.is_loaded:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
 
     def write(self) -> None:
-        """Append what was decided in this turn."""
-        records, self.unwritten = self.unwritten, []
-        answers, self.unanswered = self.unanswered, []
+        """Append what was decided in this turn. Of very many records only some, and the others in the next turns: the answers wait for
+        all of them."""
+        records, self.unwritten = self.unwritten[:_RECORDS_PER_TURN], self.unwritten[_RECORDS_PER_TURN:]
+        answers: Answers = []
+        if not self.unwritten:
+            answers, self.unanswered = self.unanswered, []
+        else:
+            self._broker.slices.begin(self._write_later(), self._written_later)
         wall_ms = self._broker.wall_ms
-        batches: list[list[Record]] = [[]]
+        batch: list[Record] = []
+        batches = [batch]
         # So much fits in any case; what the topic allows is looked at when there is more.
         batch_max, size = min(_BATCH_BYTES, limits.COORDINATOR_RECORD_BYTES), 0
         try:
             for key, value in records:
-                size += len(key) + len(value or b"") + _OVERHEAD_BYTES
-                if size > batch_max and batches[-1]:
+                record_bytes = len(key) + (len(value) if value else 0) + _OVERHEAD_BYTES
+                size += record_bytes
+                if size > batch_max and batch:
                     batch_max = min(_BATCH_BYTES, batch_bytes_max(self.replica))
-                if size > batch_max and batches[-1]:
-                    batches.append([])
-                    size = len(key) + len(value or b"") + _OVERHEAD_BYTES
-                batches[-1].append(Record(0, wall_ms, key, value))
-            for batch in batches[:-1]:
-                self._append(batch, [])
-            self._append(batches[-1], answers)
+                    if size > batch_max:
+                        batch = []
+                        batches.append(batch)
+                        size = record_bytes
+                batch.append(Record(0, wall_ms, key, value))
+            for full in batches[:-1]:
+                self._append(full, [])
+            self._append(batch, answers)
         except Refusal as refusal:
+            # Those that wait for the rest are refused when the shard is dropped.
             self._refuse(answers, _TOLD.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._reload(self, f"could not write: {refusal}")
         except Exception as error:
             self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
             self._broker.isolation.contain(f"writing to {self.name}", error, reloads=False)
             self.failed(f"could not write: {error!r}")
+
+    def _write_later(self) -> Steps[None]:
+        yield 1
+        if self.unwritten:
+            # Written at the end of this turn.
+            self._broker.decided[self] = None
+
+    def _written_later(self, _result: None, error: Exception | None) -> None:
+        if error is not None:
+            raise error
 
     def _append(self, records: list[Record], answers: Answers) -> None:
         batch = encode_batch(records)
@@ -293,6 +342,13 @@ class Tenure(ABC):
         if self.end > self.replica.high_watermark:
             self._batches.append([])
             self.replica.waiting.append((self.end, Pending(self._written), {}))
+        self.resumed()
+
+    def resume(self) -> Steps[None]:
+        """What is done between the last record and `loaded`, in steps."""
+        yield 1
+
+    def resumed(self) -> None:
         self.hosted.loaded(self._broker.now_ms)
 
     # --- the end ------------------------------------------------------------------------------------------------
@@ -300,6 +356,7 @@ class Tenure(ABC):
     def close(self) -> None:
         """The role is over."""
         self.is_loaded = False
+        self.is_over = True
         waiting = [reply for reply, _response in self.unanswered]
         waiting += [reply for batch in self._batches for reply, _response in batch]
         self.unwritten, self.unanswered = [], []

@@ -75,7 +75,7 @@ class Timers:
         bucket = self._buckets.get(number)
         if bucket is None:
             if len(self._heap) >= self._sweep_at:
-                self._sweep()
+                self.sweep()
             bucket = self._buckets[number] = {}
             heappush(self._heap, number)
             if self._heap[0] == number:
@@ -89,8 +89,12 @@ class Timers:
             bucket.pop(timed, None)
         timed.bucket = -1
 
-    def _sweep(self) -> None:
-        """Clients may ask for weeks, and cancel: the bucket of such a deadline would be there for weeks."""
+    def sweep(self) -> None:
+        """Remove empty buckets. Clients may ask for weeks, and cancel: their buckets would stay for weeks.
+
+        Buckets are small and lie between larger objects in memory: after a flood each of them would keep the memory around it from
+        being given back to the system. So this is called every few seconds too.
+        """
         for number in [number for number, bucket in self._buckets.items() if not bucket]:
             del self._buckets[number]
         # In place: whoever rings holds on to it. What is sorted is a heap.

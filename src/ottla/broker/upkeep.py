@@ -361,6 +361,8 @@ class Upkeep:
         replica, directory = self.to_delete.pop(place)
         if replica.opened:
             replica.log.close()
+            # It refers to the replica, and the replica to the log: only the garbage collector would find out.
+            replica.log.on_failure = None
         self.delete_log(directory, replica.topic, replica.number, replica.config)
         return directory
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.budget import Usage
 from ottla.groups.classic_members import refused_join
+from ottla.groups.formats import Encoded, Record, encode
 from ottla.groups.group import UNKNOWN_MEMBER, Group, Member, Protocols, State
 from ottla.groups.rebalancing import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
 from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.strings import is_longer
 from ottla.ports.coordination import Decision, Reply
+from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard
@@ -258,13 +260,16 @@ class Classic:
         if group.leader_id != member_id:
             return None
         growth = max(sum(map(len, assignments.values())) - group.assigned_bytes, 0)
-        if not self._host.fits(group.record(assignments)) or not self._host.budget.takes(
-            Usage(size=growth), now_ms
+        record = _encoded(group.record(assignments))
+        if (
+            record is None
+            or not self._host.fits(record)
+            or not self._host.budget.takes(Usage(size=growth), now_ms)
         ):
             # It cannot be written, and would not be found after a restart.
             self.rebalancing.fail_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
             return self.rebalancing.prepare(group, now_ms)
-        return self.rebalancing.assign(group, assignments, now_ms)
+        return self.rebalancing.assign(group, assignments, record, now_ms)
 
     # --- being there --------------------------------------------------------------------------------------------
 
@@ -337,16 +342,15 @@ class Classic:
 
     # --- after loading ------------------------------------------------------------------------------------------
 
-    def resume(self, group: Group, now_ms: int) -> None:
-        """A group has been loaded: its members have a session's time to be heard of."""
+    def resume(self, group: Group, now_ms: int) -> bool:
+        """A group has been loaded: its members have a session's time to be heard of. Whether it has to be rebalanced."""
         for member in group.members.values():
             self.rebalancing.begin_session(group, member, now_ms)
         if group.members and group.leader_id is None:
             # It was a consumer group, and somebody had just left it.
             group.leader_id = next(iter(group.members))
-            self.rebalancing.prepare(group, now_ms)
-        elif len(group.members) > self._host.config.group_max_size:
-            self.rebalancing.prepare(group, now_ms)
+            return True
+        return len(group.members) > self._host.config.group_max_size
 
     # --- telling ------------------------------------------------------------------------------------------------
 
@@ -369,6 +373,14 @@ class Classic:
                 for member in group.members.values()
             ],
         }  # fmt: skip
+
+
+def _encoded(record: Record) -> Encoded | None:
+    """As it is written; None if it cannot be."""
+    try:
+        return Encoded(*encode(record))
+    except Malformed:
+        return None
 
 
 def _prefix(request: Join) -> str:

@@ -204,6 +204,5 @@ def _must_join(group: ConsumerGroup, member: Member, now_ms: int) -> bool:
         return True
     if holding.state != UNRELEASED:
         return False
-    is_free = group.is_free_for(member.member_id)
     missing = group.targets.get(member.member_id, NOTHING) - holding.assigned
-    return all(is_free(place) for place in missing)
+    return len(group.free_for(member.member_id)(missing)) == len(missing)

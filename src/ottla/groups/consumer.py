@@ -7,17 +7,21 @@ member. A heartbeat that joins a classic group of consumers makes it a consumer 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from ottla.groups.consumer_group import ConsumerGroup, rows
+from ottla.groups.consumer_group import ConsumerGroup, rows, rows_in_steps
 from ottla.groups.consumer_member import AWAY, Member, Subscription
+from ottla.groups.formats import Encoded, Record
 from ottla.groups.group import Group
 from ottla.groups.reconciling import STABLE, Holding
 from ottla.groups.regex import BadPattern, compiled
 from ottla.model import limits
 from ottla.model.assignors import NOTHING, Place, Places
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import Steps
 from ottla.model.strings import is_longer
 from ottla.ports.coordination import Decision, Reply
 
@@ -33,6 +37,12 @@ _COMMIT_VERSION_MIN: Final = 9
 #: What ConsumerGroupDescribe calls the two protocols of members.
 _SPEAKS_CLASSIC: Final = 0
 _SPEAKS_CONSUMER: Final = 1
+#: What describing a group or a member costs beside its partitions.
+_ROW_COST: Final = 3
+
+
+#: What is done with a heartbeat that has waited: with what the computation raised, if it did.
+Again: TypeAlias = Callable[[Exception | None], None]
 
 
 class Heartbeat(NamedTuple):
@@ -69,15 +79,29 @@ class Consumer:
 
     # --- heartbeats ---------------------------------------------------------------------------------------------
 
-    def heartbeat(self, request: Heartbeat, reply: Reply, now_ms: int) -> None:
-        """Answers, or raises Refusal; then nothing has changed."""
+    def heartbeat(self, request: Heartbeat, reply: Reply, now_ms: int, again: Again | None = None) -> None:
+        """Answers, or raises Refusal; then nothing has changed.
+
+        If the member has to wait for a target that is being computed, `again` is called when that is over, and nothing is answered.
+        """
         self._check(request)
         if request.member_epoch in (LEAVING, AWAY):
             self._leave(request, reply, now_ms)
         else:
-            self._hear(request, reply, now_ms)
+            self._hear(request, reply, now_ms, again)
 
-    def _hear(self, request: Heartbeat, reply: Reply, now_ms: int) -> None:
+    def prepare(self, request: Heartbeat) -> Steps[None]:
+        """Find out in slices what takes long in the heartbeat of a member with a very large assignment."""
+        group = self._shard.consumer_group(request.group_id)
+        member = None if group is None else group.members.get(request.member_id)
+        if group is not None and member is not None:
+            yield from group.prepare(member, request.owned if request.member_epoch != JOINING else NOTHING)
+
+    def is_large(self, group_id: str, member_id: str) -> bool:
+        group = self._shard.groups.get(group_id)
+        return isinstance(group, ConsumerGroup) and group.is_large(member_id)
+
+    def _hear(self, request: Heartbeat, reply: Reply, now_ms: int, again: Again | None) -> None:
         joins = request.member_epoch == JOINING
         known = self._shard.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
@@ -95,6 +119,7 @@ class Consumer:
             self._membership.check_room(group, now_ms)
         draft.begin()
         said = _said(old or member, request)
+        wish_before = member.said.wish if member is not None else None
         if old is not None:
             self._membership.take_over(group, old, request.member_id, draft)
         member = self._membership.update(group, request.member_id, said, draft, now_ms, anew=is_upgraded)
@@ -103,9 +128,30 @@ class Consumer:
             self._shard.migrating.retire(known)
             self._membership.resume(group, now_ms)
         self._membership.begin_session(group, member, now_ms)
+        if again is not None and group.computing is not None and (joins or said.wish != wish_before):
+            group.computing.append(partial(self._computed, group, member, joins, again, now_ms))
+            self._host.decided(Decision(draft.records, is_replayed=True))
+            return
         is_told = joins or changed or request.is_full or request.member_epoch != member.holding.epoch
         answer = self._answer(group, member, is_told)
         self._host.decided(Decision(draft.records, [(reply, answer)], is_read=True, is_replayed=True))
+
+    def _computed(
+        self,
+        group: ConsumerGroup,
+        member: Member,
+        joins: bool,
+        again: Again,
+        now_ms: int,
+        error: Exception | None,
+    ) -> None:
+        """A target is there, or cannot be written: then a member that would have come with it does not come."""
+        is_here = self._shard.groups.get(group.group_id) is group and self._host.is_writable
+        if error is not None and joins and is_here and group.members.get(member.member_id) is member:
+            with suppress(Refusal):
+                records = self._membership.remove(group, (member,), now_ms)
+                self._host.decided(Decision(records, is_replayed=True))
+        again(error)
 
     def _answer(self, group: ConsumerGroup, member: Member, is_told: bool) -> dict[str, Any]:
         return {
@@ -114,7 +160,11 @@ class Consumer:
             "member_id": member.member_id,
             "member_epoch": member.holding.epoch,
             "heartbeat_interval": self.heartbeat_interval_ms(group.group_id),
-            "assignment": {"topic_partitions": rows(member.holding.assigned)} if is_told else None,
+            "assignment": {
+                "topic_partitions": member.told.get(member.holding.assigned) or rows(member.holding.assigned)
+            }
+            if is_told
+            else None,
         }
 
     # --- who may --------------------------------------------------------------------------------------------------
@@ -232,7 +282,7 @@ class Consumer:
             draft = self._membership.draft(group, now_ms)
             draft.do(group.holding_record(member_id, Holding(AWAY, held.epoch, STABLE, held.assigned)))
             member.end_owing()
-            records = draft.records
+            records: Sequence[Record | Encoded] = draft.records
         else:
             records = self._membership.remove(group, (member,), now_ms)
         self._host.decided(Decision(records, [(reply, answer)], is_replayed=True))
@@ -275,9 +325,9 @@ class Consumer:
 
     # --- telling ----------------------------------------------------------------------------------------------------
 
-    def describe(self, group: ConsumerGroup) -> dict[str, Any]:
-        """A row of ConsumerGroupDescribe."""
-        return {
+    def describe(self, group: ConsumerGroup) -> Steps[dict[str, Any]]:
+        """A row of ConsumerGroupDescribe, in steps."""
+        row: dict[str, Any] = {
             "error_code": 0,
             "error_message": None,
             "group_id": group.group_id,
@@ -285,24 +335,42 @@ class Consumer:
             "group_epoch": group.epoch,
             "assignment_epoch": group.assignment_epoch,
             "assignor_name": group.assignor(self._host.config.group_consumer_assignors[0]),
-            "members": [self._described(group, member) for member in group.members.values()],
+            "members": [],
         }
+        yield _ROW_COST + len(group.members) // 20
+        for member in list(group.members.values()):
+            assigned = yield from self._named(member.holding.assigned)
+            target = yield from self._named(group.targets.get(member.member_id, NOTHING))
+            row["members"].append(_described(member, assigned, target))
+            yield (
+                _ROW_COST
+                + len(member.said.names) // 8
+                + len(assigned["topic_partitions"])
+                + len(target["topic_partitions"])
+            )
+        return row
 
-    def _described(self, group: ConsumerGroup, member: Member) -> dict[str, Any]:
-        said = member.said
-        return {
-            "member_id": member.member_id, "instance_id": said.instance_id, "rack_id": said.rack_id,
-            "member_epoch": member.holding.epoch, "client_id": said.client_id, "client_host": said.client_host,
-            "subscribed_topic_names": sorted(said.names), "subscribed_topic_regex": said.regex,
-            "assignment": self._named(member.holding.assigned),
-            "target_assignment": self._named(group.targets.get(member.member_id, NOTHING)),
-            "member_type": _SPEAKS_CONSUMER if said.classic is None else _SPEAKS_CLASSIC,
-        }  # fmt: skip
+    def _named(self, places: Places) -> Steps[dict[str, Any]]:
+        found = []
+        for at, row in enumerate((yield from rows_in_steps(places))):
+            name = self._host.topic_name(row["topic_id"])
+            # A topic that is gone has no name any more.
+            if name is not None:
+                found.append(row | {"topic_name": name})
+            if at % 500 == 499:
+                yield 250
+        return {"topic_partitions": found}
 
-    def _named(self, places: Places) -> dict[str, Any]:
-        # A topic that is gone has no name any more.
-        named = [(row, self._host.topic_name(row["topic_id"])) for row in rows(places)]
-        return {"topic_partitions": [row | {"topic_name": name} for row, name in named if name is not None]}
+
+def _described(member: Member, assigned: Mapping[str, Any], target: Mapping[str, Any]) -> dict[str, Any]:
+    said = member.said
+    return {
+        "member_id": member.member_id, "instance_id": said.instance_id, "rack_id": said.rack_id,
+        "member_epoch": member.holding.epoch, "client_id": said.client_id, "client_host": said.client_host,
+        "subscribed_topic_names": sorted(said.names), "subscribed_topic_regex": said.regex,
+        "assignment": assigned, "target_assignment": target,
+        "member_type": _SPEAKS_CONSUMER if said.classic is None else _SPEAKS_CLASSIC,
+    }  # fmt: skip
 
 
 def _said(member: Member | None, request: Heartbeat) -> Subscription:

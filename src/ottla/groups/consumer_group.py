@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.groups.consumer_member import AWAY, Member, Subscription, Wish
+from ottla.groups.consumer_member import AWAY, Member, Prepared, Subscription, Told, Wish
 from ottla.groups.formats import (
     CONSUMER_GROUP_MEMBER,
     CONSUMER_GROUP_METADATA,
@@ -24,10 +24,12 @@ from ottla.groups.formats import (
     TARGET_ASSIGNMENT,
     TARGET_ASSIGNMENT_MEMBER,
     Record,
+    encode_in_steps,
 )
 from ottla.groups.group import CONSUMER, Protocols
-from ottla.groups.reconciling import STABLE, Holding
-from ottla.model.assignors import NOTHING, Place, Places
+from ottla.groups.reconciling import STABLE, Holding, reconcile
+from ottla.model.assignors import NOTHING, Place, Places, numbers_by_topic
+from ottla.model.steps import Steps, run
 
 if TYPE_CHECKING:
     from ottla.groups.formats import Key
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
 CONSUMER_TYPE: Final = "consumer"
 #: The memory of a partition that a member has: in its target, in its assignment, in the table of owners.
 PLACE_BYTES: Final = 400
+#: From this many partitions on a member's step takes more than some milliseconds.
+LARGE_MIN: Final = 2000
+_ROWS_AT_ONCE: Final = 250
 
 
 class Phase(Enum):
@@ -48,7 +53,7 @@ class Phase(Enum):
 
 class ConsumerGroup:
     __slots__ = (
-        "assignment_epoch", "classic_count", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns",
+        "assignment_epoch", "changes", "classic_count", "computing", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns",
         "sent_bytes", "since", "static", "supporters", "target_due_ms", "targets", "topics_version", "wishes",
     )  # fmt: skip
 
@@ -83,6 +88,10 @@ class ConsumerGroup:
         self.topics_version = -1
         #: Before this no target is computed because somebody came or went; soft.
         self.target_due_ms = -1
+        #: Counts the changes of owners; soft.
+        self.changes = 0
+        #: The target that is being computed in slices: those who wait for it are called at its end; None if none is. Soft.
+        self.computing: list[Callable[[Exception | None], None]] | None = None
 
     # --- looking ------------------------------------------------------------------------------------------------
 
@@ -110,9 +119,15 @@ class ConsumerGroup:
     def names_of(self, wish: Wish) -> frozenset[str]:
         """The topics that somebody reads, whether they exist or not."""
         names, regex, _assignor = wish
-        return names if regex is None else names | self.patterns.get(regex, frozenset())
+        if regex is None:
+            return names
+        found = self.patterns.get(regex, frozenset())
+        return names | found if names else found
 
     def names(self) -> frozenset[str]:
+        if len(self.wishes) == 1:
+            # Not a copy: what is known about a set of ten thousand names is found by the set itself.
+            return self.names_of(next(iter(self.wishes)))
         return frozenset().union(*map(self.names_of, self.wishes))
 
     def is_subscribed(self, topic: str) -> bool:
@@ -139,9 +154,15 @@ class ConsumerGroup:
         others = self.classic_count - (own is not None)
         return any(self.supporters[name] - (name in names) == others for name, _metadata in protocols)
 
-    def is_free_for(self, member_id: str) -> Callable[[Place], bool]:
+    def free_for(self, member_id: str) -> Callable[[Places], Places]:
+        """Those of some partitions that no other member has."""
         owners = self.owners
-        return lambda place: owners.get(place, member_id) == member_id
+
+        def free(places: Places) -> Places:
+            taken = [place for place in places & owners.keys() if owners[place] != member_id]
+            return places.difference(taken) if taken else places
+
+        return free
 
     # --- the records --------------------------------------------------------------------------------------------
 
@@ -223,15 +244,17 @@ class ConsumerGroup:
                 self.since[row["topic_id"], number] = epoch
 
     def _hold(self, member: Member, holding: Holding) -> None:
+        self.changes += 1
         owners, member_id = self.owners, member.member_id
         held = holding.held
         for place in member.holding.held - held:
             if owners.get(place) == member_id:
                 del owners[place], self.since[place]
-        for place in held:
-            if owners.get(place) != member_id:
-                owners[place] = member_id
-                self.since[place] = holding.epoch
+        # As wholes: a hundred thousand one by one would take too long.
+        added = held.difference(owners)
+        for places in (added, [place for place in held - added if owners[place] != member_id]):
+            owners.update(dict.fromkeys(places, member_id))
+            self.since.update(dict.fromkeys(places, holding.epoch))
         member.holding = holding
 
     def record(self, epoch: int, metadata_hash: int) -> Record:
@@ -247,33 +270,85 @@ class ConsumerGroup:
             (TARGET_ASSIGNMENT_MEMBER, self.group_id, member_id), {"topic_partitions": rows(target)}
         )
 
-    def assignment_record(self, wall_ms: int) -> Record:
-        """The target assignment is that of the present epoch."""
+    def assignment_record(self, wall_ms: int, epoch: int | None = None) -> Record:
+        """The target assignment is that of the present epoch, or of the one that it was computed for."""
         return Record(
             (TARGET_ASSIGNMENT, self.group_id),
-            {"assignment_epoch": self.epoch, "assignment_timestamp": wall_ms},
+            {"assignment_epoch": self.epoch if epoch is None else epoch, "assignment_timestamp": wall_ms},
         )
 
     def holding_record(self, member_id: str, holding: Holding) -> Record:
         return Record(
             (CURRENT_ASSIGNMENT, self.group_id, member_id),
-            {
-                "member_epoch": holding.epoch, "previous_member_epoch": holding.previous_epoch, "state": holding.state,
-                "assigned_partitions": self._dated(member_id, holding.epoch, holding.assigned),
-                "partitions_pending_revocation": self._dated(member_id, holding.epoch, holding.revoking),
-            },
-        )  # fmt: skip
+            self._holding_value(
+                holding,
+                self._dated(member_id, holding.epoch, holding.assigned),
+                self._dated(member_id, holding.epoch, holding.revoking),
+            ),
+        )
+
+    @staticmethod
+    def _holding_value(
+        holding: Holding, assigned: list[dict[str, Any]], revoking: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        return {
+            "member_epoch": holding.epoch, "previous_member_epoch": holding.previous_epoch, "state": holding.state,
+            "assigned_partitions": assigned, "partitions_pending_revocation": revoking,
+        }  # fmt: skip
 
     def _dated(self, member_id: str, epoch: int, places: Places) -> list[dict[str, Any]]:
+        return [self._dated_row(member_id, epoch, row) for row in rows(places)]
+
+    def _dated_row(self, member_id: str, epoch: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """Partitions with the epochs in which the member was given them; what it does not have yet it is given now."""
-
-        def since(place: Place) -> int:
-            return self.since[place] if self.owners.get(place) == member_id else epoch
-
-        return [
-            {**row, "assignment_epochs": [since((row["topic_id"], number)) for number in row["partitions"]]}
-            for row in rows(places)
+        topic_id, numbers = row["topic_id"], row["partitions"]
+        owners, dates = self.owners, self.since
+        epochs = [
+            dates[topic_id, number] if owners.get((topic_id, number)) == member_id else epoch
+            for number in numbers
         ]
+        return {"topic_id": topic_id, "partitions": numbers, "assignment_epochs": epochs}
+
+    # --- very large assignments -----------------------------------------------------------------------------------
+
+    def is_large(self, member_id: str) -> bool:
+        """Whether so much is assigned to a member, or is to be, that its step is prepared in slices."""
+        member = self.members.get(member_id)
+        held = 0 if member is None else len(member.holding.assigned) + len(member.holding.revoking)
+        return held + len(self.targets.get(member_id, NOTHING)) > LARGE_MIN
+
+    def prepare(self, member: Member, owned: Places | None) -> Steps[None]:
+        """Find out what a member's next step is, and encode its record. It is used if nothing has changed until the step."""
+        member_id, before = member.member_id, member.holding
+        target, epoch, changes = self.targets.get(member_id, NOTHING), self.assignment_epoch, self.changes
+        yield 1
+        after = reconcile(before, epoch, target, owned, self.free_for(member_id))
+        yield (len(target) + len(before.held)) // 10
+        # An answer may tell all of it, whether it has changed or not.
+        told = member.told.get(after.assigned)
+        if told is None:
+            told = yield from rows_in_steps(after.assigned)
+            member.told = Told(after.assigned, told)
+        if after is before:
+            return
+        assigned: list[dict[str, Any]] = []
+        for at in range(0, len(told), _ROWS_AT_ONCE):
+            assigned += [
+                self._dated_row(member_id, after.epoch, row) for row in told[at : at + _ROWS_AT_ONCE]
+            ]
+            yield _ROWS_AT_ONCE
+        revoking: list[dict[str, Any]] = []
+        for row in (yield from rows_in_steps(after.revoking)) if after.revoking else ():
+            revoking.append(self._dated_row(member_id, after.epoch, row))
+            yield 1
+        value = self._holding_value(after, assigned, revoking)
+        record = yield from encode_in_steps(Record((CURRENT_ASSIGNMENT, self.group_id, member_id), value))
+        if self.changes == changes:
+            member.prepared = Prepared(before, epoch, target, owned, changes, after, record)
+
+    def hold(self, member: Member, holding: Holding) -> None:
+        """What a record says that is encoded already."""
+        self._hold(member, holding)
 
     def pattern_record(
         self, pattern: str, topics: Iterable[str] | None, version: int, wall_ms: int
@@ -326,10 +401,19 @@ def _add(counter: Counter[Any], key: Any, more: int) -> None:
 
 def rows(places: Iterable[Place]) -> list[dict[str, Any]]:
     """Partitions by topic, as records and answers tell them."""
-    by_topic: dict[bytes, list[int]] = {}
-    for topic_id, number in sorted(places):
-        by_topic.setdefault(topic_id, []).append(number)
-    return [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in by_topic.items()]
+    return run(rows_in_steps(places))
+
+
+def rows_in_steps(places: Iterable[Place]) -> Steps[list[dict[str, Any]]]:
+    by_topic = yield from numbers_by_topic(places)
+    if len(by_topic) > _ROWS_AT_ONCE:
+        yield len(by_topic) // 10
+    found = []
+    for at, topic_id in enumerate(sorted(by_topic)):
+        found.append({"topic_id": topic_id, "partitions": sorted(by_topic[topic_id])})
+        if at % 500 == 499:
+            yield 250
+    return found
 
 
 def _places(rows: Iterable[Mapping[str, Any]]) -> Places:

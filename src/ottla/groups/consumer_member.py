@@ -7,11 +7,13 @@ the group, a join or a sync, it owes within its rebalance time-out. Called by `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ottla.groups.formats import Encoded
 from ottla.groups.group import Protocols
 from ottla.groups.reconciling import Holding
+from ottla.model.assignors import NOTHING, Places
 from ottla.ports.coordination import Alarm, Timers
 from ottla.records.consumer_protocol import version_of
 
@@ -112,10 +114,43 @@ class Subscription(NamedTuple):
         )  # fmt: skip
 
 
+class Prepared(NamedTuple):
+    """A member's next step that was found out in slices, and all that it depends on."""
+
+    before: Holding
+    epoch: int
+    target: Places
+    owned: Places | None
+    changes: int
+    after: Holding
+    record: Encoded
+
+    def is_for(self, before: Holding, epoch: int, target: Places, owned: Places | None, changes: int) -> bool:
+        return (
+            self.before is before
+            and self.epoch == epoch
+            and self.target is target
+            and self.owned is owned
+            and self.changes == changes
+        )
+
+
+class Told(NamedTuple):
+    """Very many partitions, by topic, as an answer tells them."""
+
+    places: Places = NOTHING
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    def get(self, places: Places) -> Sequence[Mapping[str, Any]] | None:
+        return self.rows if self.places is places and places else None
+
+
 class Member:
     """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
 
-    __slots__ = ("alarm", "bucket", "deadline_ms", "holding", "lost", "member_id", "said", "timers")
+    __slots__ = (
+        "alarm", "bucket", "deadline_ms", "holding", "lost", "member_id", "prepared", "said", "timers", "told",
+    )  # fmt: skip
 
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
@@ -127,6 +162,9 @@ class Member:
         self.lost: Callable[[int], None] | None = None
         #: The end of the time that it has for what it was told to do: to give up something, to join, to sync.
         self.alarm: Alarm | None = None
+        #: Of one with a very large assignment (`ConsumerGroup.prepare`).
+        self.prepared: Prepared | None = None
+        self.told = Told()
 
     def begin_session(self, timers: Timers, lost: Callable[[int], None], deadline_ms: int) -> None:
         """From now on it is lost unless it says something in time."""

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from ottla.groups.formats import Encoded, encode
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.records.layout import Malformed
 
 if TYPE_CHECKING:
     from ottla.groups.consumer_group import ConsumerGroup
+    from ottla.groups.consumer_member import Member
     from ottla.groups.formats import Record
+    from ottla.groups.reconciling import Holding
     from ottla.groups.shard import Shard
 
 
@@ -26,7 +30,7 @@ class Draft:
         self._known = shard.groups.get(group.group_id)
         self._topics_version = group.topics_version
         self._before: list[Record] = []
-        self.records: list[Record] = []
+        self.records: list[Record | Encoded] = []
 
     def note(self, record: Record) -> None:
         """A record of another kind of group, which the log needs and this group does not."""
@@ -36,15 +40,30 @@ class Draft:
         """The group is there from now on, if it was not."""
         self._shard.groups[self._group.group_id] = self._group
 
-    def do(self, record: Record) -> None:
+    def encoded(self, record: Record) -> Encoded | None:
+        """A record as it is written; None if it cannot be."""
+        try:
+            encoded = Encoded(*encode(record))
+        except Malformed:
+            return None
+        return encoded if record.value is None or self._shard.host.fits(encoded) else None
+
+    def do(self, record: Record, encoded: Encoded | None = None) -> None:
         """Make the group what the record says. Raises Refusal if it cannot be written; then nothing was done."""
-        if record.value is not None and not self._shard.host.fits(record):
+        encoded = encoded or self.encoded(record)
+        if encoded is None:
             self.take_back()
-            raise Refusal(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "The group, or a member's assignment, is too large to be written down."
-            )  # fmt: skip
+            raise too_large()
         self._before.append(self._group.as_it_is(record.key))
         self._group.replay(record.key, record.value)
+        self.records.append(encoded)
+
+    def hold(self, member: Member, holding: Holding, record: Encoded) -> None:
+        """The last step of a draft, whose record is encoded already: a member has this from now on."""
+        if not self._shard.host.fits(record):
+            self.take_back()
+            raise too_large()
+        self._group.hold(member, holding)
         self.records.append(record)
 
     def do_all(self, records: Iterable[Record]) -> None:
@@ -61,3 +80,10 @@ class Draft:
             self._shard.groups[self._group.group_id] = self._known
         if self._known is self._group:
             self._taken_back()
+
+
+def too_large() -> Refusal:
+    return Refusal(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        "The group, or a member's assignment, is too large to be written down.",
+    )

@@ -329,6 +329,8 @@ class Group:
         """Of those that all have: the one that most members name first; a tie goes to what the first member prefers."""
         members = list(self.members.values())
         common = {name for name in members[0].names if self.supporters[name] == len(members)}
+        if len(common) == 1:
+            return common.pop()
         votes = Counter(
             next(name for name, _metadata in member.protocols if name in common) for member in members
         )
@@ -358,9 +360,10 @@ class Group:
             return
         found: set[str] = set()
         left = limits.GROUP_TOPICS_MAX
-        for member in self.members.values():
+        # Most members have the same metadata.
+        for metadata in {member.metadata(self.protocol) for member in self.members.values()}:
             try:
-                topics = read_topics(member.metadata(self.protocol), left)
+                topics = read_topics(metadata, left)
             except Malformed:
                 self.subscribed = None
                 return

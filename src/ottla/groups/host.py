@@ -3,11 +3,12 @@ is the host."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ottla.groups.budget import Budget
-from ottla.groups.formats import Record
+from ottla.groups.formats import Encoded, Record
+from ottla.model.steps import Steps
 
 if TYPE_CHECKING:
     from ottla.config.broker import BrokerConfig
@@ -43,10 +44,13 @@ class Host(Protocol):
     def unique(self) -> str:
         """The text of a random UUID."""
 
-    def decided(self, decision: Decision[Record]) -> None: ...
+    def decided(self, decision: Decision[Record | Encoded]) -> None: ...
 
-    def fits(self, record: Record) -> bool:
+    def fits(self, record: Record | Encoded) -> bool:
         """Whether a record can be written at all: text and bytes may be too long for it."""
+
+    def compute(self, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
+        """Do a long computation in slices, from the end of this turn on."""
 
     @property
     def record_bytes_max(self) -> int:

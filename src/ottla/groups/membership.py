@@ -10,14 +10,14 @@ become is `targeting.py`'s, a member's step `reconciling.py`'s.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.groups.budget import Usage
 from ottla.groups.consumer_group import PLACE_BYTES, ConsumerGroup
 from ottla.groups.consumer_member import Member, Subscription
-from ottla.groups.drafting import Draft
-from ottla.groups.formats import Record
+from ottla.groups.drafting import Draft, too_large
+from ottla.groups.formats import Encoded, Record
 from ottla.groups.reconciling import STABLE, UNREVOKED, Holding, reconcile
 from ottla.groups.targeting import Targeting
 from ottla.model import limits
@@ -33,7 +33,7 @@ class Membership:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
-        self._targeting = Targeting(shard.host)
+        self._targeting = Targeting(shard)
 
     def draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
         return Draft(self._shard, group, lambda: self.resume(group, now_ms, only_new=True))
@@ -66,7 +66,8 @@ class Membership:
         before = member.said if member is not None else None
         if before != said:
             record = group.member_record(member_id, said)
-            if not self._host.fits(record):
+            encoded = draft.encoded(record)
+            if encoded is None:
                 draft.take_back()
                 raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
             size = said.size - (0 if before is None else before.size)
@@ -76,7 +77,7 @@ class Membership:
             if not self._host.budget.takes(Usage(size=max(size, 0)), now_ms):
                 draft.take_back()
                 raise _full("The groups of this broker hold as much as it has memory for.")
-            draft.do(record)
+            draft.do(record, encoded)
         is_changed = anew or before is None or before.wish != said.wish
         is_one_more = before is None and group.wishes[said.wish] > 1
         draft.do_all(self._targeting.refreshed(group, is_changed, is_one_more=is_one_more, now_ms=now_ms))
@@ -100,12 +101,16 @@ class Membership:
     ) -> bool:
         """The member's next step towards its target; whether it has something else to read after it."""
         before, member_id = member.holding, member.member_id
-        after = reconcile(
-            before, group.assignment_epoch, group.targets.get(member_id, NOTHING), owned, group.is_free_for(member_id)
-        )  # fmt: skip
-        if after is before:
-            return False
-        draft.do(group.holding_record(member_id, after))
+        epoch, target = group.assignment_epoch, group.targets.get(member_id, NOTHING)
+        prepared, member.prepared = member.prepared, None
+        if prepared is not None and prepared.is_for(before, epoch, target, owned, group.changes):
+            after = prepared.after
+            draft.hold(member, after, prepared.record)
+        else:
+            after = reconcile(before, epoch, target, owned, group.free_for(member_id))
+            if after is before:
+                return False
+            draft.do(group.holding_record(member_id, after))
         self._host.budget.add(PLACE_BYTES * len(after.assigned - before.assigned))
         if member.said.classic is None:
             if after.state == UNREVOKED:
@@ -116,17 +121,24 @@ class Membership:
 
     # --- going --------------------------------------------------------------------------------------------------
 
-    def remove(self, group: ConsumerGroup, gone: Collection[Member], now_ms: int) -> list[Record]:
+    def remove(
+        self, group: ConsumerGroup, gone: Collection[Member], now_ms: int
+    ) -> Sequence[Record | Encoded]:
         """These are members no more. The records; the state has them already."""
         if self._shard.migrating.may_downgrade(group, gone):
             records = self._shard.migrating.downgrade(group, gone, now_ms)
             if records is not None:
                 return records
-        draft = self.draft(group, now_ms)
-        for member in gone:
-            draft.do_all(group.member_tombstones(member.member_id))
-        draft.do_all(self._targeting.without(group))
-        return draft.records
+        if not self._host.fits(group.record(group.epoch + 1, 0)):
+            raise too_large()
+        # The rest can always be written, so that nothing has to be taken back.
+        records = [record for member in gone for record in group.member_tombstones(member.member_id)]
+        for record in records:
+            group.replay(*record)
+        for record in self._targeting.without(group):
+            group.replay(*record)
+            records.append(record)
+        return records
 
     def _lost(self, group: ConsumerGroup, member: Member, now_ms: int) -> None:
         """Its session is over, or it has not done in time what it was told to; but while nothing can be written it was

@@ -131,6 +131,8 @@ class Migrating:
         self, group: ConsumerGroup, gone: Collection[ConsumerMember], joining: ClassicSide | None = None
     ) -> bool:
         """Whether only members that speak the classic protocol are left when these are gone, and are to be a classic group."""
+        if joining is None and not group.classic_count:
+            return False
         ids = {member.member_id for member in gone}
         left = [member.said.classic for member in group.members.values() if member.member_id not in ids]
         if joining is not None:

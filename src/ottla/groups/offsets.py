@@ -34,9 +34,9 @@ class Offsets:
         self.text_size = 0
 
     @property
-    def count(self) -> int:
-        """All offsets, pending ones included."""
-        return sum(map(len, self.by_group.values())) + sum(map(len, self._by_producer.values()))
+    def pending_count(self) -> int:
+        """The offsets of transactions that have not ended."""
+        return sum(map(len, self._by_producer.values()))
 
     def replay(self, group_id: str, topic: str, partition: int, value: Committed | None) -> None:
         if value is not None:
@@ -127,55 +127,68 @@ class Offsets:
 
     def tombstones(self, group_id: str, places: Iterable[Place] | None = None) -> list[Record]:
         """The records that forget these offsets of a group, or all."""
-        known = self._places(group_id)
+        known = self.places(group_id)
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
             for place in (known if places is None else places)
             if place in known
         ]
 
-    def of_topics(self, topics: Collection[str]) -> list[Record]:
-        """The records that forget all offsets in these topics."""
+    def of_topics(self, topics: Collection[str], groups: Iterable[str] | None = None) -> list[Record]:
+        """The records that forget all offsets in these topics, of these groups or of all."""
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
-            for group_id in {**self.by_group, **self.pending}
-            for place in self._places(group_id)
+            for group_id in ({**self.by_group, **self.pending} if groups is None else groups)
+            for place in self.places(group_id)
             if place[0] in topics
         ]
 
-    def _places(self, group_id: str) -> Collection[Place]:
+    def forget_group(self, group_id: str) -> None:
+        """As the tombstones of all its offsets would."""
+        if group_id in self.pending:
+            for place in list(self.places(group_id)):
+                self.replay(group_id, *place, None)
+            return
+        known = self.by_group.pop(group_id, {})
+        self.text_size -= sum(len(value.metadata) for value in known.values())
+
+    def places(self, group_id: str) -> Collection[Place]:
         """Where a group has committed something, in a transaction that is open or otherwise."""
         pending = self.pending.get(group_id)
         return {**self.of(group_id), **pending} if pending else self.of(group_id)
 
-    def strays(self, topic_id: Callable[[str], bytes | None]) -> list[Record]:
+    def strays(
+        self, topic_id: Callable[[str], bytes | None], groups: Iterable[str] | None = None
+    ) -> list[Record]:
         """The records that forget offsets of topics that are gone, whatever has their names now: a transaction that commits
-        for the present one of a name is waited for."""
+        for the present one of a name is waited for. Of these groups or of all."""
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
-            for group_id, known in self.by_group.items()
-            for place, value in known.items()
+            for group_id in (self.by_group if groups is None else groups)
+            for place, value in self.of(group_id).items()
             if value.topic_id not in (NO_ID, topic_id(place[0])) and not self.is_unstable(group_id, *place)
         ]
 
     def expired(
         self,
         group_id: str,
+        places: Iterable[Place],
         *,
         since_ms: int | None,
         subscribed: Collection[str] | None,
         retention_ms: int,
         wall_ms: int,
     ) -> list[Record]:
-        """The records that forget what has expired.
+        """The records that forget what has expired of these offsets.
 
         `since_ms` is when the group became empty; None: each commit counts by itself. What is `subscribed` stays.
         """
-        pending = self.pending.get(group_id, {})
+        pending, known = self.pending.get(group_id, {}), self.of(group_id)
         return [
             Record((OFFSET_COMMIT, group_id, *place), None)
-            for place, value in self.of(group_id).items()
-            if place not in pending
+            for place in places
+            if (value := known.get(place)) is not None
+            and place not in pending
             and (subscribed is None or place[0] not in subscribed)
             and wall_ms
             >= (

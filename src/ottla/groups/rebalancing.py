@@ -9,14 +9,16 @@ and again while they do, up to the rebalance time-out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.groups.group import Event, Group, Member, State
 from ottla.model.errors import ErrorCode
+from ottla.model.steps import STEP_COST, Steps
 from ottla.ports.coordination import Alarm, Decision, Reply, Response
 
 if TYPE_CHECKING:
+    from ottla.groups.formats import Encoded
     from ottla.groups.shard import Shard
 
 #: A member that waits in its first join cannot heartbeat, and its client may be gone: it is kept so long.
@@ -135,10 +137,14 @@ class Rebalancing:
             self._host.decided(Decision([group.record()], is_replayed=True))
             return
         answers: list[tuple[Reply, Response]] = []
+        answer: dict[str, Any] = {}
         for member in group.members.values():
             reply = group.take_join(member)
             if reply is not None:
-                answers.append((reply, joined(group, member)))
+                # The answers of all but the leader differ by the member's id alone.
+                if not answer or group.leader_id in (member.member_id, answer["member_id"]):
+                    answer = joined(group, member)
+                answers.append((reply, {**answer, "member_id": member.member_id}))
             member.is_new = False
             self.begin_session(group, member, now_ms)
         self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._give_up_on_syncs(group, now))
@@ -171,9 +177,10 @@ class Rebalancing:
         if not group.unsynced and group.state is State.STABLE:
             self._clear(group)
 
-    def assign(self, group: Group, assignments: Mapping[str, bytes], now_ms: int) -> None:
-        """The leader's assignment counts from now on; those who wait for theirs get it once it is written."""
-        record = group.record(assignments)
+    def assign(
+        self, group: Group, assignments: Mapping[str, bytes], record: Encoded, now_ms: int
+    ) -> None:  # fmt: skip
+        """The leader's assignment counts from now on; those who wait for theirs get it once its record is written."""
         group.assigned_bytes = 0
         for name, member in group.members.items():
             member.assignment = assignments.get(name, b"")
@@ -190,12 +197,18 @@ class Rebalancing:
         self._host.decided(Decision([record], answers, is_replayed=True))
 
     def fail_syncs(self, group: Group, code: ErrorCode, now_ms: int) -> None:
+        replies: list[Reply] = []
         for member in group.members.values():
             member.assignment = b""
             if member.sync is not None:
-                member.sync.refuse(code)
+                replies.append(member.sync)
                 member.sync = None
                 member.alive(now_ms)
+        if len(replies) > STEP_COST:
+            self._host.compute(_refuse_in_steps(replies, code), lambda _result, _error: None)
+        else:
+            for reply in replies:
+                reply.refuse(code)
 
     # --- alarms -------------------------------------------------------------------------------------------------
 
@@ -219,6 +232,13 @@ class Rebalancing:
                 waiting += [reply for reply in (group.take_join(member), member.sync) if reply is not None]
                 member.sync = None
         return waiting
+
+
+def _refuse_in_steps(replies: Sequence[Reply], code: ErrorCode) -> Steps[None]:
+    for at, reply in enumerate(replies):
+        reply.refuse(code)
+        if not at % 100:
+            yield STEP_COST
 
 
 def joined(group: Group, member: Member, *, skip_assignment: bool = False) -> dict[str, Any]:

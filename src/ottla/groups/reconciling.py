@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from ottla.model.assignors import NOTHING, Place, Places
+from ottla.model.assignors import NOTHING, Places
 
 #: By Kafka's numbers, as they are written down.
 STABLE: Final = 0
@@ -36,7 +36,7 @@ class Holding(NamedTuple):
 
     @property
     def held(self) -> Places:
-        return self.assigned | self.revoking
+        return self.assigned | self.revoking if self.revoking else self.assigned
 
 
 def reconcile(
@@ -44,9 +44,12 @@ def reconcile(
     target_epoch: int,
     target: Places,
     owned: Places | None,
-    is_free: Callable[[Place], bool],
+    free: Callable[[Places], Places],
 ) -> Holding:
-    """What the member has after a heartbeat in which it says that it owns `owned` (None: the same as before)."""
+    """What the member has after a heartbeat in which it says that it owns `owned` (None: the same as before).
+
+    `free(places)` are those of them that no other member has.
+    """
     if holding.state == STABLE and holding.epoch == target_epoch:
         return holding
     if holding.state == UNREVOKED and (owned is None or owned & holding.revoking):
@@ -56,10 +59,11 @@ def reconcile(
     if given_up and (owned is None or owned & given_up):
         return Holding(holding.epoch, holding.epoch, UNREVOKED, kept, given_up)
     missing = target - kept
-    given = frozenset(place for place in missing if is_free(place))
-    after = Holding(
-        target_epoch, holding.epoch, STABLE if len(given) == len(missing) else UNRELEASED, kept | given
-    )
+    given = free(missing)
+    is_whole = len(given) == len(missing)
+    # The target itself, rather than its copy: what is kept of one set need not be found out again.
+    assigned = target if is_whole else kept | given
+    after = Holding(target_epoch, holding.epoch, STABLE if is_whole else UNRELEASED, assigned)
     # A member that waits in vain has not changed: nothing is to be written.
     is_same = (
         after.epoch == holding.epoch and after.state == holding.state and after.assigned == holding.assigned

@@ -9,7 +9,7 @@ The host calls: `replay`… and `loaded` once; then requests in any order; `forg
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -18,19 +18,30 @@ from ottla.groups.classic import Classic
 from ottla.groups.classic_members import ClassicMembers
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
-from ottla.groups.formats import CONSUMER_GROUP_METADATA, GROUP_METADATA, OFFSET_COMMIT, Committed, Record
+from ottla.groups.formats import (
+    CONSUMER_GROUP_METADATA,
+    GROUP_METADATA,
+    OFFSET_COMMIT,
+    Committed,
+    Encoded,
+    Record,
+    encode,
+)
 from ottla.groups.group import Event, Group, State
 from ottla.groups.host import Host
 from ottla.groups.membership import Membership
 from ottla.groups.migrating import Migrating
-from ottla.groups.offsets import Offsets
+from ottla.groups.offsets import Offsets, Place
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import STEP_COST, Steps, run
 from ottla.ports.coordination import Decision, Reply
 
 NO_OFFSET: Final = -1
 #: The first version of OffsetFetch that has a member's epoch.
 FETCH_WITH_EPOCH: Final = 9
 _MINUTE_MS: Final = 60_000
+#: Groups and offsets among which those of a deleted topic are looked for in one step.
+_LOOKED_AT_ONCE: Final = 4000
 
 
 class Commit(NamedTuple):
@@ -86,24 +97,41 @@ class Shard:
 
     def loaded(self, now_ms: int) -> None:
         """The log has been replayed: from now on time counts."""
-        for group_id in (*self.offsets.by_group, *self.offsets.pending):
+        for group in run(self.resume_in_steps(now_ms)):
+            self.classic.rebalancing.prepare(group, now_ms)
+
+    def resume_in_steps(self, now_ms: int) -> Steps[list[Group]]:
+        """The same in steps, but for the groups that it returns: those have to be rebalanced."""
+        for at, group_id in enumerate((*self.offsets.by_group, *self.offsets.pending)):
             if group_id not in self.groups:
                 # Somebody commits by hand.
                 self.groups[group_id] = Group(group_id)
+            if at % STEP_COST == STEP_COST - 1:
+                yield STEP_COST
+        changed: list[Group] = []
+        cost = 0
         for group in list(self.groups.values()):
-            if isinstance(group, Group):
-                self.classic.resume(group, now_ms)
-            else:
+            if not group.members:
+                cost += 1
+            elif not isinstance(group, Group):
                 self.membership.resume(group, now_ms)
+            elif self.classic.resume(group, now_ms):
+                changed.append(group)
+            cost += 2 * len(group.members)
+            if cost >= 2 * STEP_COST:
+                yield cost // 2
+                cost = 0
+        return changed
 
     def forget(self) -> list[Reply]:
         """The groups are coordinated elsewhere; returns those who still wait here."""
+        classic: list[Group] = []
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
                 self.membership.forget(group)
-        return self.classic.rebalancing.forget(
-            each for each in self.groups.values() if isinstance(each, Group)
-        )
+            elif group.members or group.pending or group.alarm is not None:
+                classic.append(group)
+        return self.classic.rebalancing.forget(classic)
 
     # --- groups -------------------------------------------------------------------------------------------------
 
@@ -183,17 +211,27 @@ class Shard:
         if group_id not in self.groups and group_id in self.offsets.by_group:
             self.groups[group_id] = Group(group_id)
 
+    def commit_encoded(
+        self, group_id: str, records: Sequence[Record], encoded: Sequence[Encoded], answer: tuple[Reply, Any]
+    ) -> None:
+        """The same for very many, which are encoded already."""
+        for record in records:
+            self.replay(record)
+        self.host.decided(Decision(encoded, [answer], is_replayed=True))
+        if group_id not in self.groups and group_id in self.offsets.by_group:
+            self.groups[group_id] = Group(group_id)
+
     def takes_offsets(self, group_id: str, commits: Iterable[Commit], now_ms: int) -> bool:
         """Whether there is memory for these offsets. Those that replace others, and have no text, need none."""
         known = self.offsets.by_group.get(group_id) or {}
         count = size = 0
-        for commit in commits:
-            before = known.get((commit.topic, commit.partition))
+        for topic, partition, _offset, _epoch, text, _topic_id in commits:
+            before = known.get((topic, partition))
             if before is None:
                 count += 1
-                size += len(commit.metadata)
-            elif commit.metadata:
-                size += max(len(commit.metadata) - len(before.metadata), 0)
+                size += len(text)
+            elif text:
+                size += max(len(text) - len(before.metadata), 0)
         if not count and not size:
             return True
         is_new = group_id not in self.groups
@@ -202,12 +240,19 @@ class Shard:
 
     @property
     def usage(self) -> Usage:
-        groups = self.groups.values()
+        return run(self.usage_in_steps())
+
+    def usage_in_steps(self) -> Steps[Usage]:
+        groups = list(self.groups.values())
+        members = offsets = size = 0
+        for at, group in enumerate(groups):
+            members += group.member_count
+            size += group.size
+            offsets += len(self.offsets.of(group.group_id))
+            if at % STEP_COST == STEP_COST - 1:
+                yield STEP_COST // 3
         return Usage(
-            len(groups),
-            sum(group.member_count for group in groups),
-            self.offsets.count,
-            sum(group.size for group in groups) + self.offsets.text_size,
+            len(groups), members, offsets + self.offsets.pending_count, size + self.offsets.text_size
         )
 
     def offset_records(self, group_id: str, commits: Iterable[Commit], expire_ms: int) -> list[Record]:
@@ -221,10 +266,16 @@ class Shard:
         ]
 
     def check_transactional_commit(
-        self, group_id: str, generation: int, member_id: str, instance_id: str | None
+        self,
+        group_id: str,
+        generation: int,
+        member_id: str,
+        instance_id: str | None,
+        commits: Sequence[Commit] | None,
     ) -> ErrorCode:
-        """Whether somebody may commit offsets for a group in a transaction. Who names nobody is not looked at: old clients cannot
-        (KIP-447). Nor is who does not claim to have joined a group that has no members."""
+        """Whether somebody may commit these offsets for a group in a transaction. Who names nobody is not looked at: old clients cannot
+        (KIP-447). Nor is who does not claim to have joined a group that has no members. While the offsets are not known (None)
+        an older epoch is not refused: some may be committed in it (KIP-1251)."""
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
@@ -235,8 +286,11 @@ class Shard:
             if code or generation == group.generation:
                 return code
             return ErrorCode.ILLEGAL_GENERATION
-        code = self.consumer.check_epoch(group, member_id, generation, FETCH_WITH_EPOCH)
-        return ErrorCode.ILLEGAL_GENERATION if code is ErrorCode.STALE_MEMBER_EPOCH else code
+        places = [(each.topic_id, each.partition) for each in commits or ()]
+        code = self.consumer.check_commit(group, member_id, generation, FETCH_WITH_EPOCH, places)
+        if code is ErrorCode.STALE_MEMBER_EPOCH:
+            return ErrorCode.NONE if commits is None else ErrorCode.ILLEGAL_GENERATION
+        return code
 
     def replay_pending(self, producer_id: int, records: Iterable[Record]) -> None:
         """Offsets that count once the producer's transaction is committed."""
@@ -252,10 +306,8 @@ class Shard:
             if group_id not in self.groups:
                 self.groups[group_id] = Group(group_id)
 
-    def delete_offsets(
-        self, group_id: str, places: Sequence[tuple[str, int]], reply: Reply
-    ) -> list[ErrorCode] | None:
-        """Forget some offsets of a group: the outcome of each place, or None if the reply has an error already."""
+    def check_delete(self, group_id: str, topic: str, reply: Reply) -> ErrorCode | None:
+        """Whether offsets of this topic may be forgotten; None if the reply has an error already."""
         group = self.groups.get(group_id)
         if group is None:
             reply.refuse(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -263,20 +315,42 @@ class Shard:
         if isinstance(group, Group) and group.state is not State.EMPTY and group.protocol_type != "consumer":
             reply.refuse(ErrorCode.NON_EMPTY_GROUP)
             return None
-        has_members = bool(group.members)
-        return [
-            ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            if has_members and group.is_subscribed(topic)
-            else ErrorCode.NONE
-            for topic, _partition in places
-        ]
+        is_read = bool(group.members) and group.is_subscribed(topic)
+        return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
 
-    def topics_deleted(self, topics: Collection[str]) -> None:
-        records = self.offsets.of_topics(topics)
-        if records:
+    def topics_deleted(self, topics: Collection[str]) -> Steps[None]:
+        """Forget the offsets in topics that were deleted."""
+        pending = list(self.offsets.pending)
+        yield from self._forget_found(
+            lambda groups: self.offsets.of_topics(
+                # One of the same name may have been created meanwhile; offsets of the old one are strays.
+                [topic for topic in topics if self.host.topic(topic) is None], groups
+            ),
+            pending,
+        )  # fmt: skip
+
+    def _forget_found(
+        self, find: Callable[[list[str]], list[Record]], more_groups: Iterable[str] = ()
+    ) -> Steps[None]:
+        """Forget the offsets that `find` finds of some groups, those of all groups in turn."""
+        offsets = self.offsets
+        groups: list[str] = []
+        size = 0
+        for group_id in [*offsets.by_group, *more_groups]:
+            groups.append(group_id)
+            size += 1 + len(offsets.of(group_id))
+            if size >= _LOOKED_AT_ONCE:
+                yield self._forget_these(find(groups), size)
+                groups, size = [], 0
+        yield self._forget_these(find(groups), size)
+
+    def _forget_these(self, records: list[Record], size: int) -> int:
+        """Write tombstones; what finding them among so many offsets and writing them costs."""
+        if records and self.host.is_writable:
             self.host.decided(Decision(records))
+        return size // 8 + 3 * len(records)
 
-    def forget_strays(self) -> None:
+    def forget_strays(self) -> Steps[None]:
         """Topics may have been deleted while nobody could write that down."""
 
         @cache
@@ -284,9 +358,7 @@ class Shard:
             topic = self.host.topic(name)
             return None if topic is None else topic.topic_id
 
-        records = self.offsets.strays(topic_id)
-        if records:
-            self.host.decided(Decision(records))
+        yield from self._forget_found(lambda groups: self.offsets.strays(topic_id, groups))
 
     # --- the end of groups --------------------------------------------------------------------------------------
 
@@ -302,6 +374,37 @@ class Shard:
             return reply.refuse(refusal.code)
         return self._remove(group, records, [(reply, {"group_id": group_id, "error_code": 0})])
 
+    def delete_in_steps(self, group_id: str, reply: Reply) -> Steps[None]:
+        """The same for a group with very many offsets: their tombstones are encoded in slices, and the group goes in one go."""
+        known = list(self.offsets.places(group_id))
+        encoded: list[Record | Encoded] = []
+        for at in range(0, len(known), STEP_COST):
+            records = self.offsets.tombstones(group_id, known[at : at + STEP_COST])
+            encoded += [Encoded(*encode(record)) for record in records]
+            yield STEP_COST
+        group = self.groups.get(group_id)
+        if group is None or not self.host.is_writable:
+            return reply.refuse(
+                ErrorCode.NOT_COORDINATOR if group is not None else ErrorCode.GROUP_ID_NOT_FOUND
+            )
+        try:
+            rest = self.tombstones(group, ())
+        except Refusal as refusal:
+            return reply.refuse(refusal.code)
+        # Those that were committed meanwhile.
+        now = list(self.offsets.places(group_id))
+        left = [] if now == known else self.offsets.tombstones(group_id, set(now).difference(known))
+        self.offsets.forget_group(group_id)
+        for record in rest:
+            self.replay(record)
+        if isinstance(group, Group):
+            group.happens(Event.REMOVED, self.host.wall_ms)
+        answer = (reply, {"group_id": group_id, "error_code": 0})
+        return self.host.decided(Decision([*encoded, *left, *rest], [answer], is_replayed=True))
+
+    def has_many_offsets(self, group_id: str) -> bool:
+        return len(self.offsets.of(group_id)) > STEP_COST
+
     def expire_sessions(self, group_id: str, now_ms: int) -> None:
         """Remove members whose session is over, though their timers have not fired yet: those come up to 8 ms late, or later if
         the broker is busy."""
@@ -313,56 +416,69 @@ class Shard:
                 self.host.timers.cancel(member)
                 member.expire(now_ms)
 
-    def tombstones(self, group: Any) -> list[Record]:
-        """The records that forget a group and its offsets. Raises Refusal if it has members."""
+    def tombstones(self, group: Any, places: Iterable[tuple[str, int]] | None = None) -> list[Record]:
+        """The records that forget a group and its offsets, or these of them. Raises Refusal if it has members."""
         if isinstance(group, ConsumerGroup):
             if group.members:
                 raise Refusal(ErrorCode.NON_EMPTY_GROUP)
-            return [*self.offsets.tombstones(group.group_id), *group.tombstones()]
+            return [*self.offsets.tombstones(group.group_id, places), *group.tombstones()]
         if group.state is not State.EMPTY or group.pending:
             raise Refusal(ErrorCode.NON_EMPTY_GROUP)
-        return [*self.offsets.tombstones(group.group_id), Record((GROUP_METADATA, group.group_id), None)]
+        return [
+            *self.offsets.tombstones(group.group_id, places),
+            Record((GROUP_METADATA, group.group_id), None),
+        ]
 
     def _remove(self, group: Any, records: list[Record], answers: Sequence[tuple[Reply, Any]]) -> None:
         if isinstance(group, Group):
             group.happens(Event.REMOVED, self.host.wall_ms)
         self.host.decided(Decision(records, answers))
 
-    def expire_offsets(self, wall_ms: int) -> None:
+    def expire_offsets(self, wall_ms: int) -> Steps[None]:
         """Forget what nobody came back for in time, and groups that are nothing without it (KIP-211)."""
         retention_ms = self.host.config.offsets_retention_minutes * _MINUTE_MS
-        for group in list(self.groups.values()):
-            if isinstance(group, ConsumerGroup):
-                self._expire_consumer(group, retention_ms, wall_ms)
-                continue
-            is_empty = group.state is State.EMPTY
-            if is_empty or (group.state is State.STABLE and group.subscribed is not None):
-                since_ms = (
-                    group.since_ms if is_empty and group.protocol_type and group.since_ms >= 0 else None
-                )
-                records = self.offsets.expired(
-                    group.group_id, since_ms=since_ms, subscribed=None if is_empty else group.subscribed,
-                    retention_ms=retention_ms, wall_ms=wall_ms,
-                )  # fmt: skip
-            else:
-                continue
-            is_over = is_empty and not group.pending and len(records) == len(self.offsets.of(group.group_id))
-            if is_over and group.group_id not in self.offsets.pending:
-                self._remove(group, [*records, Record((GROUP_METADATA, group.group_id), None)], ())
-            elif records:
-                self.host.decided(Decision(records))
+        # Taken from the end: a list that goes in one go would free very many groups at once.
+        groups = list(self.groups.values())
+        groups.reverse()
+        while groups:
+            group = groups.pop()
+            if not self.host.is_writable:
+                return
+            places = list(self.offsets.of(group.group_id))
+            # Of a group with very many offsets some at a time; the group itself goes with the last ones.
+            for at in range(0, len(places) or 1, STEP_COST):
+                if self.groups.get(group.group_id) is group:
+                    cost = self._expire(group, places[at : at + STEP_COST], retention_ms, wall_ms)
+                    yield 1 + min(len(places), STEP_COST) // 8 + cost
 
-    def _expire_consumer(self, group: ConsumerGroup, retention_ms: int, wall_ms: int) -> None:
-        """The same for a group of KIP-848: each commit counts by itself, and what members read stays."""
-        group_id = group.group_id
+    def _expire(self, group: Any, places: Sequence[Place], retention_ms: int, wall_ms: int) -> int:
+        """Forget those of some offsets that have expired, and the group if nothing is left; what writing that costs."""
+        group_id, since_ms, subscribed = group.group_id, None, None
+        if isinstance(group, ConsumerGroup):
+            # Each commit counts by itself, and what members read stays.
+            is_empty = not group.members
+            subscribed = group.names()
+        else:
+            is_empty = group.state is State.EMPTY
+            if is_empty:
+                since_ms = group.since_ms if group.protocol_type and group.since_ms >= 0 else None
+            elif group.state is State.STABLE and group.subscribed is not None:
+                subscribed = group.subscribed
+            else:
+                return 0
         records = self.offsets.expired(
-            group_id, since_ms=None, subscribed=group.names(), retention_ms=retention_ms, wall_ms=wall_ms
-        )
-        is_over = not group.members and len(records) == len(self.offsets.of(group_id))
+            group_id, places, since_ms=since_ms, subscribed=subscribed, retention_ms=retention_ms, wall_ms=wall_ms
+        )  # fmt: skip
+        is_over = is_empty and not group.pending and len(records) == len(self.offsets.of(group_id))
         if is_over and group_id not in self.offsets.pending:
-            records += group.tombstones()
+            if isinstance(group, ConsumerGroup):
+                self.host.decided(Decision([*records, *group.tombstones()]))
+            else:
+                self._remove(group, [*records, Record((GROUP_METADATA, group_id), None)], ())
+            return 5 + 3 * len(records)
         if records:
             self.host.decided(Decision(records))
+        return 3 * len(records)
 
     # --- telling ------------------------------------------------------------------------------------------------
 
@@ -371,12 +487,10 @@ class Shard:
         group = self.classic_group(group_id)
         return None if group is None else self.classic.describe(group)
 
-    def listed(self) -> list[dict[str, str]]:
-        """The rows of ListGroups."""
-        return [
-            {
+    def listed(self) -> Iterator[dict[str, str]]:
+        """The rows of ListGroups: the groups as they are now, each as it is when its row is asked for."""
+        for group in list(self.groups.values()):
+            yield {
                 "group_id": group.group_id, "protocol_type": group.protocol_type or "",
                 "group_state": group.state.value, "group_type": group.type,
-            }
-            for group in self.groups.values()
-        ]  # fmt: skip
+            }  # fmt: skip

@@ -81,7 +81,7 @@ class PartitionLog:
     __slots__ = (
         "active", "bases", "cleaned_offset", "config", "directory", "disk", "epochs", "epochs_written", "failed",
         "flushed_offset", "fresh", "has_aborted",
-        "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "segments", "should_begin_at",
+        "log_start_offset", "loose", "next_offset", "on_failure", "producers", "recovery_point", "replaced", "segments", "should_begin_at",
         "unflushed_bytes", "unsynced",
     )  # fmt: skip
 
@@ -116,6 +116,8 @@ class PartitionLog:
         self.unsynced: list[Segment] = []
         #: Small files written but not durable; whoever syncs next syncs and closes them.
         self.loose: list[File] = []
+        #: Handles of small files that were written again before they were synced: a sync of theirs may be under way.
+        self.replaced: list[File] = []
         #: Whether the directory's own name is not durable yet.
         self.fresh = False
         self.epochs = LeaderEpochs()
@@ -206,9 +208,9 @@ class PartitionLog:
         # More records than bytes for them is a batch that is compressed, or one whose count is wrong.
         if (
             count != delta + 1
-            or not 0 < count <= RECORDS_LOOKED_AT_MAX
+            or not 0 < count * RECORD_BYTES_MIN <= size - HEADER_BYTES
+            or count > RECORDS_LOOKED_AT_MAX
             or attributes not in CLIENT_ATTRIBUTES
-            or count * RECORD_BYTES_MIN > size - HEADER_BYTES
         ):
             check_header(count, delta, attributes, size)
         if producer_id >= 0:
@@ -294,7 +296,8 @@ class PartitionLog:
         config = self.config
         if base_offset < 0:
             base_offset = self.next_offset
-        if leader_epoch != self.epochs.latest or not self.epochs_written:
+        epochs = self.epochs.pairs
+        if not epochs or leader_epoch != epochs[-1][0] or not self.epochs_written:
             self.begin_epoch(leader_epoch, base_offset)
         active = self.active
         if (
@@ -412,6 +415,7 @@ class PartitionLog:
         """Write a small file, to be made durable by whoever syncs next."""
         # A handle of its own each time: a sync of the one before that is under way does not cover these bytes.
         file = self.disk.open(path, create=True)
+        self.replaced += [other for other in self.loose if other.path == path]
         self.loose = [*(other for other in self.loose if other.path != path), file]
         self.disk.truncate(file, self.disk.write(file, 0, (data,)))
 
@@ -463,7 +467,14 @@ class PartitionLog:
         for file in files:
             if file in self.loose:
                 self.loose.remove(file)
-                self.disk.close(file)
+                # It is the newest of its path: what the ones before it wrote is durable too.
+                done = [file, *(other for other in self.replaced if other.path == file.path)]
+            else:
+                done = [file] if file in self.replaced else []
+            for each in done:
+                if each in self.replaced:
+                    self.replaced.remove(each)
+                self.disk.close(each)
 
     def leave_snapshot(self, offset: int, data: bytes) -> None:
         """Left to be synced. Torn it would be ignored, but one that a recovery point rests on is not touched for nothing."""
@@ -655,7 +666,7 @@ class PartitionLog:
         load_producers(self, now_ms)
 
     def close(self) -> None:
-        for file in self.loose:
+        for file in (*self.loose, *self.replaced):
             self.disk.close(file)
         for segment in self.segments:
             segment.close()

@@ -47,8 +47,12 @@ CLIENT_ATTRIBUTES: Final = frozenset(
 INLINE_COST_MAX: Final = 2000
 _BYTES_AT_COST_1: Final = 32
 _BYTES_COPIED_AT_COST_1: Final = 8192
-#: What unpacking a small batch may cost.
+#: What unpacking a small batch may cost, and how large such a batch may be once it is unpacked.
 _UNPACK_COST: Final = 200
+_UNPACKED_BYTES_MAX: Final = INLINE_COST_MAX * _BYTES_AT_COST_1
+
+#: How large a rejected batch may be, once it is unpacked, whose records are named: unpacking it takes 1 ms.
+_NAMED_BYTES_MAX: Final = 1 << 20
 
 #: Rejected records that the message of a refusal shows.
 _SHOWN_MAX: Final = 3
@@ -73,7 +77,15 @@ def validation_cost(batch: Buffer, config: TopicConfig) -> int:
     is_recompressed = _is_recompressed(codec, config)
     if not config.compact and not is_recompressed:
         return 0
-    cost = int.from_bytes(batch[COUNT_START:HEADER_BYTES], "big") + len(batch) // _BYTES_AT_COST_1
+    count = int.from_bytes(batch[COUNT_START:HEADER_BYTES], "big")
+    cost = count + len(batch) // _BYTES_AT_COST_1
+    if codec and cost <= INLINE_COST_MAX:
+        try:
+            # Some hundred bytes can hold a million headers: only unpacking tells.
+            payload, start = read_payload(batch, codec, count, _UNPACKED_BYTES_MAX)
+        except CorruptRecords:
+            return INLINE_COST_MAX + 1
+        cost = count + (len(payload) - start) // _BYTES_AT_COST_1
     return cost + _UNPACK_COST if codec or is_recompressed else cost
 
 
@@ -180,7 +192,7 @@ def _first_records(batch: bytes) -> Iterator[tuple[int, Record]]:
     if len(batch) > INLINE_COST_MAX * _BYTES_AT_COST_1:
         return
     try:
-        records = iter_batch(batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=0)
+        records = iter_batch(batch, _NAMED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=0)
         yield from enumerate(islice(records, INLINE_COST_MAX))
     except CorruptRecords:
         # The batch is refused for another reason, and that one is told.

@@ -12,10 +12,13 @@ numbers of several topics meet at one member. Racks cannot matter there.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from ottla.model.steps import Steps, run
 
 
 class Racks(Protocol):
@@ -32,6 +35,12 @@ Places: TypeAlias = frozenset[Place]
 Topics: TypeAlias = Mapping[bytes, Racks]
 
 NOTHING: Final[Places] = frozenset()
+#: How many partitions are looked at in one step.
+_YIELD_EVERY: Final = 2000
+#: Of more members than this it is kept up to date who has least; of fewer it is looked up.
+_FEW: Final = 32
+#: The cost of looking for fairer shares, some seconds. Very many members who all read something else are given what is found by then.
+_BALANCE_COST_MAX: Final = 500_000
 
 
 class Reader(NamedTuple):
@@ -44,39 +53,74 @@ class Reader(NamedTuple):
     had: Places = NOTHING
 
 
-Assignor: TypeAlias = Callable[[Sequence[Reader], Topics], dict[str, Places]]
+Assignor: TypeAlias = Callable[[Sequence[Reader], Topics], Steps[dict[str, Places]]]
 
 
 def uniform(readers: Sequence[Reader], topics: Topics) -> dict[str, Places]:
-    if not readers:
-        return {}
-    first = readers[0].topics
-    if all(reader.topics == first for reader in readers):
-        return _equal_shares(readers, topics)
-    return _FairShares(readers, topics).settle()
+    return run(_uniform(readers, topics))
 
 
 def range_(readers: Sequence[Reader], topics: Topics) -> dict[str, Places]:
-    shares: dict[str, set[Place]] = {reader.member_id: set() for reader in readers}
+    return run(_range(readers, topics))
+
+
+def _uniform(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, Places]]:
+    if not readers:
+        return {}
+    first = readers[0].topics
+    if all(reader.topics is first or reader.topics == first for reader in readers):
+        return (yield from _equal_shares(readers, topics))
+    return (yield from _FairShares(readers, topics).settle())
+
+
+def _range(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, Places]]:
+    shares: dict[str, list[Place]] = {reader.member_id: [] for reader in readers}
     in_order = sorted(readers, key=lambda reader: reader.instance_id or reader.member_id)
-    for topic_id in {topic_id for reader in readers for topic_id in reader.topics}:
-        names = [reader.member_id for reader in in_order if topic_id in reader.topics]
-        least, extra = divmod(len(topics[topic_id].racks), len(names))
+    kinds = yield from _kinds(in_order)
+    position = {reader.member_id: at for at, reader in enumerate(in_order)}
+    for kind in set(kinds.values()):
+        kind.readers.sort(key=position.__getitem__)
+        yield len(kind.readers)
+    for topic_id, kind in kinds.items():
+        count = len(topics[topic_id].racks)
+        least, extra = divmod(count, len(kind.readers))
         at = 0
-        for position, name in enumerate(names):
-            end = at + least + (position < extra)
-            shares[name].update((topic_id, number) for number in range(at, end))
+        for place, name in enumerate(kind.readers):
+            if at == count:
+                break
+            end = at + least + (place < extra)
+            shares[name] += [(topic_id, number) for number in range(at, end)]
             at = end
+        yield count + 1
     return {name: frozenset(share) for name, share in shares.items()}
 
 
-ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": range_}
+#: By the names that members know. Each is a computation in steps (`model/steps.py`): very many partitions take seconds.
+ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": _uniform, "range": _range}
 
 
-def _places(topic_ids: Iterable[bytes], topics: Topics) -> list[Place]:
-    return [
-        (topic_id, number) for topic_id in sorted(topic_ids) for number in range(len(topics[topic_id].racks))
-    ]
+def numbers_by_topic(places: Iterable[Place]) -> Steps[dict[bytes, list[int]]]:
+    by_topic: dict[bytes, list[int]] = {}
+    for at, (topic_id, number) in enumerate(places, 1):
+        numbers = by_topic.get(topic_id)
+        if numbers is None:
+            by_topic[topic_id] = [number]
+        else:
+            numbers.append(number)
+        if not at % _YIELD_EVERY:
+            yield _YIELD_EVERY // 8
+    return by_topic
+
+
+def _in_order(places: Iterable[Place]) -> Steps[list[Place]]:
+    """Sorted, in steps."""
+    by_topic = yield from numbers_by_topic(places)
+    found: list[Place] = []
+    for at, topic_id in enumerate(sorted(by_topic)):
+        found += [(topic_id, number) for number in sorted(by_topic[topic_id])]
+        if not at % 500:
+            yield 250
+    return found
 
 
 def _is_near(reader: Reader, place: Place, topics: Topics) -> bool:
@@ -86,16 +130,19 @@ def _is_near(reader: Reader, place: Place, topics: Topics) -> bool:
 # --- all read the same ------------------------------------------------------------------------------------------
 
 
-def _equal_shares(readers: Sequence[Reader], topics: Topics) -> dict[str, Places]:
+def _equal_shares(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, Places]]:
     """Everybody gets P // M or one more. Whoever has most keeps the larger shares: so the fewest move.
 
     Sets as wholes, and a look only at those whose shares change: a group of a thousand is assigned anew for each that comes.
     """
-    free = set[Place]().union(
-        *(_all_of(topic_id, len(topics[topic_id].racks)) for topic_id in readers[0].topics)
-    )
+    free = set[Place]()
+    for at, topic_id in enumerate(readers[0].topics):
+        free.update(_all_of(topic_id, len(topics[topic_id].racks)))
+        if not at % 500:
+            yield 250
     least, extra = divmod(len(free), len(readers))
     settled = _undisputed(readers, free)
+    yield len(free) // 20
     rich = [reader for reader in readers if len(settled[reader.member_id]) > least]
     for reader in sorted(rich, key=lambda each: (-len(settled[each.member_id]), each.member_id)):
         limit = least
@@ -104,22 +151,28 @@ def _equal_shares(readers: Sequence[Reader], topics: Topics) -> dict[str, Places
         kept = settled[reader.member_id]
         if len(kept) > limit:
             # What is in another rack is given away first.
-            near_first = sorted(
-                kept, key=lambda place: (not _is_near(reader, place, topics), place)
-            )  # used at once
+            near_first = yield from _in_order(kept)
+            if reader.rack_id is not None:
+                near_first.sort(key=lambda place: not _is_near(reader, place, topics))  # used at once
             settled[reader.member_id] = frozenset(near_first[:limit])
+            yield len(near_first) // 10
     free.difference_update(*settled.values())
+    yield len(free) // 20
     if not free:
         return settled
+    if len(readers) == 1:
+        [name] = settled
+        return {name: settled[name].union(free)}
     poor = least if extra else least - 1
     shares: dict[str, list[Place]] = {name: [] for name, kept in settled.items() if len(kept) <= poor}
     room = {name: least - len(settled[name]) for name in shares}
-    left = dict.fromkeys(sorted(free))
-    extra = _give_to_near(readers, topics, left, shares, room, extra)
-    _deal(left, shares, room, extra)
+    left = dict.fromkeys((yield from _in_order(free)))
+    extra = yield from _give_to_near(readers, topics, left, shares, room, extra)
+    yield from _deal(left, shares, room, extra)
     for name, share in shares.items():
         if share:
             settled[name] = settled[name].union(share)
+            yield len(share) // 20
     return settled
 
 
@@ -144,7 +197,7 @@ def _undisputed(readers: Sequence[Reader], free: set[Place]) -> dict[str, Places
 def _give_to_near(
     readers: Sequence[Reader], topics: Topics, free: dict[Place, None], shares: Mapping[str, list[Place]],
     room: Mapping[str, int], extra: int,
-) -> int:  # fmt: skip
+) -> Steps[int]:  # fmt: skip
     """Give what has no reader to those in its rack; how many larger shares are left afterwards. `room` is what each may
     be given, beside one more while there are larger shares left."""
     by_rack: dict[str, deque[str]] = {}
@@ -153,7 +206,7 @@ def _give_to_near(
             by_rack.setdefault(reader.rack_id, deque()).append(reader.member_id)
     if not by_rack:
         return extra
-    for place in list(free):
+    for at, place in enumerate(list(free)):
         # First to the rack in which there is most room for it.
         racks = sorted(topics[place[0]].racks[place[1]] & by_rack.keys())
         for rack in sorted(racks, key=lambda rack: -len(by_rack[rack])):
@@ -167,15 +220,17 @@ def _give_to_near(
                 del free[place]
                 names.rotate(-1)
                 break
+        if not at % 250:
+            yield 250
     return extra
 
 
 def _deal(
     free: Iterable[Place], shares: Mapping[str, list[Place]], room: Mapping[str, int], extra: int
-) -> None:
+) -> Steps[None]:
     """Deal out the rest one by one, as cards, so that the partitions of one topic are spread."""
     waiting = deque(sorted(room))
-    for place in free:
+    for at, place in enumerate(free):
         while True:
             name = waiting.popleft()
             share = shares[name]
@@ -186,9 +241,50 @@ def _deal(
                 extra -= 1
                 break
         share.append(place)
+        if not at % _YIELD_EVERY:
+            yield _YIELD_EVERY // 8
 
 
 # --- all read something else ------------------------------------------------------------------------------------
+
+
+class _Kind:
+    """Topics that the same members read: for the shares of these members it does not matter which of them moves."""
+
+    __slots__ = ("by_rack", "poorest", "readers")
+
+    def __init__(self, readers: list[str]) -> None:
+        self.readers = readers
+        #: A heap of (load, member): what has changed since is corrected when it comes to the top.
+        self.poorest: list[tuple[int, str]] = []
+        #: The same for the members of each rack.
+        self.by_rack: dict[str, list[tuple[int, str]]] = {}
+
+
+def _kinds(readers: Sequence[Reader]) -> Steps[dict[bytes, _Kind]]:
+    """The topics that somebody reads, in order, each with its kind. Most members want the same: their topics are looked at once."""
+    names: dict[frozenset[bytes], list[str]] = {}
+    for reader in readers:
+        names.setdefault(reader.topics, []).append(reader.member_id)
+    yield len(readers)
+    by_topic: dict[bytes, list[int]] = {}
+    for number, topic_ids in enumerate(names):
+        for topic_id in topic_ids:
+            by_topic.setdefault(topic_id, []).append(number)
+        yield len(topic_ids) // 8
+    by_number = list(names.values())
+    kinds: dict[tuple[int, ...], _Kind] = {}
+    found: dict[bytes, _Kind] = {}
+    for at, topic_id in enumerate(sorted(by_topic)):
+        numbers = tuple(by_topic[topic_id])
+        kind = kinds.get(numbers)
+        if kind is None:
+            kind = kinds[numbers] = _Kind([name for each in numbers for name in by_number[each]])
+            yield len(kind.readers) // 8
+        found[topic_id] = kind
+        if not at % 500:
+            yield 250
+    return found
 
 
 class _FairShares:
@@ -199,92 +295,189 @@ class _FairShares:
     def __init__(self, readers: Sequence[Reader], topics: Topics) -> None:
         self._topics = topics
         self._readers = {reader.member_id: reader for reader in readers}
-        self._shares: dict[str, dict[bytes, set[Place]]] = {name: {} for name in self._readers}
-        self._loads = Counter(dict.fromkeys(self._readers, 0))
-        self._by_topic: dict[bytes, list[str]] = {}
-        #: Topics whose partitions move no more.
-        self._settled: set[bytes] = set()
-        for reader in readers:
-            for topic_id in reader.topics:
-                self._by_topic.setdefault(topic_id, []).append(reader.member_id)
+        #: What each member has, by kind of topic and topic. Nothing that is empty.
+        self._shares: dict[str, dict[_Kind, dict[bytes, set[Place]]]] = {name: {} for name in self._readers}
+        self._loads = dict.fromkeys(self._readers, 0)
+        self._kinds: dict[bytes, _Kind] = {}
+        self._kinds_of: dict[frozenset[bytes], list[_Kind]] = {}
+        #: Kinds whose partitions move no more.
+        self._settled: set[_Kind] = set()
 
-    def settle(self) -> dict[str, Places]:
-        free = dict.fromkeys(_places(self._by_topic, self._topics))
+    def settle(self) -> Steps[dict[str, Places]]:
+        self._kinds = yield from _kinds(list(self._readers.values()))
+        free: dict[Place, None] = {}
+        for at, topic_id in enumerate(self._kinds):
+            for number in range(len(self._topics[topic_id].racks)):
+                free[topic_id, number] = None
+            if not at % 500:
+                yield 250
         for name, reader in self._readers.items():
-            for place in reader.had:
+            for at, place in enumerate(reader.had):
                 if place in free and place[0] in reader.topics:
                     del free[place]
                     self._give(place, name)
-        for place in sorted(free, key=lambda place: (len(self._by_topic[place[0]]), place)):
-            self._give(place, self._neediest(place))
-        self._balance()
-        return {
-            name: frozenset(place for places in share.values() for place in places)
-            for name, share in self._shares.items()
-        }
+                if not at % _YIELD_EVERY:
+                    yield _YIELD_EVERY // 4
+        # First what the fewest read.
+        by_count: dict[int, list[Place]] = {}
+        for at, place in enumerate(free):
+            by_count.setdefault(len(self._kinds[place[0]].readers), []).append(place)
+            if not at % _YIELD_EVERY:
+                yield _YIELD_EVERY // 8
+        for kind in dict.fromkeys(self._kinds.values()):
+            self._count(kind)
+            yield len(kind.readers) // 4
+        for count in sorted(by_count):
+            for at, place in enumerate(by_count[count]):
+                self._give(place, self._neediest(place))
+                if not at % 250:
+                    yield 250
+        yield from self._balance()
+        settled: dict[str, Places] = {}
+        for name, share in self._shares.items():
+            settled[name] = frozenset(
+                place for by_topic in share.values() for places in by_topic.values() for place in places
+            )
+            yield len(settled[name]) // 8
+        return settled
 
     def _give(self, place: Place, name: str) -> None:
-        self._shares[name].setdefault(place[0], set()).add(place)
+        by_topic = self._shares[name].setdefault(self._kinds[place[0]], {})
+        by_topic.setdefault(place[0], set()).add(place)
         self._loads[name] += 1
 
+    def _count(self, kind: _Kind) -> None:
+        if len(kind.readers) <= _FEW:
+            return
+        kind.poorest = [(self._loads[name], name) for name in kind.readers]
+        heapify(kind.poorest)
+        for entry in kind.poorest:
+            rack_id = self._readers[entry[1]].rack_id
+            if rack_id is not None:
+                kind.by_rack.setdefault(rack_id, []).append(entry)
+        for heap in kind.by_rack.values():
+            heapify(heap)
+
+    def _top(self, heap: list[tuple[int, str]]) -> tuple[int, str]:
+        """Who has least. Loads that have grown are corrected here; one that shrinks is pushed."""
+        while True:
+            load, name = heap[0]
+            if load == self._loads[name]:
+                return heap[0]
+            heapreplace(heap, (self._loads[name], name))
+
+    def _poorest(self, kind: _Kind) -> tuple[int, str]:
+        if len(kind.readers) <= _FEW:
+            return min((self._loads[name], name) for name in kind.readers)
+        return self._top(kind.poorest)
+
     def _neediest(self, place: Place) -> str:
-        return min(
-            self._by_topic[place[0]],
-            key=lambda name: (
-                self._loads[name],
-                not _is_near(self._readers[name], place, self._topics),
-                name,
-            ),
-        )
+        kind = self._kinds[place[0]]
+        if len(kind.readers) <= _FEW:
+            return min(
+                kind.readers,
+                key=lambda name: (
+                    self._loads[name],
+                    not _is_near(self._readers[name], place, self._topics),
+                    name,
+                ),
+            )
+        load, name = self._top(kind.poorest)
+        if not kind.by_rack:
+            return name
+        best = load, not _is_near(self._readers[name], place, self._topics), name
+        for rack in self._topics[place[0]].racks[place[1]]:
+            if rack in kind.by_rack:
+                load, name = self._top(kind.by_rack[rack])
+                best = min(best, (load, False, name))
+        return best[2]
 
-    def _balance(self) -> None:
+    def _balance(self) -> Steps[None]:
         rich = set(self._readers)
-        while rich:
-            source = max(rich, key=lambda name: (self._loads[name], name))
-            for giver, topic_id, taker in self._chain(source, rich):
-                self._move(giver, topic_id, taker)
+        ranks = {name: rank for rank, name in enumerate(sorted(self._readers, reverse=True))}
+        names = list(ranks)
+        for reader in self._readers.values():
+            if reader.topics not in self._kinds_of:
+                kinds = dict.fromkeys(self._kinds[topic_id] for topic_id in reader.topics)
+                self._kinds_of[reader.topics] = [kind for kind in kinds if len(kind.readers) > _FEW]
+                yield len(reader.topics) // 8
+        #: A heap of (-load, rank), corrected as those of the kinds are.
+        richest = [(-self._loads[name], rank) for name, rank in ranks.items()]
+        heapify(richest)
+        left = _BALANCE_COST_MAX
+        while rich and left > 0:
+            load, rank = richest[0]
+            source = names[rank]
+            if source not in rich:
+                heappop(richest)
+                continue
+            if -load != self._loads[source]:
+                heapreplace(richest, (-self._loads[source], rank))
+                continue
+            moves, cost = yield from self._chain(source, rich)
+            for giver, kind, taker in moves:
+                self._move(giver, kind, taker)
+            if moves:
+                taker = moves[0][2]
+                heappush(richest, (-self._loads[taker], ranks[taker]))
+                kinds_of = self._kinds_of[self._readers[source].topics]
+                for kind in kinds_of:
+                    heappush(kind.poorest, (self._loads[source], source))
+                cost += len(kinds_of) // 4
+            cost += 1 + len(moves)
+            left -= cost
+            yield cost
 
-    def _chain(self, source: str, rich: set[str]) -> list[tuple[str, bytes, str]]:
-        """The shortest chain of moves that takes one from `source`, who has most, and gives it to somebody with two fewer.
+    def _chain(self, source: str, rich: set[str]) -> Steps[tuple[list[tuple[str, _Kind, str]], int]]:
+        """The shortest chain of moves that takes one from `source`, who has most, and gives it to somebody with two fewer; and what
+        it cost to find it.
 
         If there is none, everybody whom a chain from here comes to has one fewer at least: nobody gives or takes there any
         more, and neither they nor what they read are looked at again.
         """
         enough = self._loads[source] - 2
-        came: dict[str, tuple[str, bytes]] = {}
-        seen_topics: set[bytes] = set()
+        came: dict[str, tuple[str, _Kind]] = {}
+        seen: set[_Kind] = set()
         queue = deque([source])
+        cost = yielded = 0
         while queue:
             giver = queue.popleft()
-            for topic_id, places in self._shares[giver].items():
-                if not places or topic_id in seen_topics or topic_id in self._settled:
+            for kind in self._shares[giver]:
+                cost += 1
+                if cost > yielded + _YIELD_EVERY:
+                    yield (cost - yielded) // 8
+                    yielded = cost
+                if kind in seen or kind in self._settled:
                     continue
-                seen_topics.add(topic_id)
-                for taker in self._by_topic[topic_id]:
+                seen.add(kind)
+                load, poorest = self._poorest(kind)
+                if load <= enough:
+                    came.setdefault(poorest, (giver, kind))
+                    return self._moves(came, source, poorest), cost // 8
+                cost += 2 * len(kind.readers)
+                for taker in kind.readers:
                     if taker != source and taker not in came:
-                        came[taker] = (giver, topic_id)
+                        came[taker] = (giver, kind)
                         queue.append(taker)
-                poorest = min(self._by_topic[topic_id], key=lambda name: (self._loads[name], name))
-                if self._loads[poorest] <= enough:
-                    return self._moves(came, source, poorest)
-        self._settled |= seen_topics
+        self._settled |= seen
         rich.discard(source)
         rich.difference_update(came)
-        return []
+        return [], cost // 8
 
     @staticmethod
     def _moves(
-        came: Mapping[str, tuple[str, bytes]], source: str, taker: str
-    ) -> list[tuple[str, bytes, str]]:
+        came: Mapping[str, tuple[str, _Kind]], source: str, taker: str
+    ) -> list[tuple[str, _Kind, str]]:
         moves = []
         while taker != source:
-            giver, topic_id = came[taker]
-            moves.append((giver, topic_id, taker))
+            giver, kind = came[taker]
+            moves.append((giver, kind, taker))
             taker = giver
         return moves
 
-    def _move(self, giver: str, topic_id: bytes, taker: str) -> None:
-        places = self._shares[giver][topic_id]
+    def _move(self, giver: str, kind: _Kind, taker: str) -> None:
+        by_topic = self._shares[giver][kind]
+        topic_id, places = next(iter(by_topic.items()))
         had, reader = self._readers[giver].had, self._readers[taker]
         place = min(
             places,
@@ -296,5 +489,9 @@ class _FairShares:
             ),
         )
         places.discard(place)
+        if not places:
+            del by_topic[topic_id]
+        if not by_topic:
+            del self._shares[giver][kind]
         self._loads[giver] -= 1
         self._give(place, taker)

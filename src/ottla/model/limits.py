@@ -81,9 +81,16 @@ ROWS_PER_PRODUCE_MAX: Final = _limit(
 ROWS_PER_WRITE_MAX: Final = _limit(
     REQUESTS,
     "rows of one Fetch, OffsetCommit, TxnOffsetCommit, OffsetDelete, AddPartitionsToTxn, WriteTxnMarkers, LeaveGroup,"
-    " DeleteTopics, CreatePartitions, UpdateFeatures or AlterReplicaLogDirs",
+    " DeleteTopics, CreatePartitions or AlterReplicaLogDirs",
     25_000,
     "Most are done in one go, not in slices: some microseconds for each row.",
+    "the connection is closed, and the reason is logged",
+)
+FEATURES_PER_UPDATE_MAX: Final = _limit(
+    REQUESTS,
+    "features in one UpdateFeatures",
+    5_000,
+    "Kafka has seven features.",
     "the connection is closed, and the reason is logged",
 )
 ROWS_PER_REASSIGNMENT_MAX: Final = _limit(

@@ -19,6 +19,8 @@ Steps: TypeAlias = Generator[Step, Any, Result]
 
 #: What a step costs at most, as far as a computation can choose.
 STEP_COST: Final = 500
+#: What is done in one turn of the event loop: 2 to 5 ms.
+SLICE_COST: Final = 1000
 
 
 def run(steps: Steps[Result]) -> Result:

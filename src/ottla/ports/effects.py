@@ -10,12 +10,14 @@ they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) perfo
     (RESUME, connection)               … until this
     (AUTHENTICATED, connection, proven)
                                        the other end has proven that it is a broker of the cluster, or has failed to
-    (SYNC, file, directory, target)    make the file's bytes, and the directory's names unless it is None, durable;
+    (SYNC, file, directory, target, is_bulk)
+                                       make the file's bytes, and the directory's names unless it is None, durable;
                                        then `core.sync_failed(path, error)` for each that failed, and `core.synced(targets)`.
                                        A file that cannot be opened for it: `core.sync_refused(target, error)`, or, if
                                        descriptors or memory are short, the same again after a pause.
                                        Several in one turn share a round, and the last target of a file stands for
-                                       all of it
+                                       all of it. `is_bulk`: the request asks for very many files, and the syncs of others
+                                       need not wait for this one
     (RUN, job, done)                   run `job(disk)` where it may take its time, then `done(result, error)`
     (WORK, task, done)                 let the worker process do a task of `log/compaction.py`, then `done(outcome, error)`
     (PROPOSE, records, done)           append these to the metadata log, then `core.committed(...)` and `done(error)`

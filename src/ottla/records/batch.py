@@ -33,6 +33,7 @@ PREFIX_BYTES: Final = 16
 #: Bytes before the part that the batch length counts.
 LENGTH_OVERHEAD: Final = 12
 CRC_START: Final = 21
+CRC_BYTES: Final = 4
 PRODUCER_START: Final = 43
 COUNT_START: Final = 57
 MAGIC: Final = 2

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ottla.model.steps import Steps
 from ottla.wire.encode import uvarint
 
 NEVER: Final = 1 << 15
@@ -55,6 +56,7 @@ _NUMBERS: Final = {name: struct.Struct(f">{code}") for name, code in zip(
     ("int8", "int16", "int32", "int64"), "bhiq", strict=True
 )}  # fmt: skip
 _VARINT_BYTES_MAX: Final = 5
+_ROWS_AT_ONCE: Final = 250
 
 
 def write(kind: Struct, version: int, value: Mapping[str, Any]) -> bytes:
@@ -65,6 +67,35 @@ def write(kind: Struct, version: int, value: Mapping[str, Any]) -> bytes:
     except (struct.error, UnicodeError, TypeError, KeyError) as error:
         raise Malformed(f"cannot be written: {error!r}") from error
     return b"".join(out)
+
+
+def write_in_steps(kind: Struct, version: int, value: Mapping[str, Any]) -> Steps[bytes]:
+    """The same for a struct with very many rows in its arrays of structs: yields after every few hundred."""
+    out: list[bytes] = []
+    flexible = version >= kind.flexible
+    try:
+        for field in kind.fields:
+            if field.tag >= 0 or not isinstance(field.kind, Array) or not isinstance(field.kind.item, Struct):
+                continue
+            rows, written = value[field.name], []
+            for at in range(0, len(rows), _ROWS_AT_ONCE):
+                part: list[bytes] = []
+                for row in rows[at : at + _ROWS_AT_ONCE]:
+                    _write_struct(part, field.kind.item, version, flexible, row)
+                written.append(b"".join(part))
+                yield _ROWS_AT_ONCE
+            length = _length(len(rows), flexible, "int32", field.kind.nullable)
+            value = {**value, field.name: _Written(b"".join((length, *written)))}
+        _write_struct(out, kind, version, flexible, value)
+    except (struct.error, UnicodeError, TypeError, KeyError) as error:
+        raise Malformed(f"cannot be written: {error!r}") from error
+    return b"".join(out)
+
+
+class _Written(NamedTuple):
+    """An array that is written already."""
+
+    data: bytes
 
 
 def read(kind: Struct, version: int, data: bytes, at: int = 0, *, may_go_on: bool = False) -> dict[str, Any]:
@@ -102,8 +133,18 @@ def _write_struct(
 def _write(out: list[bytes], kind: Kind, version: int, flexible: bool, value: Any) -> None:
     if isinstance(kind, Struct):
         _write_struct(out, kind, version, flexible, value)
+    elif type(value) is _Written:
+        out.append(value.data)
     elif isinstance(kind, Array):
         out.append(_length(None if value is None else len(value), flexible, "int32", kind.nullable))
+        if kind.item == "int32":
+            out.append(struct.pack(f">{len(value or ())}i", *(value or ())))
+            return
+        if kind.item == "string":
+            for text in value or ():
+                body = text.encode()
+                out += (_length(len(body), flexible, "int16", False), body)
+            return
         for item in value or ():
             _write(out, kind.item, version, flexible, item)
     elif kind in _NUMBERS:

@@ -30,6 +30,7 @@ from crc32c import crc32c
 from ottla.records.batch import (
     CODEC_MASK,
     CONTROL_BIT,
+    CRC_BYTES,
     CRC_START,
     DELETE_HORIZON_BIT,
     HEADER,
@@ -205,15 +206,17 @@ def seal(
     if codec != NONE and count:
         payload = compress(codec, payload, level)
     length = HEADER_BYTES - LENGTH_OVERHEAD + len(payload)
-    before = (base_offset, length, partition_leader_epoch, MAGIC)
-    times = (base_timestamp, timestamp_max)
     delta = count - 1 if last_offset_delta is None else last_offset_delta
-    after = (attributes, delta, *times, producer_id, producer_epoch, base_sequence, count)
     try:
-        crc = crc32c(payload, crc32c(HEADER.pack(*before, 0, *after)[CRC_START:]))
-        return HEADER.pack(*before, crc, *after) + payload
+        head = HEADER.pack(
+            base_offset, length, partition_leader_epoch, MAGIC, 0, attributes, delta, base_timestamp, timestamp_max,
+            producer_id, producer_epoch, base_sequence, count,
+        )  # fmt: skip
     except struct.error as error:
         raise ValueError(f"a batch header field is out of range: {error}") from None
+    covered = head[CRC_START:]
+    crc = crc32c(payload, crc32c(covered))
+    return b"".join((head[: CRC_START - CRC_BYTES], crc.to_bytes(CRC_BYTES, "big"), covered, payload))
 
 
 def _encode_headers(headers: Headers) -> bytes:

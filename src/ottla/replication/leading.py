@@ -84,6 +84,9 @@ class Leading:
     counted: tuple[Follower, ...]
 
     def _count(self) -> None:
+        if not self.followers:
+            self.counted = ()
+            return
         members: Iterable[int] = self.isr if self.pending is None else {*self.isr, *self.pending}
         self.counted = tuple(self.followers[each] for each in sorted(members) if each in self.followers)
 

@@ -1,7 +1,8 @@
 """What must not hold up the loop: syncs in rounds, jobs, and the metadata journal. Each in its own thread or threads.
 
 Syncs are a group commit: everything asked for while a round runs waits for the next one, and a round syncs each file once
-however many appends it covers. A round is one hand-over to the thread and one back; files of a large round are shared
+however many appends it covers. One request may ask for thousands of files: each round takes a few of those beside whatever
+others asked for, so that nobody waits for all of them. A round is one hand-over to the thread and one back; files of a large round are shared
 out to a small pool, because each sync waits for the device and not for us.
 """
 
@@ -10,16 +11,18 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from ottla.ports.disk import Disk, DiskError
 
 #: From this many files on a round is shared out.
 _SHARE_FROM = 4
+#: Files of requests for very many files in one round: some tens of milliseconds, even if they are new.
+_BULK_MAX = 16
 #: After this long a sync is tried again whose file could not be opened.
 _AGAIN_S = 0.2
 
@@ -57,6 +60,8 @@ class Syncer:
         #: (target, directory to sync with it) by file; and of directories alone, the same.
         self._files: dict[Any, tuple[Any, str | None]] = {}
         self._loose: list[tuple[Any, str | None]] = []
+        #: The same as `_files`, of requests for very many files.
+        self._bulk: OrderedDict[Any, tuple[Any, str | None]] = OrderedDict()
         #: All that ever failed, for whoever stops the loop before it could be told.
         self.failures: list[tuple[str, str]] = []
         self._busy = False
@@ -67,18 +72,24 @@ class Syncer:
         self._thread = threading.Thread(target=self._work, name="ottla-sync", daemon=True)
         self._thread.start()
 
-    def ask(self, file: Any, directory: str | None, target: Any) -> None:
+    def ask(self, file: Any, directory: str | None, target: Any, is_bulk: bool = False) -> None:
         if file is not None:
+            files = self._files
+            before = files.get(file)
+            if self._bulk or is_bulk:
+                if before is None:
+                    before = self._bulk.get(file)
+                    if is_bulk:
+                        files = self._bulk
+                if files is not self._bulk:
+                    # Somebody else waits for it now.
+                    self._bulk.pop(file, None)
             # The last target of a file covers the ones before it, but not their directory.
-            before = self._files.get(file)
             if before is not None and directory is None:
                 directory = before[1]
-            self._files[file] = target, directory
+            files[file] = target, directory
         else:
             self._loose.append((target, directory))
-        self._soon()
-
-    def _soon(self) -> None:
         if not self._busy and not self._scheduled:
             # Not at once: what else this turn appends shall join the round.
             self._scheduled = True
@@ -97,10 +108,13 @@ class Syncer:
 
     def _start(self) -> None:
         self._scheduled = False
-        if self._busy or not (self._files or self._loose):
+        if self._busy or not (self._files or self._loose or self._bulk):
             return
         self._busy = True
         files, self._files = self._files, {}
+        for _ in range(min(_BULK_MAX, len(self._bulk))):
+            file, asked = self._bulk.popitem(last=False)
+            files[file] = asked
         loose, self._loose = self._loose, []
         self._rounds.put((files, loose))
 
@@ -116,16 +130,18 @@ class Syncer:
     def _round(
         self, files: dict[Any, tuple[Any, str | None]], loose: list[tuple[Any, str | None]]
     ) -> _Outcome:
-        errors: dict[Any, DiskError | None] = dict(zip(files, self._sync_all(list(files)), strict=True))
+        targets = [*files.values(), *loose]
+        directories = {directory for _target, directory in targets if directory is not None}
+        errors = self._sync_all(list(files), self._sync) | self._sync_all(list(directories), self._sync_dir)
+        outcome = _Outcome([], [], [], [])
+        if not errors:
+            outcome.targets.extend(target for target, _directory in targets)
+            return outcome
         asked = [(file, directory, target) for file, (target, directory) in files.items()]
         asked += ((None, directory, target) for target, directory in loose)
-        for directory in dict.fromkeys(each[1] for each in asked):
-            if directory is not None:
-                errors[directory] = _attempt(directory, partial(self._disk.sync_dir, directory))
-        outcome = _Outcome([], [], [], [])
-        for path, error in errors.items():
-            if error is not None and error.broken:
-                outcome.failures.append((path if isinstance(path, str) else path.path, str(error)))
+        for what, error in errors.items():
+            if error.broken:
+                outcome.failures.append((what if isinstance(what, str) else what.path, str(error)))
         for each in asked:
             file, directory, target = each
             met = [error for error in (errors.get(file), errors.get(directory)) if error is not None]
@@ -137,31 +153,38 @@ class Syncer:
                 outcome.again.append(each)
         return outcome
 
-    def _sync_all(self, files: list[Any]) -> list[DiskError | None]:
-        if len(files) >= _SHARE_FROM:
+    def _sync_all(self, items: list[Any], sync: Callable[[Any], DiskError | None]) -> dict[Any, DiskError]:
+        """The errors of those that failed."""
+        results: Iterable[DiskError | None] | None = None
+        if len(items) >= _SHARE_FROM:
             with suppress(RuntimeError):
                 # RuntimeError: no threads to be had. Then this one does it all.
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ottla-sync")
-                return list(self._pool.map(self._sync, files))
-        return [self._sync(file) for file in files]
+                results = self._pool.map(sync, items)
+        if results is None:
+            results = map(sync, items)
+        return {item: error for item, error in zip(items, results, strict=True) if error is not None}
 
     def _sync(self, file: Any) -> DiskError | None:
-        return _attempt(file.path, partial(self._disk.sync, file))
+        return _attempt(file.path, self._disk.sync, file)
+
+    def _sync_dir(self, directory: str) -> DiskError | None:
+        return _attempt(directory, self._disk.sync_dir, directory)
 
     def _finished(self, outcome: _Outcome) -> None:
         self._busy = False
-        if self._files or self._loose:
+        if self._files or self._loose or self._bulk:
             self._start()
         if outcome.again:
             self._loop.call_later(_AGAIN_S, self._again, outcome.again)
         self._done(outcome.targets, outcome.failures, outcome.refused)
 
 
-def _attempt(path: str, sync: Callable[[], None]) -> DiskError | None:
+def _attempt(path: str, sync: Callable[[Any], None], what: Any) -> DiskError | None:
     """Why a sync failed, if it did."""
     try:
-        sync()
+        sync(what)
     except DiskError as error:
         return error
     except MemoryError as error:

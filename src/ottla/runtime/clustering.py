@@ -16,6 +16,7 @@ from ottla.ports.effects import CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, WATCH
 from ottla.ports.store import Registration, Store
 from ottla.runtime.clock import Clock
 from ottla.runtime.core import ClusterCore
+from ottla.runtime.garbage import no_collections
 from ottla.runtime.peers import Done, Peer, Peers
 from ottla.runtime.watching import Watching
 
@@ -140,7 +141,8 @@ class Clustering:
         if self._core is None:
             self.records += records
         else:
-            self._tell(self._core.committed, records, now_ms)
+            with no_collections():
+                self._tell(self._core.committed, records, now_ms)
 
     def rejected(self, _now_ms: int) -> None:
         if self._core is not None:

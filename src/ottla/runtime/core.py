@@ -35,6 +35,9 @@ class Session(Protocol):
 class Alarm(Protocol):
     sooner: bool
 
+    def sweep(self) -> None:
+        """Free what cancelled deadlines have left behind."""
+
 
 @runtime_checkable
 class Interruptible(Protocol):

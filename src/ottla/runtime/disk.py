@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from errno import EMFILE, ENFILE
 from itertools import count, islice
-from typing import Final, cast
+from typing import Final
 
 from ottla.ports.disk import Buffer, DiskError, File
 from ottla.runtime.disk_errors import DEVICE_ERRNOS, disk_error, sync_error
@@ -74,7 +74,7 @@ class SystemDisk:
         return file
 
     def close(self, file: File) -> None:
-        file = cast(OpenFile, file)
+        assert isinstance(file, OpenFile)
         with self._lock:
             file.closed = True
             if not file.pins:
@@ -113,7 +113,7 @@ class SystemDisk:
                     self._release(file)
 
     def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
-        file = cast(OpenFile, file)
+        assert isinstance(file, OpenFile)
         fd = file.fd
         if fd < 0:
             fd = self._reopen(file)
@@ -138,7 +138,7 @@ class SystemDisk:
         return end
 
     def read(self, file: File, position: int, size: int) -> bytes:
-        file = cast(OpenFile, file)
+        assert isinstance(file, OpenFile)
         fd = file.fd
         if fd < 0:
             fd = self._reopen(file)
@@ -156,30 +156,34 @@ class SystemDisk:
         return data
 
     def size(self, file: File) -> int:
-        file = cast(OpenFile, file)
+        assert isinstance(file, OpenFile)
         with failures(file.path):
             return os.stat(file.path).st_size if file.fd < 0 else os.fstat(file.fd).st_size
 
     def truncate(self, file: File, size: int) -> None:
-        file = cast(OpenFile, file)
+        assert isinstance(file, OpenFile)
         fd = file.fd if file.fd >= 0 else self._reopen(file)
         with failures(file.path):
             os.ftruncate(fd, size)
 
     def sync(self, file: File) -> None:
-        file = cast(OpenFile, file)
+        assert isinstance(file, OpenFile)
         with self._lock:
             is_open = file.fd >= 0
-            if file.closed and not is_open:
+            if is_open:
+                fd = self._pin(file)
+            elif file.closed:
                 # Removed while the sync was on its way: there is nothing left to keep.
                 return
-            with failures(file.path):
-                # A descriptor of its own, closed again at once: a round over a thousand files that were taken back must
-                # not open them all, and this thread may take none back.
-                fd = self._pin(file) if is_open else os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+            else:
+                with failures(file.path):
+                    # A descriptor of its own, closed again at once: a round over a thousand files that were taken back must
+                    # not open them all, and this thread may take none back.
+                    fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            with sync_failures(file.path):
-                sync_data(fd)
+            sync_data(fd)
+        except OSError as error:
+            raise sync_error(file.path, error) from error
         finally:
             if is_open:
                 self.unpin(file)
@@ -282,7 +286,7 @@ class SystemDisk:
             os.replace(source, target)
 
     def move(self, file: File, target: str) -> None:
-        file = cast(OpenFile, file)
+        assert isinstance(file, OpenFile)
         # Nobody may open it by its name between the two.
         with self._lock:
             self.rename(file.path, target)

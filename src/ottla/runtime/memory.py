@@ -53,8 +53,6 @@ class Budget:
         #: Bytes of unfinished requests, and of each.
         self.used = 0
         self._frames: dict[Transport, int] = {}
-        #: The most that was used since `settle`.
-        self.peak = 0
         #: Bytes of answers that wait for their clients to read.
         self.answers = 0
         #: Connections that are not read because there is no memory for their request; and the one that may go beyond.
@@ -68,8 +66,6 @@ class Budget:
         """A small request, or bytes that are here already: never refused, but others may have to go for it."""
         self._frames[transport] = self._frames.get(transport, 0) + size
         self.used += size
-        if self.used > self.peak:
-            self.peak = self.used
         if self.used + self._held() > self.limit and transport is not self._favoured:
             self._make_room(transport)
 

@@ -21,6 +21,9 @@ MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0) if not PORTABLE else 0
 HAS_SENDFILE: Final = _LINUX and hasattr(os, "sendfile")
 
 
+#: Whether there is epoll.
+HAS_EPOLL: Final = _LINUX
+
 #: Reads only what is in memory; 0 where the kernel cannot say.
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0) if _LINUX else 0
 
@@ -119,14 +122,37 @@ def sync_file_system(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+#: `mallopt` of glibc: how many heaps threads may use.
+_M_ARENA_MAX: Final = -8
+
+
+def use_one_heap() -> None:
+    """All threads allocate from one heap (glibc). `trim_memory` gives back less of the heaps of other threads."""
+    _call_c("mallopt", _M_ARENA_MAX, 1)
+
+
 def trim_memory() -> None:
     """Give freed memory back to the system, where the C library keeps it (glibc)."""
+    _call_c("malloc_trim", 0)
+
+
+def _call_c(name: str, *arguments: int) -> None:
+    """Call a function that only some C libraries on Linux have."""
     if not _LINUX:
         return
     import ctypes
 
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        getattr(ctypes.CDLL(None), name)(*arguments)
+
+
+def resident_bytes() -> int:
+    """The memory of this process that is in use now; 0 where the system does not tell."""
+    try:
+        with open("/proc/self/statm", "rb") as status:
+            return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 #: Write several buffers at a position.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from heapq import nlargest
@@ -43,9 +44,10 @@ from ottla.runtime.clustering import Clustering
 from ottla.runtime.core import Core, Interruptible, Session
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import EmbeddedStore
+from ottla.runtime.garbage import no_collections
 from ottla.runtime.memory import Budget
-from ottla.runtime.platform import trim_memory
-from ottla.runtime.transport import Transport
+from ottla.runtime.platform import resident_bytes, trim_memory
+from ottla.runtime.transport import ClosedSession, Transport
 from ottla.runtime.turns import LongestTurn, Turns, request_in
 from ottla.runtime.worker import Worker
 
@@ -59,8 +61,9 @@ _SWEEP_SECONDS: Final = 5.0
 _STALLED_MS: Final = 3000
 #: How many clients that do not read are closed at once.
 _UNREAD_CLOSED_MAX: Final = 16
-#: After so much memory of requests was in use and is free again, it is given back.
-_TRIM_BYTES: Final = 32 << 20
+#: If the process has grown by this much since its start, freed memory is given back to the system, this often.
+_TRIM_BYTES: Final = 16 << 20
+_TRIM_MS: Final = 15_000
 #: Kinds of refusals that are told between two sweeps, and what is left out of one to know its kind.
 _KINDS_TOLD_MAX: Final = 20
 _PARTICULARS: Final = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
@@ -90,6 +93,8 @@ class Shell:
         self._cluster = store if isinstance(store, Clustering) else None
         self._say = say
         self.request_bytes_max = broker.config.socket_request_max_bytes
+        #: Up to this size a read may be one whole request with its length.
+        self.one_frame_max = min(_RECEIVE_BYTES, self.request_bytes_max + 4)
         self.buffer = bytearray(_RECEIVE_BYTES)
         #: kio reads read-only memory alone.
         self.view = memoryview(self.buffer).toreadonly()
@@ -124,8 +129,12 @@ class Shell:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._settling = False
+        #: The memory of the process when it was new, and when freed memory may be given back next.
+        self._first_bytes = resident_bytes()
+        self._trim_at_ms = 0
         self._refusals_told: set[str] = set()
-        self._refusals_untold = 0
+        #: How many more of each kind there were.
+        self._refusals_untold: Counter[str] = Counter()
         self._stopping = False
         self.turns = Turns(clock.now_ms, self._turn_ended)
         # For what raises where nothing catches it: asyncio drops the callback and goes on, and we log it like any other.
@@ -169,7 +178,9 @@ class Shell:
             except OSError as error:
                 # Out of descriptors, most likely: those who wait are served when others leave. Until then the listener
                 # stays readable, so looking away for a second is what keeps the loop from spinning.
-                self._tell_once(f"a connection could not be accepted: {error.strerror}")
+                self._tell_once(
+                    f"a connection could not be accepted: {error.strerror}", "failures to accept a connection"
+                )
                 self._rest(listener)
                 return
             host = address[0]
@@ -225,7 +236,10 @@ class Shell:
             return
         self._admission.closed(transport.host)
         self._brokers -= transport.is_broker
-        self.isolation.run("the end of a connection", self.broker.disconnected, transport.connection)
+        connection = transport.connection
+        self.isolation.run("the end of a connection", self.broker.disconnected, connection)
+        # They refer to each other, which only the garbage collector would find out.
+        transport.connection = ClosedSession(connection.peer)
 
     def refuse(self, transport: Transport, reason: str) -> None:
         # As an effect, so that the answers to the requests before it leave first.
@@ -273,13 +287,13 @@ class Shell:
             connection.closed = True
             self.broker.outbox.append((CLOSE, connection, f"internal error: {error!r}"))
 
-    def memory(self, size: int) -> bytearray:
-        """Room for a frame that comes in pieces."""
+    def memory(self, length: int, first: int) -> bytearray:
+        """Memory for a frame of that length which comes in pieces: for all of it if a spare buffer fits, else for the first bytes."""
         spare = self._spare
         for at, buffer in enumerate(spare):
-            if len(buffer) == size:
+            if len(buffer) == length:
                 return spare.pop(at)
-        return bytearray(size)
+        return bytearray(first)
 
     def recycle(self, buffer: bytearray) -> None:
         if len(buffer) <= _SPARE_BYTES_MAX:
@@ -308,7 +322,7 @@ class Shell:
             # One answer to one request: what most turns come to.
             effect = outbox.pop()
             try:
-                effect[1].transport.send_now(effect[2])
+                effect[1].transport.send_now((effect[2],))
             except Exception as error:
                 self._unperformed(effect, error)
         while outbox:
@@ -332,7 +346,9 @@ class Shell:
     def _turn_ended(self, turn: LongestTurn) -> None:
         limit_ms = self.broker.config.slow_turn_log_ms
         if 0 <= limit_ms <= turn.wall_ms:
-            self._tell_once(f"a slow turn of the event loop, others waited ({turn})")
+            self._tell_once(
+                f"a slow turn of the event loop, others waited ({turn})", "slow turns of the event loop"
+            )
 
     def _set_alarm(self, now_ms: int) -> None:
         self.broker.timers.sooner = False
@@ -344,32 +360,34 @@ class Shell:
             self._timer = self.loop.call_later(max(0, deadline - now_ms) / 1000, self._tick)
 
     def _perform(self, outbox: list[Any]) -> None:
-        touched: dict[Transport, None] = {}
+        #: Answers by connection, which leave together.
+        answers: dict[Transport, list[list[Any]]] = {}
         self._is_withdrawn = False
         for effect in outbox:
             try:
                 kind = effect[0]
                 if kind == SEND:
                     transport = effect[1].transport
-                    if not transport.closing:
-                        transport.send(effect[2])
-                        touched[transport] = None
+                    before = answers.get(transport)
+                    if before is None:
+                        answers[transport] = [effect[2]]
+                    else:
+                        before.append(effect[2])
                 elif kind == SYNC:
-                    self._syncer.ask(effect[1], effect[2], effect[3])
+                    self._syncer.ask(effect[1], effect[2], effect[3], effect[4])
                 else:
-                    self._perform_other(kind, effect, touched)
+                    self._perform_other(kind, effect, answers)
             except Exception as error:
                 self._unperformed(effect, error)
-        for transport in touched:
+        for transport, to_send in answers.items():
             try:
-                if not transport.writing:
-                    transport.flush()
+                transport.send_now(to_send)
             except Exception as error:
                 self.connection_failed(transport, error)
         if self._cluster is not None:
             self._cluster.flush()
 
-    def _perform_other(self, kind: int, effect: Effect, touched: dict[Transport, None]) -> None:
+    def _perform_other(self, kind: int, effect: Effect, answers: dict[Transport, list[list[Any]]]) -> None:
         """Effects that a turn seldom has."""
         if kind == RUN:
             self._run(effect[1], effect[2])
@@ -399,8 +417,8 @@ class Shell:
         elif kind == CLOSE:
             transport = effect[1].transport
             self._tell_once(f"{effect[1].peer} closed: {effect[2]}")
-            if transport in touched:
-                transport.flush()
+            if transport in answers:
+                transport.send_now(answers.pop(transport))
             transport.finish()
         else:
             assert self._cluster is not None, "only a cluster's broker asks for this"
@@ -485,9 +503,10 @@ class Shell:
             now_ms = self.broker.now_ms = self.clock.now_ms()
             dropped: list[tuple[list[Record], Callable[[str | None], None]]] = []
             if error is None:
-                run("new metadata", self.broker.committed, records, now_ms)
+                with no_collections():
+                    run("new metadata", self.broker.committed, records, now_ms)
             else:
-                self._tell_once(f"metadata cannot be changed: {error}")
+                self._tell_once(f"metadata cannot be changed: {error}", "failed changes of metadata")
                 run("rejected metadata", self.broker.rejected)
                 # What was decided on top of it cannot be written either.
                 dropped, self._proposals = self._proposals, []
@@ -520,18 +539,16 @@ class Shell:
         now_ms = self.clock.now_ms()
         before_ms = now_ms - self.broker.config.connections_max_idle_ms
         self._close_stalled(now_ms, self.broker.config.socket_request_timeout_ms)
-        if self.budget.peak > _TRIM_BYTES and self.budget.used < self.budget.peak // 4:
-            # After a flood: what was freed goes back to the system.
-            self.budget.peak = self.budget.used
-            trim_memory()
+        self.broker.timers.sweep()
+        self._give_memory_back(now_ms)
         for transport in list(self._transports):
             # One whose request waits is not idle; one that does not read its answers is.
             if transport.active_ms < before_ms and (transport.out or not transport.connection.waiting):
                 self.isolation.run("closing an idle connection", transport.close)
         self._refusals_told.clear()
-        if self._refusals_untold:
-            self._say(f"{self._refusals_untold} more connections were closed for reasons like those above")
-            self._refusals_untold = 0
+        for what, count in self._refusals_untold.items():
+            self._say(f"{count} more {what}, for reasons like those above")
+        self._refusals_untold.clear()
 
     def _close_stalled(self, now_ms: int, timeout_ms: int, *, large_only: bool = False) -> None:
         for transport in list(self._transports):
@@ -540,9 +557,17 @@ class Shell:
             if transport.is_stalled(now_ms, timeout_ms, large_only=large_only):
                 self._drop(transport, f"no more of it comes: {transport.frame_state}")
 
+    def _give_memory_back(self, now_ms: int) -> None:
+        """The C library keeps what is freed between blocks that are in use, such as after many large requests."""
+        if now_ms >= self._trim_at_ms and resident_bytes() > self._first_bytes + _TRIM_BYTES:
+            self._trim_at_ms = now_ms + _TRIM_MS
+            # Some milliseconds; more if there are many gaps.
+            self.jobs.run(trim_memory, lambda _result, _error: None)
+
     def _sweep_later(self) -> None:
-        idle_seconds = self.broker.config.connections_max_idle_ms / 1000
-        self.loop.call_later(min(_SWEEP_SECONDS, max(0.05, idle_seconds / 4)), self._sweep)
+        config = self.broker.config
+        shortest_ms = min(config.connections_max_idle_ms, config.socket_request_timeout_ms)
+        self.loop.call_later(min(_SWEEP_SECONDS, max(0.05, shortest_ms / 4000)), self._sweep)
 
     def _next_second(self) -> None:
         if self._stopping:
@@ -560,14 +585,16 @@ class Shell:
         if self.clock.look_at_the_wall():
             self.broker.wall_clock_set(self.clock.wall_ahead_ms, self.clock.now_ms())
 
-    def _tell_once(self, text: str) -> None:
-        """Say it, but not again for every such connection: a flood of bad requests must not become a flood of words."""
+    def _tell_once(self, text: str, what: str = "connections were closed") -> None:
+        """Log it, but not again for every such connection: a flood of bad requests must not become a flood of words. The others are
+        counted as `what`.
+        """
         kind = _PARTICULARS.sub("#", text.partition(" closed: ")[2] or text)
         if kind not in self._refusals_told and len(self._refusals_told) < _KINDS_TOLD_MAX:
             self._refusals_told.add(kind)
             self._say(text)
         else:
-            self._refusals_untold += 1
+            self._refusals_untold[what] += 1
 
     def stop(self) -> None:
         """Stop serving and let background work end. The core is then closed by whoever made it."""

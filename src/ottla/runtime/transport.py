@@ -15,7 +15,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.model.limits import REQUEST_BYTES_PER_SECOND_MIN
@@ -58,10 +58,24 @@ def _in_memory(parts: Iterable[Any]) -> int:
     """What these parts of answers hold: bytes, and all of what the rest of a send is a part of. Slices of files hold none."""
     size = 0
     for part in parts:
-        if part.__class__ is not tuple:
+        if not isinstance(part, tuple):
             base: Any = part.obj if part.__class__ is memoryview else part
             size += len(base)
     return size
+
+
+class ClosedSession:
+    """What a closed transport has in place of its connection, so that the two do not refer to each other."""
+
+    __slots__ = ("closed", "has_large_answer", "held_bytes", "paused", "peer", "transport", "waiting")
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.closed = True
+        self.paused = self.has_large_answer = False
+        self.held_bytes = 0
+        self.transport: Any = None
+        self.waiting: tuple[()] = ()
 
 
 class Transport:
@@ -77,7 +91,7 @@ class Transport:
         self.shell = shell
         self._sock = sock
         self.fd = sock.fileno()
-        self.connection = connection
+        self.connection: Session = connection
         self.host = host
         self.active_ms = now_ms
         #: What is to be sent: bytes, memoryviews, or slices (file, position, size) whose files are pinned.
@@ -131,7 +145,14 @@ class Transport:
         now_ms = shell.clock.now_ms()
         self.active_ms = now_ms
         if frame is None:
-            self._take(shell.view[:size], size, now_ms)
+            if 4 < size <= shell.one_frame_max and _length(shell.buffer)[0] == size - 4 and not self._prefix:
+                # One whole request: what most reads bring.
+                try:
+                    shell.broker.receive(self.connection, shell.view[4:size], now_ms)
+                except Exception as error:
+                    shell.request_failed(self.connection, error)
+            else:
+                self._take(shell.view[:size], size, now_ms)
         else:
             self._have += size
             if self._have == self._frame_size:
@@ -215,7 +236,7 @@ class Transport:
             self.shell.loop.add_reader(self.fd, self.readable)
 
     def _begin(self, first: memoryview, length: int) -> None:
-        frame = self.shell.memory(min(length, max(_FIRST_BYTES, _FIRST_TIMES * len(first))))
+        frame = self.shell.memory(length, min(length, max(_FIRST_BYTES, _FIRST_TIMES * len(first))))
         frame[: len(first)] = first
         self._frame, self._frame_size, self._have = frame, length, len(first)
         self._marked_ms, self._marked_have = self.active_ms, 0
@@ -256,7 +277,7 @@ class Transport:
     @property
     def slices(self) -> int:
         """How many slices of files wait to be sent, each with a descriptor."""
-        return sum(1 for part in self.out if part.__class__ is tuple)
+        return sum(1 for part in self.out if isinstance(part, tuple))
 
     @property
     def frame_state(self) -> str:
@@ -327,12 +348,18 @@ class Transport:
         self.queued_bytes += size
         self.shell.budget.answers += size
 
-    def send_now(self, parts: list[Any]) -> None:
-        """Send one response and nothing else."""
+    def send_now(self, answers: Sequence[list[Any]]) -> None:
+        """Send the answers of a turn: most often one, of one part."""
         if self.closing:
             return
-        if len(parts) == 1 and not self.out and parts[0].__class__ is bytes:
-            data = parts[0]
+        data = None
+        if not self.out:
+            first = answers[0]
+            if len(answers) == 1 and len(first) == 1 and first[0].__class__ is bytes:
+                data = first[0]
+            else:
+                data = self._joined(answers)
+        if data is not None:
             try:
                 sent = self._sock.send(data)
             except BlockingIOError:
@@ -345,9 +372,39 @@ class Transport:
             self.out.append(memoryview(data)[sent:])
             self._wait_writable()
             return
-        self.send(parts)
+        for parts in answers:
+            # One whose file is gone ends the connection, after those before it.
+            if not self.closing:
+                self.send(parts)
         if not self.writing:
             self.flush()
+
+    def _joined(self, answers: Sequence[list[Any]]) -> bytes | None:
+        """Answers as one piece, if they are small. Slices of files are read at once, so that no file has to be held open.
+
+        None if that cannot be done: then `send` and `flush` do it piece by piece, and meet the same errors.
+        """
+        read = self.shell.disk.read
+        chunks: list[Any] = []
+        left = _SEND_BYTES
+        for parts in answers:
+            for part in parts:
+                if part.__class__ is bytes or part.__class__ is bytearray:
+                    left -= len(part)
+                    chunks.append(part)
+                    continue
+                size = part[2]
+                left -= size
+                if size > _READ_BYTES_MAX or left < 0:
+                    return None
+                try:
+                    data = read(*part)
+                except DiskError:
+                    return None
+                if len(data) < size:
+                    return None
+                chunks.append(data)
+        return b"".join(chunks) if left >= 0 else None
 
     def flush(self) -> None:
         if self._broken or self.loading:

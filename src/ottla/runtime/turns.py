@@ -9,8 +9,8 @@ does not look longer than it is, but for 20 ms at most; and no turn of more than
 from __future__ import annotations
 
 import struct
-import time
 from collections.abc import Callable
+from time import monotonic, thread_time
 from typing import Any, Final, NamedTuple
 
 from ottla.wire.schema import api_name, version_range
@@ -39,16 +39,16 @@ class Turns:
         """`report(turn)` is called with every turn that is looked at."""
         self._now_ms = now_ms
         self._report = report
-        self._cpu_s = time.thread_time()
+        self._cpu_s = thread_time()
         self.longest = LongestTurn()
         #: By `time.monotonic()`: turns that end later are looked at.
         self.look_at_s = 0.0
 
     def look(self, began_ms: int, what: Callable[[], str]) -> None:
         """A turn that began then is over."""
-        cpu_s, before_s = time.thread_time(), self._cpu_s
+        cpu_s, before_s = thread_time(), self._cpu_s
         self._cpu_s = cpu_s
-        self.look_at_s = time.monotonic() + _LOOK_EVERY_S
+        self.look_at_s = monotonic() + _LOOK_EVERY_S
         wall_ms = self._now_ms() - began_ms
         # The clock counts whole milliseconds: one more may have passed.
         cpu_ms = min((cpu_s - before_s) * 1000, wall_ms + 1.0)

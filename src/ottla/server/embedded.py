@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from ottla.config.broker import BrokerConfig
+from ottla.runtime.selector import new_event_loop
 from ottla.runtime.turns import LongestTurn
 from ottla.server.node import CannotStart, Node
 
@@ -39,7 +40,7 @@ class Broker:
         except BaseException:
             self._remove_temporary()
             raise
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_event_loop()
         self._ready = threading.Event()
         self._problems: list[BaseException] = []
         self._thread = threading.Thread(target=self._serve, name="ottla-broker", daemon=True)

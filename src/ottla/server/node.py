@@ -10,7 +10,6 @@ and has itself relieved before it stops (`membership.py`). A second signal skips
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -32,6 +31,9 @@ from ottla.runtime.descriptors import share_out
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
+from ottla.runtime.garbage import Collector
+from ottla.runtime.platform import use_one_heap
+from ottla.runtime.selector import new_event_loop
 from ottla.runtime.shell import Shell
 from ottla.runtime.turns import LongestTurn
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
@@ -256,6 +258,9 @@ class Node:
             "Choose another with --listen HOST:PORT"
         )
 
+    def count_partitions(self) -> int:
+        return sum(directory.partitions for directory in self._broker.directories.all)
+
     # --- the end ----------------------------------------------------------------------------------------------
 
     def interrupt(self, *, at_once: bool = False) -> None:
@@ -313,7 +318,9 @@ def run(
 
     `lifeline` is a descriptor to read from: when it ends, so does this process, without waiting to be relieved.
     """
-    loop = asyncio.new_event_loop()
+    # Before the first thread begins.
+    use_one_heap()
+    loop = new_event_loop()
     node = Node(config, say=say)
     is_clustered = config.zookeeper_connect is not None
     try:
@@ -327,10 +334,10 @@ def run(
             # A start that is alone takes no turns of the loop: until now a signal has ended the process itself.
             _heed_signals(loop, node, lifeline)
         on_ready(node)
-        # What was built so far lives as long as this process: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
+        collector = Collector(node.count_partitions, say)
+        collector.start(loop)
         loop.run_forever()
+        collector.stop()
         is_clean = node.stop()
         say(f"the longest turn of the event loop: {node.longest_turn}")
     finally:

@@ -9,6 +9,7 @@ written down. When nothing is owed the Complete record is written.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.model.errors import ErrorCode
@@ -56,9 +57,15 @@ class Completing:
         """The Prepare record counts."""
         transaction = self._shard.transactions[transactional_id]
         assert transaction.is_prepared and transactional_id not in self.under_way
-        alarm = Alarm(self._host.timers, lambda now_ms: self._go_on(completion))
+        # By its id: an alarm that refers to its completion would be a reference cycle.
+        alarm = Alarm(self._host.timers, partial(self._retry, transactional_id))
         completion = self.under_way[transactional_id] = Completion(transaction, alarm)
         self._go_on(completion)
+
+    def _retry(self, transactional_id: str, _now_ms: int) -> None:
+        completion = self.under_way.get(transactional_id)
+        if completion is not None:
+            self._go_on(completion)
 
     def answered(self, owed: Owed, codes: Mapping[Place, ErrorCode]) -> None:
         """What a broker says of its partitions; those of which it says nothing have to be told again."""

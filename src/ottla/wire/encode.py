@@ -78,6 +78,10 @@ class EncodedRows:
 
 def uvarint(value: int) -> bytes:
     """An unsigned varint: seven bits a byte, least significant first, the high bit set on all but the last."""
+    return _VARINTS[value] if 0 <= value < _VARINTS_KNOWN else _uvarint(value)
+
+
+def _uvarint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -87,7 +91,8 @@ def uvarint(value: int) -> bytes:
 
 
 # Lengths and counts are small almost always; looking one up is four times as fast as building it.
-_VARINTS: Final = tuple(uvarint(value) for value in range(1024))
+_VARINTS_KNOWN: Final = 1024
+_VARINTS: Final = tuple(map(_uvarint, range(_VARINTS_KNOWN)))
 # Arrays of up to this many numbers are packed by a struct made in advance, their count included.
 _PACKED_ITEMS_MAX: Final = 32
 _UUID_ZERO: Final = bytes(16)
@@ -237,7 +242,7 @@ class _Source:
     def _write_nested(self, field: FieldLayout, record: str) -> None:
         """A single struct; a nullable one starts with a marker byte (KIP-893)."""
         assert field.struct is not None
-        nested = self._constant(entity_encoder(field.struct), "encode")
+        nested = self._constant(entity_encoder(field.struct, takes_encoded=self._takes_encoded), "encode")
         if not field.is_nullable:
             self.flush()
             self._append(f"{nested}({self._value(field, record, {})})")

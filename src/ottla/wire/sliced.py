@@ -46,6 +46,9 @@ def encode_row(cls: EntityClass, row: Mapping[str, Any]) -> Generator[int, None,
 
 def _with_encoded_rows(cls: EntityClass, row: Mapping[str, Any]) -> Generator[int, None, Mapping[str, Any]]:
     replaced: dict[str, Any] = {}
+    for name, struct in _structs(cls):
+        if row.get(name) is not None:
+            replaced[name] = yield from _with_encoded_rows(struct, row[name])
     for name, struct in _arrays(cls):
         rows: Sequence[Mapping[str, Any]] | EncodedRows | None = row.get(name)
         if not rows or isinstance(rows, EncodedRows):
@@ -77,6 +80,9 @@ def rows_below(cls: EntityClass, row: Mapping[str, Any]) -> int:
                 count += rows_below(struct, each)
                 if count > CHUNK:
                     return count
+    for name, struct in _structs(cls):
+        if row.get(name) is not None:
+            count += rows_below(struct, row[name])
     return count
 
 
@@ -87,6 +93,16 @@ def _arrays(cls: EntityClass) -> tuple[tuple[str, EntityClass], ...]:
         (field.name, field.struct)
         for field in layout(cls)
         if field.is_array and field.struct is not None and field.tag is None
+    )
+
+
+@cache
+def _structs(cls: EntityClass) -> tuple[tuple[str, EntityClass], ...]:
+    """The fields that are one struct each and have arrays of structs: name and struct."""
+    return tuple(
+        (field.name, field.struct)
+        for field in layout(cls)
+        if not field.is_array and field.struct is not None and field.tag is None and _arrays(field.struct)
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from ottla.groups.consumer import Consumer
 from ottla.model.errors import ErrorCode
+from ottla.model.steps import run
 from tests.broker.api.members import COMMIT, FETCH_OFFSETS, LEAVE, SYNC, Member, committed, find, settle
 from tests.broker.conftest import Driver
 
@@ -93,7 +94,7 @@ class Scene:
         coordinating = self.driver.broker.groups
         known = {
             group_id: (
-                shard.classic.describe(group) if shard.classic_group(group_id) else shard.consumer.describe(group),
+                shard.classic.describe(group) if shard.classic_group(group_id) else run(shard.consumer.describe(group)),
                 getattr(group, "generation", None), sorted(getattr(group, "pending", ())),
                 sorted((place, tuple(value)) for place, value in shard.offsets.of(group_id).items()),
             )

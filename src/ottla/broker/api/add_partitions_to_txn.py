@@ -9,7 +9,7 @@ the brokers' own) and OPERATION_NOT_ATTEMPTED for the others beside such, TRANSA
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.cluster_action import is_broker
 from ottla.broker.api.grouping import Gathering
@@ -17,12 +17,17 @@ from ottla.broker.api.table import Response, serves
 from ottla.broker.api.transacting import find_shard, places_of, results_of
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
+from ottla.model.steps import STEP_COST
 from ottla.transactions.adding import BY_LEADERS_SINCE, Add
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.ports.coordination import Reply
+
+#: Partitions that are added in the turn in which the request was read.
+_AT_ONCE_MAX: Final = 2_000
 
 
 @serves(24, rows_max=ROWS_PER_WRITE_MAX)
@@ -59,6 +64,18 @@ def add_partitions_to_txn(broker: Broker, call: Call, request: Any, now_ms: int)
         }
 
     gathering = Gathering(broker, call, len(asked), finish)
+    if sum(len(each.partitions) for each in asked) > _AT_ONCE_MAX:
+        return broker.slices.answer(call, _add_later(broker, asked, gathering))
+    return _add_all(broker, asked, gathering)
+
+
+def _add_later(broker: Broker, asked: list[Add], gathering: Gathering) -> Work:
+    # Reading a long request takes as long as what follows: not both in one turn.
+    yield 2 * STEP_COST
+    return _add_all(broker, asked, gathering)
+
+
+def _add_all(broker: Broker, asked: list[Add], gathering: Gathering) -> Response:
     for at, each in enumerate(asked):
 
         def refusal(code: ErrorCode, each: Add = each) -> Response:

@@ -66,6 +66,11 @@ def _reassigned(
         rules = rules_of(image, broker.config, wanted.name)
         rows = []
         cost += _TOPIC_COST
+        if cost >= STEP_COST and not wanted.partitions:
+            yield cost
+            cost = 0
+            if not broker.controlling.may_decide:
+                return failed(ErrorCode.NOT_CONTROLLER)
         for each in wanted.partitions:
             cost += _PARTITION_COST
             if cost >= STEP_COST:

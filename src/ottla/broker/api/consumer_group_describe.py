@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.describe_groups import GROUP_OPERATIONS, NOT_ASKED
-from ottla.broker.api.grouping import Gathering, find_shard
+from ottla.broker.api.grouping import Gathering, check_still_here, find_shard
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
@@ -53,10 +53,15 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
             continue
         group = shard.consumer_group(group_id)
         if group is not None:
-            found = shard.consumer.describe(group) | operations
+            found = (yield from shard.consumer.describe(group)) | operations
         else:
             what = "is not a consumer group" if group_id in shard.groups else "not found"
             found = refusal(ErrorCode.GROUP_ID_NOT_FOUND, message=f"Group {group_id} {what}.")
+        try:
+            check_still_here(broker, shard, group_id)
+        except Refusal as refused:
+            row.refuse(refused.code)
+            continue
         shard.host.decided(Decision(answers=[(row, found)], is_read=True))
-        yield _ROW_COST + _ROW_COST * len(found["members"])
+        yield _ROW_COST
     return gathering.outcome

@@ -5,6 +5,9 @@ group, if `group.consumer.migration.policy` allows it; otherwise it hears GROUP_
 (KIP-1082), and may subscribe to a pattern. Errors: INVALID_REQUEST, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND, UNKNOWN_MEMBER_ID,
 FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID, UNSUPPORTED_ASSIGNOR, GROUP_MAX_SIZE_REACHED,
 INVALID_REGULAR_EXPRESSION, UNKNOWN_SERVER_ERROR (an assignment too large to be written), and those of a coordinator that is elsewhere or not ready.
+
+The answer to a member that joins a very large group, or changes its subscription there, waits until the target assignment is computed. The
+heartbeat of a member with a very large assignment is prepared in slices.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.grouping import Answering, find_shard, milliseconds
 from ottla.broker.api.table import Response, serves
-from ottla.groups.consumer import JOINING, Heartbeat
+from ottla.groups.consumer import JOINING, Again, Heartbeat
 from ottla.model.assignors import Places
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
 
 _CLAIM_MAX: Final = 10_000
 
@@ -32,16 +36,39 @@ def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: i
             "assignment": None,
         }  # fmt: skip
 
-    reply = Answering(broker, call, refusal)
     try:
         shard = find_shard(broker, request.group_id, writes=True)
-        member_id = request.member_id
-        if not member_id and call.version == 0 and request.member_epoch == JOINING:
-            member_id = shard.host.unique()
-        shard.consumer.heartbeat(_heartbeat(broker, call, request, member_id), reply, now_ms)
     except Refusal as refused:
         return refusal(refused.code, refused.message)
-    return reply.outcome
+    member_id = request.member_id
+    if not member_id and call.version == 0 and request.member_epoch == JOINING:
+        member_id = shard.host.unique()
+    reply = Answering(broker, call, refusal)
+    heartbeat = _heartbeat(broker, call, request, member_id)
+
+    def hear(again: Again | None) -> Response:
+        try:
+            shard = find_shard(broker, request.group_id, writes=True)
+            shard.consumer.heartbeat(heartbeat, reply, broker.now_ms, again)
+        except Refusal as refused:
+            return refusal(refused.code, refused.message)
+        return reply.outcome
+
+    def hear_prepared(again: Again | None) -> Work:
+        yield from shard.consumer.prepare(heartbeat)
+        return hear(again)
+
+    def hear_again(error: Exception | None) -> None:
+        if error is None:
+            broker.slices.answer_later(call, hear_prepared(None))
+        elif isinstance(error, Refusal):
+            broker.answer(call, refusal(error.code, error.message))
+        else:
+            broker.answer(call, refusal(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    if shard.consumer.is_large(request.group_id, member_id):
+        return broker.slices.answer(call, hear_prepared(hear_again))
+    return hear(hear_again)
 
 
 def _heartbeat(broker: Broker, call: Call, request: Any, member_id: str) -> Heartbeat:

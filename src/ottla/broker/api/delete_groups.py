@@ -35,6 +35,10 @@ def _deleted(broker: Broker, call: Call, names: list[str]) -> Work:
         except Refusal as refused:
             row.refuse(refused.code)
         else:
-            shard.delete(group_id, row, broker.now_ms)
+            if shard.has_many_offsets(group_id):
+                shard.expire_sessions(group_id, broker.now_ms)
+                yield from shard.delete_in_steps(group_id, row)
+            else:
+                shard.delete(group_id, row, broker.now_ms)
         yield 1
     return gathering.outcome

@@ -23,16 +23,18 @@ This is the one answer that is not made by a compiled encoder, because its recor
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.api.cluster_action import is_broker
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
-from ottla.broker.fetching import Fetching, Interest, Row, find
+from ottla.broker.fetching import Collected, Fetching, Interest, Row, find
 from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import ROWS_PER_WRITE_MAX
+from ottla.model.steps import STEP_COST
 from ottla.ports.disk import DiskError
 from ottla.wire.encode import uvarint
 
@@ -67,6 +69,8 @@ _READ_COMMITTED: Final = 1
 _ASKS_WRONG: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 #: Logs that one fetch opens in its own turn; more are opened in slices first.
 _OPENED_AT_ONCE_MAX: Final = 20
+#: Partitions of a full fetch that is answered in one turn: more are looked at in slices.
+_ROWS_AT_ONCE_MAX: Final = 2_000
 #: From this version on the answer has an error of the whole request.
 _WITH_ERROR: Final = 7
 #: From this version on a consumer can be sent to a follower, and read from one.
@@ -74,15 +78,26 @@ _ANY_REPLICA: Final = 11
 
 
 @serves(1, rows_max=ROWS_PER_WRITE_MAX)
-def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_open: bool = False) -> Response:
+def fetch(
+    broker: Broker,
+    call: Call,
+    request: Any,
+    now_ms: int,
+    *,
+    are_logs_open: bool = False,
+    large: Fetching | None = None,
+) -> Response:
+    """`large` is a full fetch of very many partitions, which are added to it already: it is not answered here."""
     by_id = call.entry.version >= 13
+    sessions = broker.fetch_sessions
+    epoch = request.session_epoch
     if (broker.hosting.to_create or broker.hosting.asleep) and not are_logs_open:
         unopened = _unopened(broker, request, by_id)
         if len(unopened) > _OPENED_AT_ONCE_MAX:
-            return broker.slices.answer(call, _when_open(broker, call, request, unopened))
-    sessions = broker.fetch_sessions
-    epoch = request.session_epoch
+            return broker.slices.answer(call, _in_slices(broker, call, request, unopened))
     if epoch <= 0:
+        if large is None and _is_large(request):
+            return broker.slices.answer(call, _in_slices(broker, call, request, []))
         follower = max(request.replica_state.replica_id, request.replica_id)
         if follower >= 0 and not is_broker(broker, call, follower):
             return _refuse_follower(broker, call, request, by_id)
@@ -90,13 +105,14 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_ope
             if old.follower >= 0 and not is_broker(broker, call, old.follower):
                 return _refuse(broker, call, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             sessions.remove(old)
-        fetching = Fetching(sessions)
+        fetching = Fetching(sessions) if large is None else large
         fetching.follower = follower
         fetching.follower_epoch = request.replica_state.replica_epoch
         fetching.leader_only = call.entry.version < _ANY_REPLICA
         if fetching.follower >= 0:
             fetching.is_prompt = broker.config.replica_selector_class in RACK_AWARE
-        _add(broker, fetching, request.topics, by_id)
+        if large is None:
+            _add(broker, fetching, request.topics, by_id)
         if epoch == 0 and call.entry.version >= 7:
             fetching.used_ms = now_ms
             if sessions.create(fetching, now_ms):
@@ -148,13 +164,21 @@ def fetch(broker: Broker, call: Call, request: Any, now_ms: int, *, are_logs_ope
     fetching.bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes)
     # More than it may get nobody can wait for.
     fetching.bytes_min = min(request.min_bytes, fetching.bytes_max)
-    rows, total, failed = fetching.collect()
+    if large is not None:
+        return WAIT
+    return _tell(broker, call, request, fetching, fetching.collect())
+
+
+def _tell(broker: Broker, call: Call, request: Any, fetching: Fetching, collected: Collected) -> Response:
+    """Answer, or wait for more."""
+    rows, total, failed = collected
+    sessions = broker.fetch_sessions
     wait_ms = int(request.max_wait.total_seconds() * _MS)
     enough = total >= fetching.bytes_min or failed or wait_ms <= 0 or not fetching.interests
     if enough or not (fetching.id or sessions.may_wait(fetching, call)):
         reply(broker, call, fetching, rows)
     else:
-        sessions.wait(fetching, call, now_ms + wait_ms)
+        sessions.wait(fetching, call, broker.now_ms + wait_ms)
         return WAIT
     return SILENT
 
@@ -173,7 +197,8 @@ def _unopened(broker: Broker, request: Any, by_id: bool) -> list[Replica]:
     ]
 
 
-def _when_open(broker: Broker, call: Call, request: Any, unopened: list[Replica]) -> Work:
+def _in_slices(broker: Broker, call: Call, request: Any, unopened: list[Replica]) -> Work:
+    """A fetch whose logs have to be opened first, or a full one of very many partitions."""
     for replica in unopened:
         yield 1
         if not replica.gone and not replica.opened and replica.offline is None:
@@ -182,8 +207,40 @@ def _when_open(broker: Broker, call: Call, request: Any, unopened: list[Replica]
                 replica.log  # noqa: B018  (opens it)
     # The table knows handlers by the four arguments that all have.
     handler: Any = fetch
-    response: Response = handler(broker, call, request, broker.now_ms, are_logs_open=True)
+    if request.session_epoch > 0 or not _is_large(request):
+        response: Response = handler(broker, call, request, broker.now_ms, are_logs_open=True)
+        return response
+    fetching = Fetching(broker.fetch_sessions)
+    by_id = call.entry.version >= 13
+    for topic in request.topics:
+        for at in range(0, len(topic.partitions), STEP_COST):
+            piece = _Piece(
+                topic.topic_id if by_id else None,
+                topic.topic if not by_id else None,
+                topic.partitions[at : at + STEP_COST],
+            )
+            _add(broker, fetching, (piece,), by_id)
+            yield len(piece.partitions)
+    response = handler(broker, call, request, broker.now_ms, are_logs_open=True, large=fetching)
+    if response is not WAIT:
+        return response
+    collected = yield from fetching.collect_in_steps()
+    response = _tell(broker, call, request, fetching, collected)
+    if response is WAIT:
+        broker.fetch_sessions.look_again(fetching, collected[0])
     return response
+
+
+class _Piece(NamedTuple):
+    """Some partitions of one topic of a request."""
+
+    topic_id: Any
+    topic: Any
+    partitions: Sequence[Any]
+
+
+def _is_large(request: Any) -> bool:
+    return sum([len(topic.partitions) for topic in request.topics]) > _ROWS_AT_ONCE_MAX
 
 
 def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:

@@ -34,8 +34,7 @@ class Answering:
         self._is_answered = False
 
     def answer(self, response: Mapping[str, Any]) -> None:
-        self._is_answered = True
-        self._broker.answer(self._call, response)  # type: ignore[arg-type]  # an encoder only reads it
+        self._is_answered = self._broker.slices.answer_built(self._call, response)  # type: ignore[arg-type]  # an encoder only reads it
 
     def refuse(self, code: ErrorCode) -> None:
         self.answer(self._refusal(code))
@@ -111,6 +110,12 @@ def find_shard(broker: Broker, group_id: str, *, writes: bool = False, may_be_em
     if writes:
         return broker.groups.writable_shard(group_id)
     return broker.groups.shard(group_id)
+
+
+def check_still_here(broker: Broker, shard: Shard, group_id: str, *, may_be_empty: bool = False) -> None:
+    """After others had their turns: the partition may have moved. Raises Refusal with what the client should hear."""
+    if find_shard(broker, group_id, may_be_empty=may_be_empty) is not shard:
+        raise Refusal(ErrorCode.NOT_COORDINATOR)
 
 
 def milliseconds(duration: timedelta) -> int:

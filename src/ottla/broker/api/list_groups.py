@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode
+from ottla.wire.sliced import chunks
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
@@ -31,12 +32,13 @@ def list_groups(broker: Broker, call: Call, request: Any, now_ms: int) -> Respon
 
 def _listed(broker: Broker, states: set[str], types: set[str], rows: list[dict[str, Any]]) -> Work:
     for shard in list(broker.groups.shards):
-        listed = shard.listed()
-        rows += [
-            row
-            for row in listed
-            if (not states or row["group_state"].lower() in states)
-            and (not types or row["group_type"].lower() in types)
-        ]
-        yield 1 + len(listed)
+        yield 1
+        for listed in chunks(shard.listed()):
+            rows += [
+                row
+                for row in listed
+                if (not states or row["group_state"].lower() in states)
+                and (not types or row["group_type"].lower() in types)
+            ]
+            yield len(listed)
     return {"error_code": 0}

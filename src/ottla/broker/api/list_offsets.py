@@ -60,6 +60,7 @@ def _listed(broker: Broker, call: Call, request: Any) -> Work:
             rows.append(row | {"partition_index": number})
             yield _ROW_COST
         topics.append({"name": topic.name, "partitions": rows})
+        yield 1
     return {"topics": topics}
 
 

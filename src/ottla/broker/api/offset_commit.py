@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.grouping import find_shard, milliseconds
 from ottla.broker.api.table import SILENT, WAIT, Response, serves
+from ottla.groups.formats import Encoded, encode
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX, STRING_BYTES_MAX
+from ottla.model.steps import STEP_COST, Steps, run
 from ottla.model.strings import is_longer
 from ottla.wire.acknowledgement import commit_acknowledgement
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.slices import Work
     from ottla.controller.image import TopicImage
 
 #: From this version on topics are named by their ids.
@@ -47,7 +50,7 @@ class Committing:
         if self._frame is not None:
             self._broker.reply(self._call, [self._frame])
         else:
-            self._broker.answer(self._call, response)  # type: ignore[arg-type]  # an encoder only reads it
+            self.is_answered = self._broker.slices.answer_built(self._call, response)  # type: ignore[arg-type]  # an encoder only reads it
 
     def refuse(self, code: ErrorCode) -> None:
         self.is_answered = True
@@ -71,6 +74,8 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
             if broker.groups.wait_for_load(group_id, again):
                 return WAIT
         return _refusal(call, request, refused.code)
+    if is_long(request):
+        return broker.slices.answer(call, _committed_in_slices(broker, call, request))
     only = _only(broker, version, request)
     good, response = ([only], {}) if only is not None else sorted_out(broker, version, request)
     code = shard.check_commit(
@@ -95,6 +100,43 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
     return SILENT if reply.is_answered else WAIT
 
 
+def is_long(request: Any) -> bool:
+    """Whether there are so many rows that they are looked at in slices."""
+    return sum(len(topic.partitions) for topic in request.topics) > STEP_COST
+
+
+def _committed_in_slices(broker: Broker, call: Call, request: Any) -> Work:
+    """The same for very many offsets: they are checked and encoded in slices, and then committed in one go."""
+    version, group_id = call.entry.version, request.group_id
+    good, response = yield from sorted_out_in_steps(broker, version, request)
+    retention_ms = milliseconds(request.retention_time) if 2 <= version <= 4 else -1
+    expire_ms = broker.wall_ms + retention_ms if retention_ms >= 0 else -1
+    try:
+        shard = find_shard(broker, group_id, writes=True, may_be_empty=True)
+        records = shard.offset_records(group_id, good, expire_ms)
+        encoded: list[Encoded] = []
+        for at in range(0, len(records), STEP_COST):
+            encoded += [Encoded(*encode(record)) for record in records[at : at + STEP_COST]]
+            yield STEP_COST
+        # Others had their turns meanwhile.
+        shard = find_shard(broker, group_id, writes=True, may_be_empty=True)
+    except Refusal as refused:
+        return _refusal(call, request, refused.code)
+    code = shard.check_commit(
+        group_id, request.generation_id_or_member_epoch, request.member_id,
+        request.group_instance_id if version >= 7 else None, broker.now_ms, version=version, commits=good,
+    )  # fmt: skip
+    if not code and not shard.takes_offsets(group_id, good, broker.now_ms):
+        code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    if code:
+        return _refusal(call, request, code)
+    if not good:
+        return response
+    reply = Committing(broker, call, request, None)
+    shard.commit_encoded(group_id, records, encoded, (reply, response))
+    return SILENT if reply.is_answered else WAIT
+
+
 def _only(broker: Broker, version: int, request: Any) -> Commit | None:
     """The one offset that most commits are about, if that can be committed: its answer is packed, not encoded."""
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
@@ -104,23 +146,28 @@ def _only(broker: Broker, version: int, request: Any) -> Commit | None:
     return commit if isinstance(commit, Commit) else None
 
 
-def sorted_out(broker: Broker, version: int, request: Any) -> tuple[list[Commit], Response]:
+def sorted_out(broker: Broker, version: int, request: Any) -> tuple[list[Commit], dict[str, Any]]:
     """What can be committed, and the answer."""
+    return run(sorted_out_in_steps(broker, version, request))
+
+
+def sorted_out_in_steps(
+    broker: Broker, version: int, request: Any
+) -> Steps[tuple[list[Commit], dict[str, Any]]]:
     good: list[Commit] = []
     rows: list[dict[str, Any]] = []
     for asked in request.topics:
         topic = _topic(broker, version, asked)
-        outcomes = [_checked(topic, each, version, broker) for each in asked.partitions]
-        good += [commit for commit in outcomes if isinstance(commit, Commit)]
-        rows.append(
-            _named(asked, version)
-            | {
-                "partitions": [
-                    {"partition_index": each.partition_index, "error_code": 0 if isinstance(outcome, Commit) else outcome}
-                    for each, outcome in zip(asked.partitions, outcomes, strict=True)
-                ]
-            }
-        )  # fmt: skip
+        outcomes: list[dict[str, Any]] = []
+        for at in range(0, len(asked.partitions), STEP_COST):
+            for each in asked.partitions[at : at + STEP_COST]:
+                commit = _checked(topic, each, version, broker)
+                if isinstance(commit, Commit):
+                    good.append(commit)
+                    commit = ErrorCode.NONE
+                outcomes.append({"partition_index": each.partition_index, "error_code": commit})
+            yield len(outcomes) - at
+        rows.append(_named(asked, version) | {"partitions": outcomes})
     return good, {"topics": rows}
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import Gathering, find_shard
+from ottla.broker.api.grouping import Gathering, check_still_here, find_shard
 from ottla.broker.api.table import Response, serves
 from ottla.groups.formats import NO_ID
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import STEP_COST
 from ottla.model.strings import cut
 from ottla.ports.coordination import Decision
 
@@ -64,13 +65,9 @@ def _all_fetched(broker: Broker, call: Call, request: Any, now_ms: int) -> Work:
             continue
         answer = yield from _fetched(broker, version, shard, group, require_stable)
         try:
-            # Others had their turns meanwhile: the partition may have moved.
-            is_moved = find_shard(broker, group.group_id, may_be_empty=True) is not shard
+            check_still_here(broker, shard, group.group_id, may_be_empty=True)
         except Refusal as refused:
             row.refuse(refused.code)
-            continue
-        if is_moved:
-            row.refuse(ErrorCode.NOT_COORDINATOR)
             continue
         shard.host.decided(Decision(answers=[(row, answer)], is_read=True))
     return gathering.outcome
@@ -84,9 +81,11 @@ def _fetched(
     by_id, by_name = broker.image.topics_by_id, broker.image.topics
     if group.topics is None:
         asked: dict[str, list[int]] = {}
-        for (name, number), value in known.items():
+        for at, ((name, number), value) in enumerate(list(known.items())):
             if _counts(value, by_name.get(name)) is not None:
                 asked.setdefault(name, []).append(number)
+            if at % STEP_COST == STEP_COST - 1:
+                yield STEP_COST // 4
         wanted = [(name, by_name.get(name), numbers) for name, numbers in asked.items()]
         if version >= 10:
             # A topic without an id cannot be told of.

@@ -35,6 +35,7 @@ def _found(broker: Broker, request: Any) -> Work:
             rows.append(_row(broker, topic.topic, replica, partition) | {"partition": partition.partition})
             yield 1
         topics.append({"topic": topic.topic, "partitions": rows})
+        yield 1
     return {"topics": topics}
 
 

@@ -158,7 +158,9 @@ def produce(
                 return _enqueue(broker, call, request)
         if transactional and refused is None:
             append: Callable[..., Response] = produce
-            return Transactional(broker, call, request, partial(append, queued=queued)).begin()
+            return Transactional(
+                broker, call, request, partial(append, queued=queued, is_last=is_last)
+            ).begin()
         seen = set()
         if queued is not None:
             response, waiting, seen = queued.response, queued.waiting, queued.seen
@@ -190,7 +192,7 @@ def produce(
                 replica = hosted.replicas.get(index)
                 if replica is None or (leading := replica.leading) is None:
                     raise _not_led(broker, hosted, index)
-                if acks == -1 and not leading.has_enough:
+                if acks == -1 and len(leading.isr) < leading.isr_min:
                     raise Refusal(
                         ErrorCode.NOT_ENOUGH_REPLICAS,
                         f"{hosted.name}-{index} has {len(leading.isr)} replicas in sync, min.insync.replicas is {leading.isr_min}",
@@ -268,6 +270,8 @@ def produce(
         else:
             topics.append({"name": topic.name, "partition_responses": rows})
     if not is_last:
+        if transactional and queued is not None:
+            broker.produce_queue.part_appended(queued)
         return WAIT
     if acks == 0:
         if any(row["error_code"] for topic in topics for row in topic["partition_responses"]):

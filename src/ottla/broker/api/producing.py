@@ -90,7 +90,7 @@ class Transactional:
     def _look(self) -> None:
         producers, places = self._named()
         if len(producers) > 1:
-            return self._answer(refused_all(self._broker, self._call, self._request, _too_many()))
+            return self._answer(refused_all(self._broker, self._call, self._request, too_many()))
         if not producers:
             # It names a transaction and has no batch of one, or none of ours.
             return self._finish(NOBODY)
@@ -138,7 +138,7 @@ class Transactional:
         verification = self._broker.verification
         producers, places = self._named()
         if len(producers) > 1:
-            return self._answer(refused_all(self._broker, self._call, self._request, _too_many()))
+            return self._answer(refused_all(self._broker, self._call, self._request, too_many()))
         refused = {place: self._refusal(place, code) for place, code in codes.items() if code}
         for place, (replica, sequence) in places.items():
             if place in refused or _is_open(replica, producer):
@@ -185,8 +185,21 @@ class Transactional:
         self._broker.verification.held_bytes += self._held_bytes
 
 
-def _too_many() -> Refusal:
+def too_many() -> Refusal:
     return Refusal(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the request has batches of more than one producer")
+
+
+def named_producers(request: Any) -> set[tuple[int, int]]:
+    """The ids and epochs of the producers whose transactional batches are in a request."""
+    producers = set()
+    for topic in request.topic_data:
+        for partition in topic.partition_data:
+            records = partition.records
+            if records and len(records) >= HEADER_BYTES:
+                header = HEADER.unpack_from(records)
+                if header[_MAGIC_FIELD] == MAGIC and header[_ATTRIBUTES_FIELD] & TRANSACTIONAL_BIT:
+                    producers.add(header[_PRODUCER_FIELD : _PRODUCER_FIELD + 2])
+    return producers
 
 
 def has_transactional(request: Any) -> bool:

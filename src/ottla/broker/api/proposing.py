@@ -111,8 +111,9 @@ class Proposals:
         self._wait: CommitWait | None = None
 
     def add(self, change: Change) -> None:
-        if not change.records:
+        if not change.records and not self._broker.proposals:
             return
+        # One without records rests on what others have proposed: it is answered once that is committed.
         size = encoded_bytes(change.records)
         if size <= APPEND_BYTES_MAX:
             self._sized.append((change, size))
@@ -160,7 +161,9 @@ class Proposals:
             if error is not None:
                 change.row.update(error_code=self._broker.controlling.failure, error_message=error)
         if not self._appends and self._wait is not None:
-            self._wait.answer(lambda: self._response)
+            # Forgotten at once: the two refer to each other.
+            wait, self._wait = self._wait, None
+            wait.answer(lambda: self._response)
 
     def _timed_out(self) -> Response:
         for change in self._waiting.values():

@@ -13,19 +13,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.grouping import Answering
-from ottla.broker.api.offset_commit import sorted_out
+from ottla.broker.api.offset_commit import is_long, sorted_out, sorted_out_in_steps
 from ottla.broker.api.table import Response, serves
 from ottla.broker.group_coordinating import OFFSETS_TOPIC
 from ottla.broker.verification import Producer
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
+from ottla.model.steps import STEP_COST
 from ottla.model.strings import is_name
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
     from ottla.broker.group_coordinating import GroupTenure
+    from ottla.broker.slices import Work
     from ottla.groups.shard import Commit
+    from ottla.records.record import Record
     from ottla.transactions.formats import Place
 
 #: From this version on it says who commits.
@@ -65,6 +68,7 @@ class _Committing:
         self._version = call.version
         self._producer = Producer(request.transactional_id, request.producer_id, request.producer_epoch)
         self._reply = Answering(broker, call, self._refusal)
+        self._is_long = is_long(request)
 
     def begin(self) -> Response:
         self._verify()
@@ -75,14 +79,15 @@ class _Committing:
         if verification.waits(self._producer, self._verify):
             return
         try:
-            tenure, good, response = self._checked()
+            good, response = (None, None) if self._is_long else self._sorted_out()
+            tenure = self._checked(good)
             producers = tenure.replica.log.producers
             producers.check_epoch(self._producer.producer_id, self._producer.producer_epoch)
         except Refusal as refusal:
             self._reply.refuse(refusal.code)
             return
-        if not good or producers.has_open(self._producer.producer_id, self._producer.producer_epoch):
-            self._write(tenure, good, response)
+        if good == [] or producers.has_open(self._producer.producer_id, self._producer.producer_epoch):
+            self._write_or_begin(tenure, good, response)
         else:
             place = (OFFSETS_TOPIC, tenure.replica.number)
             verification.verify(
@@ -101,11 +106,59 @@ class _Committing:
             return
         try:
             # Members and topics may have come and gone meanwhile.
-            tenure, good, response = self._checked()
+            good, response = (None, None) if self._is_long else self._sorted_out()
+            tenure = self._checked(good)
         except Refusal as refusal:
             self._reply.refuse(refusal.code)
             return
-        self._write(tenure, good, response)
+        self._write_or_begin(tenure, good, response)
+
+    def _write_or_begin(
+        self, tenure: GroupTenure, good: list[Commit] | None, response: Response | None
+    ) -> None:
+        if good is None or response is None:
+            self._broker.slices.answer_later(self._call, self._write_in_slices())
+        else:
+            self._write(tenure, good, response)
+
+    def _write_in_slices(self) -> Work:
+        """Very many offsets are checked and encoded in slices, and then written in one go."""
+        request, producer = self._request, self._producer
+        try:
+            tenure = self._checked(None)
+        except Refusal as refusal:
+            return self._refusal(_TOLD.get(refusal.code, refusal.code))
+        tenure.under_way.setdefault(producer.producer_id, set()).add(self)
+        try:
+            good, response = yield from sorted_out_in_steps(self._broker, self._rows_version, request)
+            records = tenure.shard.offset_records(request.group_id, good, -1)
+            rows: list[Record] = []
+            for at in range(0, len(records), STEP_COST):
+                rows += tenure.rows(records[at : at + STEP_COST])
+                yield STEP_COST
+            if not good:
+                return response
+            if self._checked(good) is not tenure:
+                raise Refusal(ErrorCode.NOT_COORDINATOR)
+            if self not in tenure.under_way.get(producer.producer_id, ()):
+                # The transaction has ended: what would be written now would begin another that nobody ends.
+                raise Refusal(ErrorCode.INVALID_TXN_STATE)
+            if not tenure.shard.takes_offsets(request.group_id, good, self._broker.now_ms):
+                raise Refusal(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
+            tenure.append_in_transaction(
+                producer.producer_id, producer.producer_epoch, records, rows, (self._reply, response)
+            )
+        except Refusal as refusal:
+            return self._refusal(_TOLD.get(refusal.code, refusal.code))
+        finally:
+            self._end(tenure)
+        return self._reply.outcome
+
+    def _end(self, tenure: GroupTenure) -> None:
+        under_way = tenure.under_way.get(self._producer.producer_id, set())
+        under_way.discard(self)
+        if not under_way:
+            tenure.under_way.pop(self._producer.producer_id, None)
 
     def _write(self, tenure: GroupTenure, good: list[Commit], response: Response) -> None:
         request = self._request
@@ -122,7 +175,8 @@ class _Committing:
         except Refusal as refusal:
             self._reply.refuse(_TOLD.get(refusal.code, refusal.code))
 
-    def _checked(self) -> tuple[GroupTenure, list[Commit], Response]:
+    def _checked(self, good: list[Commit] | None) -> GroupTenure:
+        """Whether this member may commit these offsets now, and where; None if they are not known yet. Raises Refusal."""
         request, version = self._request, self._version
         if not request.group_id or not is_name(request.group_id):
             raise Refusal(ErrorCode.INVALID_GROUP_ID)
@@ -131,12 +185,18 @@ class _Committing:
         tenure = self._broker.groups.writable_tenure(request.group_id)
         if version >= _MEMBERS_SINCE:
             code = tenure.shard.check_transactional_commit(
-                request.group_id, request.generation_id, request.member_id, request.group_instance_id
+                request.group_id, request.generation_id, request.member_id, request.group_instance_id, good
             )
             if code:
                 raise Refusal(code)
-        good, response = sorted_out(self._broker, _ROWS_AS_IN if version >= 2 else 0, request)
-        return tenure, good, response
+        return tenure
+
+    @property
+    def _rows_version(self) -> int:
+        return _ROWS_AS_IN if self._version >= 2 else 0
+
+    def _sorted_out(self) -> tuple[list[Commit], Response]:
+        return sorted_out(self._broker, self._rows_version, self._request)
 
     def _refusal(self, code: ErrorCode) -> Response:
         return {

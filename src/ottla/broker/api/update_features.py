@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.api.table import Response, serves
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.features import FEATURES
-from ottla.model.limits import ROWS_PER_WRITE_MAX
+from ottla.model.limits import FEATURES_PER_UPDATE_MAX
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Call
     from ottla.broker.core import Broker
 
 
-@serves(57, rows_max=ROWS_PER_WRITE_MAX, by_controller=True, changes_metadata=False)
+@serves(57, rows_max=FEATURES_PER_UPDATE_MAX, by_controller=True, changes_metadata=False)
 def update_features(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     times = Counter(update.feature for update in request.feature_updates)
     levels = {update.feature: update.max_version_level for update in request.feature_updates}

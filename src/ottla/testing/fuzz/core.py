@@ -61,7 +61,7 @@ _WIDE_ROUNDS: Final = 10
 SHAPES: Final = 0.05
 #: CPU seconds that one call of the core may take. A broker shall hold its loop for 50 ms at most on a quiet machine; the simulated
 #: disk costs extra, and a loaded machine has slower cores.
-HELD_S_MAX: Final = 0.3
+HELD_S_MAX: Final = 0.15
 _CONNECTIONS: Final = 6
 #: So many are known at a time.
 _MEMBERS: Final = 4

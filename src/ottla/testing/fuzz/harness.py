@@ -146,7 +146,7 @@ class Harness:
         """The broker has closed a connection."""
 
     def _sync(self, effects: list[Any]) -> None:
-        for _kind, file, directory, _target in effects:
+        for _kind, file, directory, _target, _is_bulk in effects:
             if file is not None:
                 self.disk.sync(file)
             if directory is not None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+from ottla.testing.cpu_time import thread_time_s
 
 _T = TypeVar("_T")
 
@@ -35,24 +35,6 @@ class Tally:
         return ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.most_common())
 
 
-class _Collections:
-    """The CPU time of all garbage collections of this process."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._began_s = 0.0
-
-    def note(self, phase: str, _info: dict[str, int]) -> None:
-        if phase == "start":
-            self._began_s = time.thread_time()
-        else:
-            self.seconds += time.thread_time() - self._began_s
-
-
-_COLLECTIONS = _Collections()
-gc.callbacks.append(_COLLECTIONS.note)
-
-
 class Stopwatch:
     """CPU time of single calls, without the garbage collections that happened to fall into them; the longest is kept."""
 
@@ -62,12 +44,11 @@ class Stopwatch:
         self.longest_s = 0.0
 
     def time(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        collected, started = _COLLECTIONS.seconds, time.thread_time()
+        started = thread_time_s()
         try:
             return call(*arguments)
         finally:
-            took = time.thread_time() - started - (_COLLECTIONS.seconds - collected)
-            self.longest_s = max(self.longest_s, took)
+            self.longest_s = max(self.longest_s, thread_time_s() - started)
 
 
 def shortened(frame: bytes, length: int = 600) -> str:

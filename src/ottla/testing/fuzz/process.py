@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.testing.fuzz.harness import CREATE_TOPICS, created, new_topic
 from ottla.testing.fuzz.outcome import Failed
@@ -19,10 +19,23 @@ from ottla.wire.frames import ClientConnection
 PATIENCE_S: Final = 30.0
 
 
+class Descriptors(NamedTuple):
+    """What the descriptors of a process are."""
+
+    sockets: int
+    #: Files in its data directory that were deleted.
+    deleted: tuple[str, ...]
+    others: int
+
+    def __str__(self) -> str:
+        return f"{self.sockets} sockets, {len(self.deleted)} deleted files, {self.others} others"
+
+
 class Process:
     """`ottla up` on a directory of its own."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+        self._directory = directory.resolve()
         arguments = ["up", "--listen", "127.0.0.1:0", "--data-dir", str(directory), "--no-console"]
         for name, value in (settings or {}).items():
             arguments += ["--set", f"{name}={value}"]
@@ -44,8 +57,22 @@ class Process:
     def is_up(self) -> bool:
         return self._process.poll() is None
 
-    def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+    def descriptors(self) -> Descriptors:
+        sockets = others = 0
+        deleted: list[str] = []
+        for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+            try:
+                target = os.readlink(descriptor)
+            except FileNotFoundError:
+                # Closed since it was listed.
+                continue
+            if target.startswith("socket:"):
+                sockets += 1
+            elif target.startswith(str(self._directory)) and target.endswith(" (deleted)"):
+                deleted.append(target)
+            else:
+                others += 1
+        return Descriptors(sockets, tuple(deleted), others)
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()

@@ -27,7 +27,7 @@ from ottla.testing.fuzz.harness import DELETE_TOPICS, FETCH, PRODUCE
 from ottla.testing.fuzz.making import Known, Maker, served_versions
 from ottla.testing.fuzz.mutating import framed, mutate
 from ottla.testing.fuzz.outcome import Failed, Tally, megabytes, resident_bytes, shortened
-from ottla.testing.fuzz.process import PATIENCE_S, Asker, Process
+from ottla.testing.fuzz.process import PATIENCE_S, Asker, Descriptors, Process
 from ottla.testing.fuzz.shapes import BYTES_MAX, Shaper
 from ottla.testing.fuzz.witness import Phase, Witness
 from ottla.wire.decode import MalformedMessage
@@ -181,7 +181,7 @@ class Report:
     before_bytes: int
     after_bytes: int
     peak_bytes: int
-    descriptors: tuple[int, int]
+    descriptors: tuple[Descriptors, Descriptors]
     said: int
     idle_cpu: float
 
@@ -201,7 +201,7 @@ class Report:
             f"{quiet.wall_s * 1000:.0f} ms before the attack), {attacked.unavailable} commits refused; "
             f"memory {megabytes(self.before_bytes)} before, {megabytes(self.after_bytes)} after (growth "
             f"{megabytes(self.growth_bytes)}), peak {megabytes(self.peak_bytes)}; "
-            f"descriptors {self.descriptors[0]} to {self.descriptors[1]}; {self.said} lines logged; "
+            f"descriptors: {self.descriptors[0]} before, {self.descriptors[1]} after; {self.said} lines logged; "
             f"{self.idle_cpu:.0%} CPU when idle"
         )
 
@@ -275,18 +275,10 @@ def _attack(
         threading.Event().wait(_QUIET_S if count > 10_000 else _QUIET_S / 3)
         quiet = witness.mark()
         before_bytes, before_descriptors = resident_bytes(process.pid), process.descriptors()
-        tally = _storm(count, random, process, admin, requests, known, witness, tell, last)
-        attacked = witness.end()
+        tally, attacked = _storm(count, random, process, admin, requests, known, witness, tell, last)
+        _phase_ends(attacked, witness.end(), requests, tell)
     finally:
         witness.kill()
-    for key, start, end, held_s in attacked.waits[-3:]:
-        around = "".join(
-            f"\n    {each.size:,} bytes, {each.label}: {shortened(each.frame, 120)}"
-            for each in requests.around(start, end)
-        )
-        tell(
-            f"the witness waited {held_s * 1000:.0f} ms for API {key}; sent meanwhile, the largest first:{around}"
-        )
     _undo(admin, known)
     _delete_groups(admin)
     admin.close()
@@ -303,8 +295,8 @@ def _storm(
     witness: Witness,
     tell: Callable[[str], None],
     last: list[bytes],
-) -> Tally:
-    tally = Tally()
+) -> tuple[Tally, Phase]:
+    tally, attacked = Tally(), Phase()
     attackers: list[Attacker] = []
     told = 0
     while tally["requests"] < count or attackers:
@@ -322,8 +314,22 @@ def _storm(
             _undo(admin, known)
             _check_log(process)
             tell(f"sockets: {tally}")
+            _phase_ends(attacked, witness.mark(), requests, tell)
     _check_log(process)
-    return tally
+    return tally, attacked
+
+
+def _phase_ends(attacked: Phase, phase: Phase, requests: Requests, tell: Callable[[str], None]) -> None:
+    """Report the longest waits of the witness while it is known what was sent then."""
+    attacked.merge(phase)
+    for key, start, end, held_s in phase.waits[-1:]:
+        around = "".join(
+            f"\n    {each.size:,} bytes, {each.label}: {shortened(each.frame, 120)}"
+            for each in requests.around(start, end)
+        )
+        tell(
+            f"the witness waited {held_s * 1000:.0f} ms for API {key}; sent meanwhile, the largest first:{around}"
+        )
 
 
 def _check_log(process: Process) -> None:
@@ -380,12 +386,21 @@ def _delete_groups(admin: Asker) -> None:
 
 
 def _report(
-    process: Process, quiet: Phase, attacked: Phase, tally: Tally, before_bytes: int, before_descriptors: int
+    process: Process,
+    quiet: Phase,
+    attacked: Phase,
+    tally: Tally,
+    before_bytes: int,
+    before_descriptors: Descriptors,
 ) -> Report:
     deadline = time.monotonic() + PATIENCE_S
-    # The topics that were made are deleted in the background; their files go with them.
-    while (idle_cpu := _idle_cpu(process)) > 0.05 and time.monotonic() < deadline:
-        pass
+    # The topics that were made are deleted in the background, and freed memory is given back from time to time. A file may be deleted
+    # by a job a moment before it is closed.
+    while time.monotonic() < deadline:
+        idle_cpu = _idle_cpu(process)
+        is_small = resident_bytes(process.pid) <= before_bytes + GROWTH_BYTES_MAX
+        if idle_cpu <= 0.05 and is_small and not process.descriptors().deleted:
+            break
     return Report(
         tally,
         quiet,

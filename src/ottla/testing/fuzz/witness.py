@@ -8,18 +8,20 @@ it has read everything that it wrote. A `problem` is printed as soon as it is se
 
 A wait is measured twice. *Wall* is the time that passed. *Held* is that without the time for which the broker's event loop, or this
 process, was ready to run and the machine ran something else (Linux: `schedstat`): on a loaded machine the broker is not to blame for it.
-Where the system does not tell, both are the same.
+Both may have been ready at the same time, so held is never less than the CPU time of the event loop meanwhile. Where the system does not
+tell, held and wall are the same.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.testing.fuzz.core import WITNESS, WITNESS_SETTINGS
@@ -47,26 +49,41 @@ class Phase:
     #: (API, beginning and end by the monotonic clock, held) of the longest waits.
     waits: list[tuple[int, float, float, float]] = field(default_factory=list)
 
+    def merge(self, later: Phase) -> None:
+        """Add the phase that followed; its waits were told already."""
+        self.rounds += later.rounds
+        self.unavailable += later.unavailable
+        self.wall_s, self.held_s = max(self.wall_s, later.wall_s), max(self.held_s, later.held_s)
 
-class Scheduling:
-    """For how long a thread was ready to run and did not."""
 
-    def __init__(self, pid: int | str) -> None:
-        self._path = f"/proc/{pid}/task/{pid}/schedstat" if pid != "self" else "/proc/self/schedstat"
+class Scheduled(NamedTuple):
+    """Of a thread so far: seconds on a processor, and seconds for which it was ready to run and did not."""
 
-    def waited_s(self) -> float:
+    ran_s: float = 0.0
+    waited_s: float = 0.0
+
+    @classmethod
+    def of(cls, pid: int) -> Scheduled:
+        """Of the main thread of a process; nothing where the system does not tell."""
         try:
-            with open(self._path, encoding="ascii") as status:
-                return int(status.read().split()[1]) / 1e9
-        except (OSError, IndexError):
-            return 0.0
+            with open(f"/proc/{pid}/task/{pid}/schedstat", encoding="ascii") as status:
+                ran, waited, _times = status.read().split()
+        except (OSError, ValueError):
+            return cls()
+        return cls(int(ran) / 1e9, int(waited) / 1e9)
+
+
+def held_s(wall_s: float, broker: tuple[Scheduled, Scheduled], own: tuple[Scheduled, Scheduled]) -> float:
+    """How much of a wait was the broker's doing, by what both threads had done before and after it."""
+    waited_s = sum(after.waited_s - before.waited_s for before, after in (broker, own))
+    return min(wall_s, max(wall_s - waited_s, broker[1].ran_s - broker[0].ran_s))
 
 
 class Witnessing:
     def __init__(self, address: str, pid: int) -> None:
         self._asker = Asker(address)
         self._asker.create(WITNESS, 1, WITNESS_SETTINGS)
-        self._broker, self._own = Scheduling(pid), Scheduling("self")
+        self._pids = pid, os.getpid()
         self.phase = Phase()
         self.count = 0
         deadline = time.monotonic() + PATIENCE_S
@@ -140,16 +157,19 @@ class Witnessing:
         return [record.value for record in decode_batches(found.records or b"") if record.offset >= offset]
 
     def _timed(self, key: int, version: int, /, **fields: Any) -> Any:
-        not_run, started = self._broker.waited_s() + self._own.waited_s(), time.monotonic()
+        # The clock is read first and last: no thread has waited for longer than the time that passed.
+        started = time.monotonic()
+        before = tuple(map(Scheduled.of, self._pids))
         answer = self._asker.ask(key, version, **fields)
-        ended = time.monotonic()
-        wall_s = ended - started
         phase = self.phase
-        if wall_s > phase.held_s or wall_s > phase.wall_s:
-            held_s = max(0.0, wall_s - (self._broker.waited_s() + self._own.waited_s() - not_run))
-            phase.wall_s, phase.held_s = max(phase.wall_s, wall_s), max(phase.held_s, held_s)
-            if held_s > _WORTH_TELLING_S:
-                phase.waits = [*phase.waits, (key, started, ended, held_s)][-20:]
+        ended = time.monotonic()
+        if ended - started > min(phase.held_s, phase.wall_s):
+            broker, own = zip(before, map(Scheduled.of, self._pids), strict=True)
+            ended = time.monotonic()
+            held = held_s(ended - started, broker, own)
+            phase.wall_s, phase.held_s = max(phase.wall_s, ended - started), max(phase.held_s, held)
+            if held > _WORTH_TELLING_S:
+                phase.waits = [*phase.waits, (key, started, ended, held)][-20:]
         return answer
 
     def check_all(self) -> None:

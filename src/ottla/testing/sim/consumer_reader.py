@@ -33,6 +33,8 @@ class ConsumerReader(GroupReader):
         self._is_revoking = False
         #: When the coordinator began to wait for what it has to give up, at the earliest.
         self._told_ms: int | None = None
+        #: When the first heartbeat was sent since one was answered: its answer may have been lost with what it said.
+        self._unanswered_ms: int | None = None
 
     @property
     def me(self) -> Identity:
@@ -67,6 +69,8 @@ class ConsumerReader(GroupReader):
         member, sent_ms = self._member, self.world.now_ms
         said = member.owned
         self._is_asking, self._is_hurried = True, False
+        if self._unanswered_ms is None:
+            self._unanswered_ms = sent_ms
 
         def answered(response: Any | None) -> None:
             if turn != self._turn:
@@ -91,7 +95,8 @@ class ConsumerReader(GroupReader):
         if not member.revoking:
             self._told_ms = None
         elif self._told_ms is None:
-            self._told_ms = sent_ms
+            self._told_ms = self._unanswered_ms
+        self._unanswered_ms = None
         if self.client.is_sure:
             self.story.ownership.heard(self.who, self.world.now_ms, self.until_ms(sent_ms))
         if not changes or self._is_revoking:
@@ -135,7 +140,7 @@ class ConsumerReader(GroupReader):
             if code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self.story.ownership.is_out(self.who, self.world.now_ms, repr(code))
             self.give_up()
-            self._told_ms = None
+            self._told_ms = self._unanswered_ms = None
             member.begin_again()
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID and member.epoch == JOINING:
             # The process before it went without a word.

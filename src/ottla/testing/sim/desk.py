@@ -8,6 +8,7 @@ last transaction, which must end by its time-out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 from ottla.testing.sim.script import play
 from ottla.testing.sim.transaction_client import Ghost
@@ -16,6 +17,9 @@ from ottla.testing.sim.world import World
 
 
 class Desk:
+    #: How often the last worker of a desk is killed in its last transaction.
+    killed_at_last: ClassVar = 0.35
+
     def __init__(
         self, world: World, make: Callable[[int], Worker], haunt: Callable[[Ghost], None], *, must_work: bool
     ) -> None:
@@ -91,7 +95,7 @@ class Desk:
         for zombie in self.zombies:
             self._resume(zombie)
         worker = self.worker
-        if worker is not None and not self._must_work and self._world.chance(0.35):
+        if worker is not None and not self._must_work and self._world.chance(self.killed_at_last):
             # One more transaction, which is left to time.
             worker.wants_one_more = True
             worker.strike(lambda: self._leave(worker))
