@@ -12,9 +12,10 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Coroutine, Generator, Iterator
+from collections.abc import Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ottla.server.embedded import Broker
@@ -77,6 +78,8 @@ class Gate:
         self.target: tuple[str, int] = ("", 0)
         #: By API key: answers to give in place of the broker's, one each time.
         self.instead: dict[int, list[dict[str, Any]]] = {}
+        #: By API key: how many more requests are answered; the gate withholds the answers after that.
+        self.answers_left: dict[int, int] = {}
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -171,6 +174,10 @@ class Gate:
                     body = body[:4] + _with_sasl(version, body[4:])
             else:
                 return
+            if key in self.answers_left:
+                if not self.answers_left[key]:
+                    await asyncio.Event().wait()
+                self.answers_left[key] -= 1
             writer.write(struct.pack(">i", len(body)) + body)
             await writer.drain()
 
@@ -192,14 +199,14 @@ def _with_sasl(version: int, body: bytes) -> bytes:
 
 
 @contextmanager
-def gated(gate: Gate) -> Iterator[Gate]:
+def gated(gate: Gate, config: Mapping[str, str] = MappingProxyType({})) -> Iterator[Gate]:
     """A broker behind the gate, which it advertises."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         gate.target = probe.getsockname()
     try:
         advertised = {"advertised.listeners": f"PLAINTEXT://{gate.address}"}
-        with Broker(port=gate.target[1], config=advertised):
+        with Broker(port=gate.target[1], config={**advertised, **config}):
             yield gate
     finally:
         gate.close()

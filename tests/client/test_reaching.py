@@ -15,9 +15,17 @@ import pytest
 
 import ottla
 from ottla.client.connection import BrokerConnection
-from ottla.client.errors import BrokerUnreachable, ClientClosed, DeliveryTimedOut, NotKafka, RequestTimedOut
+from ottla.client.errors import (
+    BrokerUnreachable,
+    ClientClosed,
+    DeliveryTimedOut,
+    NotKafka,
+    RequestTimedOut,
+    TopicNotFound,
+)
 from ottla.client.settings import Client
 from ottla.server.embedded import Broker
+from tests.admin_tour import until
 from tests.client.gate import Gate, gated
 
 METADATA = 3
@@ -108,8 +116,23 @@ def test_an_admin_call_tells_of_a_wrong_advertised_address(misadvertised: tuple[
 def test_a_broker_that_has_answered_before_is_said_to_be_down() -> None:
     with Broker() as broker, ottla.Admin(broker.address) as admin:
         broker.close()
+        # A request that is written before the client sees the end of the connection fails with ConnectionLost.
+        until(lambda: not admin._core.cluster.pool.open_by_load(), "the end of the connection")
         with pytest.raises(BrokerUnreachable, match=r"broker 1: cannot reach.*may be down or restarting"):
             admin.create_topic("t", 1)
+
+
+def test_a_missing_topic_is_reported_although_a_later_metadata_request_has_no_answer() -> None:
+    with (
+        gated(Gate(), {"auto.create.topics.enable": "false"}) as gate,
+        ottla.Producer(gate.address, max_block_ms=2000) as producer,
+    ):
+        gate.answers_left[METADATA] = 1
+        with pytest.raises(TopicNotFound, match="ottla topic create"):
+            producer.send("nowhere", b"v")
+        # A topic that no answer names may exist.
+        with pytest.raises(RequestTimedOut, match="no broker told of it"):
+            producer.send("elsewhere", b"v")
 
 
 def test_all_dead_bootstrap_addresses_are_listed(free_port: int) -> None:

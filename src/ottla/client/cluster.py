@@ -149,15 +149,19 @@ class Cluster:
             # and this broker has not heard: one more look.
             hopeless = not self._create_topics and attempt > 1
             if not code.retriable or hopeless or too_late:
-                if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
-                    raise TopicNotFound(
-                        f"topic {name!r} does not exist",
-                        code=code,
-                        topic=name,
-                        advice=f"Create it with `ottla topic create {name}`, or look with `ottla topic list`",
-                    )
-                raise refused(code, f"topic {name!r}", topic=name)
+                raise self.unavailable(name, code)
             await asyncio.sleep(wait_s)
+
+    def unavailable(self, topic: str, code: ErrorCode) -> KafkaError:
+        """The error for a topic that the brokers answered `code` for."""
+        if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            return TopicNotFound(
+                f"topic {topic!r} does not exist",
+                code=code,
+                topic=topic,
+                advice=f"Create it with `ottla topic create {topic}`, or look with `ottla topic list`",
+            )
+        return refused(code, f"topic {topic!r}", topic=topic)
 
     async def check_partitions(self, wanted: Iterable[TopicPartition], timeout_ms: float) -> None:
         """Raise `TopicNotFound` for what does not exist. Topics get more partitions, so fresh metadata is looked at before that is said."""

@@ -26,7 +26,7 @@ def test_a_topic_that_is_not_there_is_made_as_the_broker_allows(
         assert producer.send(topic_name, b"v").result(30).offset == 0
     strict = start_broker(0, "auto.create.topics.enable=false")
     with (
-        ottla.Producer(strict.address, max_block_ms=300) as producer,
+        ottla.Producer(strict.address, max_block_ms=2000) as producer,
         pytest.raises(TopicNotFound, match="ottla topic create"),
     ):
         producer.send("nowhere", b"v")

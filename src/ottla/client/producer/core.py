@@ -231,10 +231,15 @@ class AsyncProducer:
                 advice="`await start()` first, or use `async with`",
                 topic=topic,
             )
+        before = self.cluster.metadata
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._find_topic(topic, timeout_s)
         except TimeoutError:
+            code = self.cluster.metadata.errors.get(topic)
+            if code is not None and self.cluster.metadata is not before:
+                # The first Metadata request was answered, a later one was not: report what the broker answered.
+                raise self.cluster.unavailable(topic, code) from None
             # Whoever asks again may find it known.
             self.cluster.watch((topic,))
             self.cluster.refresh_soon()
