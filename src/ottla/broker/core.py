@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from ottla.broker import api as _api
@@ -668,13 +669,18 @@ class Broker:
                     self.isolation.run("the end of a turn", put_off.popleft())
             while unwritten:
                 self.isolation.run("writing what a coordinator decided", unwritten.popitem()[0].write)
-        if not (moved or self.fetch_sessions.woken or self.hosting.to_create):
+        if not (moved or self.fetch_sessions.woken or self.hosting.to_create or self.hosting.new):
             return bool(unwritten or put_off or tasks)
         while moved:
             replica = moved.popleft()
             replica.moved = False
             self._tell(replica, replica.watchers)
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
+        if self.hosting.new:
+            self.now_ms = now_ms
+            self.isolation.run("new partitions", self.hosting.take_on)
+            self.isolation.run("replication", self.replicating.settle)
+            more = more or bool(self.hosting.new)
         if self.hosting.to_create:
             try:
                 more = self.hosting.create_logs() or more
@@ -720,7 +726,7 @@ class Broker:
 
         def answered(error: str | None) -> None:
             self.proposals -= 1
-            done(error)
+            self.hosting.when_taken_on(partial(done, error))
 
         self.outbox.append((PROPOSE, records, answered))
 

@@ -3,14 +3,15 @@
 `load` opens what is there at the start, `follow` makes of committed records what they mean here: logs that come, go, or have
 other settings. The produce and fetch paths look up here once a partition and touch nothing else of the metadata.
 
-A new partition's log is created when it is first needed, or by `create_logs`, a few a turn: a topic of ten thousand
-partitions must not hold up anybody.
+A topic of ten thousand partitions must not hold up other clients. Its partitions get their replicas in slices
+(`take_on`), and a replica's log is created when it is first needed, or by `create_logs`, a few per turn. The request that
+created the topic is answered when all replicas are there.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.log_directory import LogDirectory
 
+#: New partitions that get their replicas in one go: about 4 ms.
+_NEW_MAX: Final = 500
 #: Logs that one turn creates in the background.
 _CREATE_MAX: Final = 4
 #: What opening or creating a log costs (see `model/steps.py`).
@@ -69,6 +72,10 @@ class Hosting:
         self.by_name: dict[str, HostedTopic] = {}
         #: By the id as a number, which is what a decoded UUID offers cheapest.
         self.by_id: dict[int, HostedTopic] = {}
+        #: New partitions that have no replica here yet, by topic.
+        self.new: deque[tuple[HostedTopic, list[int]]] = deque()
+        #: Called when `new` is empty again.
+        self._when_taken_on: list[Callable[[], None]] = []
         #: Partitions whose logs are still to be created, or to be opened.
         self.to_create: deque[Replica] = deque()
         #: Logs that a clean stop left whole and nobody has needed yet, and where they are.
@@ -331,7 +338,7 @@ class Hosting:
         # Once each, however many settings changed.
         for name in configured:
             self._broker.isolation.run("the settings of a topic", self._configure, name)
-        self._host_new(image, changed)
+        self._find_new(changed)
         for topic_id, number in changed:
             topic, partition = image.topics_by_id.get(topic_id), image.partition(topic_id, number)
             if topic is not None and partition is not None:
@@ -340,26 +347,61 @@ class Hosting:
                 except Exception as error:
                     contain(f"a change of {topic.name}-{number}", error)
 
-    def _host_new(self, image: Image, changed: dict[tuple[bytes, int], None]) -> None:
-        """Take on new partitions, all of one topic at once: there may be ten thousand. They are not `changed` any more."""
-        new: dict[bytes, list[int]] = {}
+    def _find_new(self, changed: dict[tuple[bytes, int], None]) -> None:
+        """Move new partitions from `changed` to `new`, and take on the first of them."""
+        found: dict[HostedTopic, list[int]] = {}
         for topic_id, number in changed:
             hosted = self.by_id.get(int.from_bytes(topic_id, "big"))
             if hosted is not None and number not in hosted.replicas:
-                new.setdefault(topic_id, []).append(number)
-        for topic_id, numbers in new.items():
-            topic = image.topics_by_id.get(topic_id)
-            if topic is None:
+                found.setdefault(hosted, []).append(number)
+        if not found:
+            return
+        for hosted, numbers in found.items():
+            for number in numbers:
+                del changed[hosted.topic_id, number]
+        is_under_way = bool(self.new)
+        self.new.extend(found.items())
+        if not is_under_way:
+            self.take_on()
+
+    def take_on(self) -> None:
+        """Make the replicas of some new partitions; the rest waits for the next turn."""
+        broker, left = self._broker, _NEW_MAX
+        while self.new and left > 0:
+            hosted, numbers = self.new[0]
+            topic = broker.image.topics_by_id.get(hosted.topic_id)
+            if topic is None or self.by_name.get(hosted.name) is not hosted:
+                # It was deleted meanwhile.
+                self.new.popleft()
                 continue
-            partitions = [topic.partitions[number] for number in numbers if number < len(topic.partitions)]
+            some = numbers[:left]
+            left -= len(some)
+            del numbers[: len(some)]
+            if not numbers:
+                self.new.popleft()
+            partitions = [topic.partitions[number] for number in some if number < len(topic.partitions)]
             try:
-                self._host(topic.name, topic_id, partitions)
+                self._host(topic.name, topic.topic_id, partitions)
             except Exception as error:
-                # They are looked at one by one.
-                self._broker.isolation.contain(f"new partitions of {topic.name}", error)
-            else:
-                for number in numbers:
-                    del changed[topic_id, number]
+                broker.isolation.contain(f"new partitions of {topic.name}", error)
+                for partition in partitions:
+                    broker.isolation.run(
+                        f"the new partition {topic.name}-{partition.partition}",
+                        self._change,
+                        topic,
+                        partition,
+                    )
+        if not self.new:
+            waiting, self._when_taken_on = self._when_taken_on, []
+            for each in waiting:
+                broker.isolation.run("what waits for new partitions", each)
+
+    def when_taken_on(self, action: Callable[[], None]) -> None:
+        """Do this when every partition of the image has its replica: now, unless a large topic was just created."""
+        if self.new:
+            self._when_taken_on.append(action)
+        else:
+            action()
 
     def sync_names(self, directory: LogDirectory) -> None:
         """A directory that a crash brings back under its old name could be taken for that of a new topic."""
