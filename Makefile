@@ -35,11 +35,11 @@ chaos: $(STAMP) ## Run the long tests with faults
 	@$(PY) tools/run_tests.py $(RERUN) chaos $(if $(ARGS),-- $(ARGS))
 
 sim: $(STAMP) ## Run the simulator: a node, then a cluster (SEEDS='1-200' for both; NODE='...' and CLUSTER='...' for more options)
-	@$(PY) -m ottla.testing.sim $(SEEDS) $(NODE)
-	@$(PY) -m ottla.testing.sim --cluster $(SEEDS) $(CLUSTER)
+	@$(PY) -m testkit.sim $(SEEDS) $(NODE)
+	@$(PY) -m testkit.sim --cluster $(SEEDS) $(CLUSTER)
 
 fuzz: $(STAMP) ## A million mutated and shaped requests, ten thousand damaged directories (N=... requests, SEED=... to repeat, ARGS='...')
-	@$(PY) -m ottla.testing.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(PY) -m testkit.fuzz $(if $(N),--requests $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs: $(STAMP) ## Render the pages that come from tables: configuration, limits, compatibility, groups, transaction states
 	@mkdir -p docs
@@ -49,7 +49,7 @@ docs: $(STAMP) ## Render the pages that come from tables: configuration, limits,
 	@mv docs/.limits.md.new docs/limits.md
 	@$(PY) -m ottla.runtime.disk_errors > docs/.disk-errors.md.new || { rm -f docs/.disk-errors.md.new; exit 1; }
 	@mv docs/.disk-errors.md.new docs/disk-errors.md
-	@$(PY) -m ottla.broker.api.markdown > docs/.compatibility.md.new || { rm -f docs/.compatibility.md.new; exit 1; }
+	@$(PY) -m ottla.broker.api.shared.compatibility_page > docs/.compatibility.md.new || { rm -f docs/.compatibility.md.new; exit 1; }
 	@mv docs/.compatibility.md.new docs/compatibility.md
 	@$(PY) -m ottla.groups.diagram > docs/.groups.md.new || { rm -f docs/.groups.md.new; exit 1; }
 	@mv docs/.groups.md.new docs/groups.md

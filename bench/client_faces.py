@@ -19,7 +19,7 @@ import kafka
 
 import ottla
 from ottla import aio
-from ottla.client.consumer.decoding import RecordDecoder
+from ottla.client.consumer.decoder import RecordDecoder
 
 BATCH_BYTES = 262_144
 #: Kafka's own default for max.poll.records, for all clients. With ten thousand, which no cache holds, ottla and confluent-kafka both take

@@ -14,7 +14,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ottla.spark import sinks
+from ottla.spark import table_sinks
 from ottla.spark.session import spark_session
 from tests.interop.databases import mariadb_server, postgresql_server
 
@@ -49,8 +49,8 @@ def main(count: int, kinds: list[str]) -> None:
     frame = rows(spark, count)
     for kind in kinds:
         with database(kind) as url:
-            append = sinks.append(url, table="appended", sink_id="append")
-            upsert = sinks.upsert(url, table="current", key="id", order_by="version", sink_id="upsert")
+            append = table_sinks.append(url, table="appended", sink_id="append")
+            upsert = table_sinks.upsert(url, table="current", key="id", order_by="version", sink_id="upsert")
             for batch in range(3):
                 for name, sink in (("append", append), ("upsert", upsert)):
                     begun = time.perf_counter()

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from ottla.runtime import turns as runtime_turns
 from ottla.server.node import Node
-from ottla.testing.cpu_time import thread_time_s
+from testkit.cpu_time import thread_time_s
 from tests import kafka_python_sockets, turns
 
 # reason as the test gives it: why it is acceptable

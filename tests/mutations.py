@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 
 #: The time-out of requests that have one.
 TIMEOUT_MS: Final = 2_000

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from ottla import broker, groups, ports, transactions
-from ottla.broker.api import table
+from ottla.broker.api.shared import api_table
 from ottla.broker.core import Broker
-from ottla.broker.timers import Periodic, Timers
+from ottla.model.timer_wheel import Periodic, TimerWheel
 from ottla.ports import effects
-from ottla.testing.injected import Injected
+from testkit.injected import Injected
 
 #: The names of the kinds of effects.
 EFFECTS = {value: name for name, value in vars(effects).items() if name.isupper() and isinstance(value, int)}
@@ -33,7 +33,7 @@ def timed_classes() -> list[type]:
             for each in vars(importlib.import_module(module.name)).values():
                 if (
                     inspect.isclass(each)
-                    and each is not Timers
+                    and each is not TimerWheel
                     and each.__module__.startswith("ottla.")
                     and not getattr(each, "_is_protocol", False)
                     and "expire" in vars(each)
@@ -77,20 +77,20 @@ class Sabotage:
         return False
 
     def _handlers(self) -> None:
-        for key, api in list(table.APIS.items()):
+        for key, api in list(api_table.APIS.items()):
 
             def handle(broker: Any, call: Any, request: Any, now_ms: int, *more: Any, api: Any = api) -> Any:
                 self.at(f"handler {api.key}")
                 response = api.handler(broker, call, request, now_ms, *more)
                 # Half-way, as far as anybody can tell: it has done everything but answer.
-                if response is not table.SILENT:
+                if response is not api_table.SILENT:
                     self.at(f"handled {api.key}")
                 return response
 
-            self._patch.setitem(table.APIS, key, api._replace(handler=handle))
+            self._patch.setitem(api_table.APIS, key, api._replace(handler=handle))
 
     def _answers(self) -> None:
-        encoder_of = table.response_encoder
+        encoder_of = api_table.response_encoder
 
         def response_encoder(key: int, version: int) -> Any:
             encode = encoder_of(key, version)
@@ -101,7 +101,7 @@ class Sabotage:
 
             return sabotaged
 
-        self._patch.setattr(table, "response_encoder", response_encoder)
+        self._patch.setattr(api_table, "response_encoder", response_encoder)
 
     def _timers(self) -> None:
         sabotage = self

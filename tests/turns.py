@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 #: Of brokers in processes of their own. Their garbage collections count.
 BOUND_MS = 150
-#: Of brokers inside the process of the tests, without the collections of its garbage (`ottla.testing.cpu_time`).
+#: Of brokers inside the process of the tests, without the collections of its garbage (`testkit.cpu_time`).
 EMBEDDED_BOUND_MS = 100
 _LINE = re.compile(r"the longest turn of the event loop: (\d+) ms of CPU time.*")
 

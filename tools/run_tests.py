@@ -60,7 +60,7 @@ class Group:
 
 
 def typed_folders() -> tuple[str, ...]:
-    return tuple(name for name in ("src", "tools", "bench") if (ROOT / name).is_dir())
+    return tuple(name for name in ("src", "testkit", "tools", "bench") if (ROOT / name).is_dir())
 
 
 GROUPS = (
@@ -88,12 +88,12 @@ GROUPS = (
             "security",
             "transactions",
             "groups",
+            "metadata",
             "controller",
             "replication",
             "runtime",
             "broker",
             "server",
-            "testing",
             "console",
             "cli",
             "tools",

@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.sync import Admin
     from ottla.client.consumer.assignors.assignor import Assignor
-    from ottla.client.consumer.blocking import Consumer
     from ottla.client.consumer.columns import Columns
     from ottla.client.consumer.poison import ConsumerRecord, PoisonRecord
+    from ottla.client.consumer.sync import Consumer
     from ottla.client.errors import (
         CommitFailed,
         KafkaError,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     )
     from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
     from ottla.client.producer.batches import RecordMetadata
-    from ottla.client.producer.blocking import Producer
     from ottla.client.producer.interceptors import ProducerRecord
+    from ottla.client.producer.sync import Producer
     from ottla.client.sasl.oauthbearer import OAuthToken
     from ottla.server.embedded import Broker
 
@@ -59,19 +59,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Admin": "ottla.client.admin.blocking",
+    "Admin": "ottla.client.admin.sync",
     "Assignor": "ottla.client.consumer.assignors.assignor",
     "Broker": "ottla.server.embedded",
     "Columns": "ottla.client.consumer.columns",
     "CommitFailed": "ottla.client.errors",
-    "Consumer": "ottla.client.consumer.blocking",
+    "Consumer": "ottla.client.consumer.sync",
     "ConsumerRecord": "ottla.client.consumer.poison",
     "GroupMetadata": "ottla.client.metadata",
     "KafkaError": "ottla.client.errors",
     "OAuthToken": "ottla.client.sasl.oauthbearer",
     "OffsetAndMetadata": "ottla.client.metadata",
     "PoisonRecord": "ottla.client.consumer.poison",
-    "Producer": "ottla.client.producer.blocking",
+    "Producer": "ottla.client.producer.sync",
     "ProducerFenced": "ottla.client.errors",
     "ProducerRecord": "ottla.client.producer.interceptors",
     "RecordMetadata": "ottla.client.producer.batches",

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.connection import Connection
 from ottla.broker.core import Broker
+from ottla.broker.requests.connection import Connection
 from ottla.config.broker import BrokerConfig
 from ottla.log.compaction import Outcome, Task
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.runtime.disk import SystemDisk
-from ottla.testing.injected import is_injected
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
 from ottla.wire.schema import version_range
+from testkit.injected import is_injected
 
 PRODUCE, FETCH, METADATA, CREATE_TOPICS = 0, 1, 3, 19
 
@@ -151,7 +151,7 @@ class Driver:
         self.now_ms = end
 
     def replica(self, topic: str, number: int = 0) -> Any:
-        return self.broker.hosting.by_name[topic].replicas[number]
+        return self.broker.partitions.by_name[topic].replicas[number]
 
     def close(self) -> None:
         self.broker.stop()

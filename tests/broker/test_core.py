@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 from ottla.model.limits import REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import RUN
@@ -198,7 +198,7 @@ def test_a_flush_does_not_write_into_the_next_topic_of_the_same_name(
         held.setattr(
             driver, "_perform", lambda effect: (jobs.append if effect[0] == RUN else perform)(effect)
         )
-        driver.broker.upkeep.flush(driver.replica("t"))
+        driver.broker.log_maintenance.flush(driver.replica("t"))
         driver.turn()
         client.ask(20, topics=[{"name": "t"}])
         client.create("t")
@@ -215,7 +215,7 @@ def test_a_flush_that_failed_while_stopping_leaves_no_clean_mark(
     """R11: the end of the job is not told any more, and a second sync would succeed."""
     client.create("t")
     client.produce("t", batch(b"x"))
-    driver.broker.upkeep.flush(driver.replica("t"))
+    driver.broker.log_maintenance.flush(driver.replica("t"))
     [(_kind, job, _done)] = [effect for effect in driver.broker.outbox if effect[0] == RUN]
 
     def refuse(_file: Any) -> None:

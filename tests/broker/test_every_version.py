@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 from ottla.model.errors import ErrorCode
 from ottla.wire.encode import request_encoder
 from ottla.wire.schema import request_header_is_flexible

@@ -58,7 +58,7 @@ def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open(
     driver.advance(EXPIRY_MS + 2 * CHECK_MS)
     assert known(driver) == {tx.producer_id}
     client.produce("t", batch(b"plain"))
-    driver.broker.upkeep.flush(driver.replica("t"))
+    driver.broker.log_maintenance.flush(driver.replica("t"))
     driver.turn()
     assert snapshots(driver) == {tx.producer_id}
     # The open one ends as if nothing had been; then it goes too.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.upkeep import share_of
+from ottla.broker.storage.log_maintenance import share_of
 from ottla.log.producers import Producers
 from ottla.model import limits
 from ottla.model.errors import ErrorCode

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.core import Broker
-from ottla.controller import records as r
 from ottla.groups.formats import OFFSET_COMMIT, Committed, Record
 from ottla.groups.shard import Shard
+from ottla.metadata import records as r
 from ottla.ports.coordination import Decision
 from tests.broker.conftest import Client, Driver
 
@@ -88,7 +88,7 @@ def driver(tmp_path_factory: Any) -> Iterator[SlicedDriver]:
         records.append(r.NewPartitions(topic_id(number), 0, ((1,),) * PARTITIONS))
     Broker.committed(driver.broker, records, driver.now_ms)
     driver.broker.proposed = driver.broker.image
-    driver.broker.hosting.to_create.clear()
+    driver.broker.partitions.to_create.clear()
     client = driver.connect()
     for key_type, name in enumerate("gx"):
         client.ask(FIND_COORDINATOR, 4, key_type=key_type, coordinator_keys=[name])

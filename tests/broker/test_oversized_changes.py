@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ottla.controller import records as r
-from ottla.controller.appends import encoded_bytes
+from ottla.metadata import records as r
+from ottla.metadata.appends import encoded_bytes
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import CONFIG_LIST_BYTES_MAX, CONFIG_VALUE_BYTES_MAX
 from ottla.ports.store import APPEND_BYTES_MAX, SUPERSEDED

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import COMMIT_WAIT_MS
 from tests.broker.api.clustered import join_cluster, part
@@ -83,7 +83,7 @@ def test_it_is_answered_within_its_time_out_and_so_is_what_is_behind_it(
     between_brokers = key in (ALTER_PARTITION, BROKER_HEARTBEAT, ALLOCATE_PRODUCER_IDS)
     client = cluster.connect(broker_id=2 if between_brokers else None)
     cluster.are_proposals_held = True
-    cluster.broker.membership.suspended = is_noticed
+    cluster.broker.lifecycle.suspended = is_noticed
     fields, limit_ms = REQUESTS[key]
     client.send(key, **fields)
     client.send(METADATA, topics=None, allow_auto_topic_creation=False)
@@ -102,7 +102,7 @@ def test_it_is_answered_within_its_time_out_and_so_is_what_is_behind_it(
         assert not cluster.held_proposals, "nothing is decided while the store is away"
     # The change may be committed after its answer.
     cluster.are_proposals_held = False
-    cluster.broker.membership.suspended = False
+    cluster.broker.lifecycle.suspended = False
     cluster.commit()
     cluster.turn()
     cluster.advance(COMMIT_WAIT_MS)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS
-from ottla.broker.appending import append_as_leader
-from ottla.controller.image import TOPIC_RESOURCE
-from ottla.controller.records import Config
+from ottla.broker.api.shared.api_table import APIS
+from ottla.broker.coordinators.internal_appends import append_as_leader
 from ottla.groups.formats import OFFSET_COMMIT, Committed, Record, encode
+from ottla.metadata.image import TOPIC_RESOURCE
+from ottla.metadata.records import Config
 from ottla.model import limits
 from ottla.model.errors import ErrorCode
 from ottla.wire.decode import decode_response

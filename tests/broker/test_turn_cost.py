@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ottla.broker.core import Broker
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.ports.effects import RUN
-from ottla.testing.cpu_time import thread_time_s
+from testkit.cpu_time import thread_time_s
 from tests.broker.conftest import Client, Driver
 
 #: CPU time of one call.
@@ -108,7 +108,7 @@ def large(tmp_path_factory: Any) -> Iterator[MeasuredDriver]:
         records.append(r.NewPartitions(topic_id(number + 1), 0, ((1,),) * PARTITIONS))
     Broker.committed(driver.broker, records, driver.now_ms)
     driver.broker.proposed = driver.broker.image
-    driver.broker.hosting.to_create.clear()
+    driver.broker.partitions.to_create.clear()
     driver.turn()
     yield driver
     driver.close()
@@ -247,8 +247,8 @@ def test_no_request_holds_up_the_others(large: MeasuredDriver, capsys: Any) -> N
         if key == FETCH:
             # As if they were new: the background has not come to them.
             for number in range(OPENED // PARTITIONS):
-                large.broker.hosting.to_create.extend(
-                    large.broker.hosting.by_name[f"t{number}"].replicas.values()
+                large.broker.partitions.to_create.extend(
+                    large.broker.partitions.by_name[f"t{number}"].replicas.values()
                 )
         large.watch.longest_ms = 0
         asker.send(key, version, **fields)

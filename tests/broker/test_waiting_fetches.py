@@ -80,9 +80,9 @@ def test_time_passes_over_waiting_fetches_without_looking_at_them(drive: Any, fe
     for driver in (idle, busy):
         driver.connect().create("t")
     wait(busy, fetch_frame(fetching({("t", 0): 0}, max_wait=60_000)))
-    looked_at = busy.broker.hosting.by_name["t"].replicas[0].watchers.copy()
+    looked_at = busy.broker.partitions.by_name["t"].replicas[0].watchers.copy()
     assert deadlines(busy) == deadlines(idle)
-    assert busy.broker.hosting.by_name["t"].replicas[0].watchers == looked_at
+    assert busy.broker.partitions.by_name["t"].replicas[0].watchers == looked_at
 
 
 def test_each_waiting_fetch_is_answered_once_when_its_partition_moves(
@@ -161,7 +161,7 @@ def test_pipelined_fetches_of_many_partitions_do_not_all_wait(drive: Any, fetchi
 def test_partitions_held_for_fetches_are_bounded(
     drive: Any, fetching: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.broker.fetching.FETCH_PARTITIONS_MAX", 1000)
+    monkeypatch.setattr("ottla.broker.requests.fetch_session.FETCH_PARTITIONS_MAX", 1000)
     driver = drive()
     driver.connect().create("t", 300)
     sessions = driver.broker.fetch_sessions
@@ -183,7 +183,7 @@ def test_partitions_held_for_fetches_are_bounded(
 def test_a_fetch_of_many_logs_that_are_not_there_yet_creates_them_in_several_turns(
     drive: Any, fetching: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.broker.hosting._CREATE_MAX", 0)
+    monkeypatch.setattr("ottla.broker.storage.partitions._CREATE_MAX", 0)
     driver = drive()
     driver.are_proposals_held = True
     client = driver.connect()
@@ -192,7 +192,7 @@ def test_a_fetch_of_many_logs_that_are_not_there_yet_creates_them_in_several_tur
     for _kind, records, done in held:
         driver.broker.committed(records, driver.now_ms)
         done(None)
-    replicas = driver.broker.hosting.by_name["t"].replicas.values()
+    replicas = driver.broker.partitions.by_name["t"].replicas.values()
     assert not any(replica.opened for replica in replicas)
     frame = fetch_frame(fetching({("t", number): 0 for number in range(200)}, max_wait=0, session_epoch=-1))
     connection = driver.broker.connected("127.0.0.1:50000")

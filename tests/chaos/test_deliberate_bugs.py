@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.testing.sim.cluster import run_cluster
+from testkit.sim.cluster import run_cluster
 from tests.sim.deliberate_bugs import FOUND_LATER, WITHOUT_BUGS, Bug, find
 
 

@@ -13,24 +13,24 @@ import pytest
 from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
-from ottla.controller import records as r
 from ottla.log import swap
 from ottla.log.compaction import clean
 from ottla.log.epochs import LeaderEpochs
 from ottla.log.names import EPOCHS
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import open_log
+from ottla.metadata import records as r
 from ottla.ports.effects import RUN, SYNC
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.replication.replica import Replica
 from ottla.runtime.embedded_store import EmbeddedStore
-from ottla.testing.checkers.partition import Anomaly
-from ottla.testing.sim.clients import DELETE_TOPICS, FETCH, PRODUCE, Shared
-from ottla.testing.sim.disk import PowerCut, SimDisk
-from ottla.testing.sim.node import DATA_DIR, Delays, SimNode
-from ottla.testing.sim.scenario import Failure, Options, run
-from ottla.testing.sim.sites import all_sites, call_sites
-from ottla.testing.sim.world import START_MS, SeededEntropy, World
+from testkit.checkers.partition import Anomaly
+from testkit.sim.clients import DELETE_TOPICS, FETCH, PRODUCE, Shared
+from testkit.sim.disk import PowerCut, SimDisk
+from testkit.sim.node import DATA_DIR, Delays, SimNode
+from testkit.sim.scenario import Failure, Options, run
+from testkit.sim.sites import all_sites, call_sites
+from testkit.sim.world import START_MS, SeededEntropy, World
 from tests.log import test_swap as swaps
 from tests.log.compacting import task_of
 from tests.sim.stories import Caller, cut_a_compaction, cut_at_each_step
@@ -145,7 +145,7 @@ def what_a_start_found_and_told_stays(site: str | None) -> bool:
         broker = Broker(config, disk, SeededEntropy(Random(0)))
         broker.start(records, START_MS)
         broker.settle(START_MS)
-        return broker.hosting.by_name["t"].replicas[0]
+        return broker.partitions.by_name["t"].replicas[0]
 
     start().log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
     disk.ignored_site = site
@@ -285,7 +285,7 @@ def what_was_set_aside_stays_aside(site: str | None) -> bool:
     broker = Broker(config, disk, SeededEntropy(Random(1)))
     broker.start([*cluster, r.Topic("t", topic_id), r.Partition(topic_id, 0, (1,), (1,), 1)], START_MS)
     broker.settle(START_MS)
-    return broker.hosting.by_name["t"].replicas[0].log.next_offset == 0
+    return broker.partitions.by_name["t"].replicas[0].log.next_offset == 0
 
 
 def perform(broker: Broker, disk: SimDisk) -> None:
@@ -326,7 +326,7 @@ def a_log_of_which_all_went_goes_on_where_it_ended(site: str | None) -> bool:
         settings = {"log_retention_ms": "1", "log_retention_check_interval_ms": "1000"}
         settings |= {"log_segment_delete_delay_ms": "0"}
         broker = started(disk, 1, **settings)
-        replica = broker.hosting.by_name["t"].replicas[0]
+        replica = broker.partitions.by_name["t"].replicas[0]
         replica.log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
         broker.appended(replica, replica.log, START_MS)
         perform(broker, disk)
@@ -336,7 +336,7 @@ def a_log_of_which_all_went_goes_on_where_it_ended(site: str | None) -> bool:
             perform(broker, disk)
         assert replica.log.log_start_offset == 1
         disk.crash()
-        if started(disk, 1).hosting.by_name["t"].replicas[0].log.next_offset != 1:
+        if started(disk, 1).partitions.by_name["t"].replicas[0].log.next_offset != 1:
             return False
     return True
 
@@ -344,12 +344,12 @@ def a_log_of_which_all_went_goes_on_where_it_ended(site: str | None) -> bool:
 def many_logs(disk: SimDisk) -> bool:
     """A stop with so many logs that their device is synced, and not each file: what they hold stays."""
     broker = started(disk, 20, log_flush_policy="page-cache")
-    for replica in broker.hosting.replicas():
+    for replica in broker.partitions.replicas():
         replica.log.append(encode_batch([Record(0, START_MS, None, b"a")]), 0, START_MS)
         broker.appended(replica, replica.log, START_MS)
     broker.stop()
     disk.crash()
-    return all(replica.log.next_offset == 1 for replica in started(disk, 20).hosting.replicas())
+    return all(replica.log.next_offset == 1 for replica in started(disk, 20).partitions.replicas())
 
 
 def many_logs_stay(site: str | None) -> bool:

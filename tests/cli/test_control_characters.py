@@ -11,7 +11,7 @@ import pytest
 import ottla.cli
 from ottla.cli import outcome
 from ottla.cli.progress import ProgressLine
-from ottla.testing.fuzz.sockets import Asker
+from testkit.fuzz.sockets import Asker
 from tests.cli.conftest import Run
 
 FIND_COORDINATOR, OFFSET_COMMIT, INIT_PRODUCER_ID = 10, 8, 22

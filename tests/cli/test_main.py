@@ -116,7 +116,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "import sys, ottla\n"
         "heavy = [m for m in ('asyncio', 'typer', 'rich', 'kio', 'ottla.client') if m in sys.modules]\n"
         "assert not heavy, heavy\n"
-        "assert ottla.Producer.__name__ == 'Producer' and 'ottla.client.producer.blocking' in sys.modules\n"
+        "assert ottla.Producer.__name__ == 'Producer' and 'ottla.client.producer.sync' in sys.modules\n"
         "try: ottla.Nothing\n"
         "except AttributeError: pass\n"
         "else: raise AssertionError\n"

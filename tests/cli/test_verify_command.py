@@ -11,9 +11,9 @@ import pytest
 
 import ottla
 from ottla.cli.verify import WORDS, ReadOnlyFiles, in_use, worded
-from ottla.log.verifying import Expected, verify_partition
+from ottla.log.log_check import Expected, verify_partition
 from ottla.records.batch import HEADER, LENGTH_OVERHEAD, PREFIX, crc_of
-from ottla.server.verifying import verify
+from ottla.server.data_dir_check import verify
 from tests.kafka_fixture import SERIES, kafka_directory
 
 LOG, INDEX, TIMES = ".log", ".index", ".timeindex"

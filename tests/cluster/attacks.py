@@ -15,9 +15,9 @@ from contextlib import ExitStack, suppress
 from ottla.model.limits import MEMBER_STRING_BYTES_MAX
 from ottla.records.compression import ZSTD, compress
 from ottla.records.record import Record, encode_batch
-from ottla.testing.fuzz.batches import batch_around, crowd_payload
 from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
+from testkit.fuzz.batches import batch_around, crowd_payload
 from tests.crash.broker_process import Wire
 
 PRODUCE, METADATA, JOIN_GROUP, DESCRIBE_CONFIGS = 0, 3, 11, 32

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode
 from ottla.runtime import zookeeper_layout as layout
 from ottla.runtime.local_zookeeper import LocalZookeeper
@@ -110,7 +110,9 @@ class Changes:
     def of_partitions_and_brokers(self) -> list[r.Record]:
         """Elections, changes of an ISR, and brokers that are fenced, unfenced or gone."""
         return [
-            record for record in self.found() if isinstance(record, r.Partition | r.Broker | r.BrokerRemoved)
+            record
+            for record in self.found()
+            if isinstance(record, r.Partition | r.BrokerRegistration | r.BrokerRemoved)
         ]
 
 

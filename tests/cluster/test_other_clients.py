@@ -15,7 +15,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from ottla.testing.checkers.partition import PartitionHistory
+from testkit.checkers.partition import PartitionHistory
 from tests.cluster.load import read_all
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.topics import QUIET, new_topic, stall_of, state_of, wait_alike

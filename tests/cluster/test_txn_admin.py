@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 import ottla
 from ottla.client.errors import KafkaError
 from ottla.client.metadata import TopicPartition
-from ottla.testing.fuzz.sockets import Asker
+from testkit.fuzz.sockets import Asker
 from tests.cluster.running_cluster import PATIENCE_S, RunningCluster
 from tests.cluster.topics import QUIET, new_topic
 

@@ -14,9 +14,7 @@ SETTINGS = sorted(name for name in BROKER if name.startswith(PREFIXES))
 
 def sources() -> str:
     root = Path(ottla.__file__).parent
-    return "".join(
-        path.read_text() for path in root.rglob("*.py") if path.parent.name not in ("config", "testing")
-    )
+    return "".join(path.read_text() for path in root.rglob("*.py") if path.parent.name != "config")
 
 
 def test_those_that_cannot_be_otherwise_are_refused() -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller import records as r
-from ottla.controller.electing import Rules
-from ottla.controller.image import TOPIC_RESOURCE, Image
+from ottla.controller.leader_election import Rules
+from ottla.metadata import records as r
+from ottla.metadata.image import TOPIC_RESOURCE, Image
 from ottla.ports.store import Registration
 
 CONFIG = BrokerConfig.from_properties(
@@ -48,7 +48,7 @@ def cluster(
 ) -> Image:
     """Brokers, each in the life of its own number, and the topic `t`: page cache, min ISR 2 unless it is set."""
     made: list[r.Record] = [
-        r.Broker(
+        r.BrokerRegistration(
             node,
             node,
             f"h{node}",

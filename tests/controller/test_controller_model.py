@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller import records as r
-from ottla.controller.balancing import PREFERRED, UNCLEAN, balance, elect
-from ottla.controller.electing import min_isr_of, rules_of
-from ottla.controller.image import TOPIC_RESOURCE, Image
+from ottla.controller.broker_changes import broker_gone, broker_stopping, reconcile, void_eligible
 from ottla.controller.isr import Wish, alter_isr
-from ottla.controller.membership import broker_gone, broker_stopping, reconcile, void_eligible
-from ottla.controller.reassigning import cancel, reassign
+from ottla.controller.leader_election import min_isr_of, rules_of
+from ottla.controller.reassignment import cancel, reassign
+from ottla.controller.wanted_elections import PREFERRED, UNCLEAN, balance, elect
+from ottla.metadata import records as r
+from ottla.metadata.image import TOPIC_RESOURCE, Image
 from ottla.model.errors import Refusal
 from ottla.ports.store import Registration
 
@@ -47,7 +47,7 @@ def id_of(name: str) -> bytes:
 class Cluster(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
-        made: list[r.Record] = [r.Broker(node, node, "h", 1) for node in NODES]
+        made: list[r.Record] = [r.BrokerRegistration(node, node, "h", 1) for node in NODES]
         for name, overrides in TOPICS.items():
             made.append(r.Topic(name, id_of(name)))
             made += [r.Config(TOPIC_RESOURCE, name, key, value) for key, value in overrides.items()]

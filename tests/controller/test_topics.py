@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller import records as r
-from ottla.controller.image import Image
 from ottla.controller.topics import create, place, widen
+from ottla.metadata import records as r
+from ottla.metadata.image import Image
 from ottla.model.errors import ErrorCode, Refusal
 
 BROKER = BrokerConfig.from_properties({"log.dirs": "/nowhere", "node.id": "1", "num.partitions": "3"})
-ONE = Image().apply([r.Broker(1, 1, "h", 1)])
-FOUR = Image().apply([r.Broker(node, 1, "h", 1) for node in (4, 7, 1, 9)])
+ONE = Image().apply([r.BrokerRegistration(1, 1, "h", 1)])
+FOUR = Image().apply([r.BrokerRegistration(node, 1, "h", 1) for node in (4, 7, 1, 9)])
 
 
 class Counted:

@@ -173,7 +173,7 @@ def run_for_ever(main: Callable[[], None], died: Path) -> int:
 
 if __name__ == "__main__":
     install(Path(sys.argv[1]), Path(sys.argv[2]))
-    from ottla.broker.api.table import APIS, entry_for
+    from ottla.broker.api.shared.api_table import APIS, entry_for
     from ottla.cli.main import main
     from ottla.server import node  # noqa: F401 (each fork would load it)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.testing.fuzz.__main__ import scratch as make_scratch
+from testkit.fuzz.__main__ import scratch as make_scratch
 
 
 @pytest.fixture

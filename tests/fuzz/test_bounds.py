@@ -11,10 +11,10 @@ Where each bound has its test, if not here:
     decompression by size and ratio, every codec records/test_compression.py::test_bombs_do_not_grow_the_process
     CRC, magic, counts, control batches          broker/api/test_produce.py::test_a_batch_that_cannot_be_accepted_is_refused_and_changes_nothing
     telemetry by its size                        broker/api/test_telemetry.py::test_what_is_refused
-    connections: altogether, an address, a rate  runtime/test_shell.py::test_connections_altogether and those around it
-    idle connections, clients that never read    runtime/test_shell.py::test_a_client_that_never_reads_is_closed_in_the_end
+    connections: altogether, an address, a rate  runtime/test_effect_runner.py::test_connections_altogether and those around it
+    idle connections, clients that never read    runtime/test_effect_runner.py::test_a_client_that_never_reads_is_closed_in_the_end
     answers that nobody reads                    runtime/test_transport.py::test_a_reader_of_nothing_cannot_make_the_broker_keep_its_answers
-    a bad request: its connection, logged once   runtime/test_shell.py::test_a_flood_of_bad_requests_is_not_a_flood_of_words
+    a bad request: its connection, logged once   runtime/test_effect_runner.py::test_a_flood_of_bad_requests_is_not_a_flood_of_words
 """
 
 import resource
@@ -31,13 +31,13 @@ import pytest
 
 from ottla.records.compression import GZIP, LZ4, SNAPPY, ZSTD, compress
 from ottla.records.record import Record, encode_batch
-from ottla.testing.fuzz.batches import batch_around, bomb, crowd_payload
-from ottla.testing.fuzz.core import Attacker, Round
-from ottla.testing.fuzz.making import HEAD, frame_of, served_versions
-from ottla.testing.fuzz.outcome import resident_bytes
-from ottla.testing.fuzz.sockets import Asker, Process
 from ottla.wire.encode import request_encoder, uvarint
 from ottla.wire.schema import request_header_is_flexible
+from testkit.fuzz.batches import batch_around, bomb, crowd_payload
+from testkit.fuzz.core import Attacker, Round
+from testkit.fuzz.outcome import resident_bytes
+from testkit.fuzz.sockets import Asker, Process
+from testkit.fuzz.valid_requests import HEAD, frame_of, served_versions
 
 CODECS = pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 CORRUPT_MESSAGE, KAFKA_STORAGE_ERROR, INVALID_RECORD = 2, 56, 87

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ottla.testing.fuzz.outcome import resident_bytes
-from ottla.testing.fuzz.sockets import Asker, Process
+from testkit.fuzz.outcome import resident_bytes
+from testkit.fuzz.sockets import Asker, Process
 
 API_VERSIONS, METADATA, DESCRIBE_CONFIGS = 18, 3, 32
 PARTITIONS = 1000

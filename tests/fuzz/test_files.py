@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.records.record import whole_batches
-from ottla.testing.fuzz.files import DAMAGES, Case, make_originals, run_files
-from ottla.testing.fuzz.outcome import Failed, Tally, resident_bytes
+from testkit.fuzz.files import DAMAGES, Case, make_originals, run_files
+from testkit.fuzz.outcome import Failed, Tally, resident_bytes
 
 DIRECTORIES = 200
 
@@ -65,7 +65,7 @@ def damaged(
         return [("change", name)]
 
     original = make_originals(scratch)[which]
-    monkeypatch.setattr("ottla.testing.fuzz.files.damage", change)
+    monkeypatch.setattr("testkit.fuzz.files.damage", change)
     tally = Tally()
     case = Case(original, scratch / "case", "1")
     case.run(tally)
@@ -130,7 +130,7 @@ def test_records_that_are_lost_or_altered_are_found(scratch: Path, monkeypatch: 
     """The fuzzer itself: an index damaged, and a record missing, must not go through as the same."""
     [_killed, stopped] = make_originals(scratch)
     stopped.written["plain", 0][3] = (b"k", b"another", 1)
-    monkeypatch.setattr("ottla.testing.fuzz.files.damage", lambda *_arguments: [("none", "x")])
+    monkeypatch.setattr("testkit.fuzz.files.damage", lambda *_arguments: [("none", "x")])
     with pytest.raises(Failed, match="plain-0 serves"):
         Case(stopped, scratch / "case", "1").run(Tally())
     stopped.written["plain", 0][10_000] = (b"k", b"never", 1)

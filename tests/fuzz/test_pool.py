@@ -1,6 +1,6 @@
 """Parts of a run side by side."""
 
-from ottla.testing.fuzz.pool import in_processes
+from testkit.fuzz.pool import in_processes
 
 
 def test_processes_are_replaced_and_the_run_goes_on() -> None:

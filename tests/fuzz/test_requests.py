@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS, SILENT
-from ottla.broker.group_coordinating import OFFSETS_TOPIC
+from ottla.broker.api.shared.api_table import APIS, SILENT
+from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from ottla.groups.classic_group import Group
 from ottla.groups.consumer_group import ConsumerGroup
-from ottla.groups.group import Group
 from ottla.runtime.descriptors import share_out
-from ottla.testing.fuzz import core, sockets
-from ottla.testing.fuzz.__main__ import main
-from ottla.testing.fuzz.making import frame_of, served_versions
-from ottla.testing.fuzz.outcome import Failed, megabytes, resident_bytes
 from ottla.transactions.formats import State
+from testkit.fuzz import core, sockets
+from testkit.fuzz.__main__ import main
+from testkit.fuzz.outcome import Failed, megabytes, resident_bytes
+from testkit.fuzz.valid_requests import frame_of, served_versions
 
 #: Together more than thirty thousand: the core's twice.
 IN_CORE = 14_000
@@ -92,7 +92,7 @@ def test_an_answer_of_another_version_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_record_that_is_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(self: Any) -> None:
-        replica = self.broker.hosting.by_name[core.WITNESS].replicas[0]
+        replica = self.broker.partitions.by_name[core.WITNESS].replicas[0]
         replica.log.truncate(replica.log.next_offset - 1, self.now_ms)
         self.stop()
         self.start()
@@ -176,7 +176,7 @@ def test_requests_about_transactions_go_deep(monkeypatch: pytest.MonkeyPatch) ->
         receive(self, client, frame)
         for shard in self.broker.transactions.shards:
             states.update(transaction.state for transaction in shard.transactions.values())
-        for replica in self.broker.hosting.replicas():
+        for replica in self.broker.partitions.replicas():
             transactions = replica.log.producers.transactions if replica.opened else None
             if transactions is not None and transactions.open:
                 opened.add("offsets" if replica.topic == OFFSETS_TOPIC else "records")

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS
-from ottla.testing.fuzz import core, shapes, sockets
-from ottla.testing.fuzz.core import Round
-from ottla.testing.fuzz.outcome import Failed
-from ottla.testing.fuzz.process import Descriptors
-from ottla.testing.fuzz.shapes import Shaper
-from ottla.testing.fuzz.sockets import Report
-from ottla.testing.fuzz.witness import Phase, Scheduled, Witness, held_s
+from ottla.broker.api.shared.api_table import APIS
 from ottla.wire.decode import MalformedMessage, decode_request
 from ottla.wire.schema import request_header_is_flexible
+from testkit.fuzz import core, shapes, sockets
+from testkit.fuzz.core import Round
+from testkit.fuzz.outcome import Failed
+from testkit.fuzz.process import Descriptors
+from testkit.fuzz.shapes import Shaper
+from testkit.fuzz.sockets import Report
+from testkit.fuzz.witness import Phase, Scheduled, Witness, held_s
 
 METADATA, TOPICS_OF_METADATA = 3, "topics"
 

@@ -6,14 +6,14 @@ from uuid import UUID
 
 import pytest
 
-from ottla.broker.timers import Timers
 from ottla.config.broker import BrokerConfig
 from ottla.groups.budget import Budget
+from ottla.groups.classic_group import Group
 from ottla.groups.formats import Encoded, Record, decode, encode
-from ottla.groups.group import Group
 from ottla.groups.host import TopicView
 from ottla.groups.shard import Shard
 from ottla.model.steps import Steps, run
+from ottla.model.timer_wheel import TimerWheel
 from ottla.ports.coordination import Decision
 from tests.heard import Heard
 
@@ -43,7 +43,7 @@ class World:
 
     def begin(self) -> None:
         """A coordinator that has just come: it has the log and nothing else."""
-        self._timers = Timers()
+        self._timers = TimerWheel()
         self.shard = Shard(0, self)
         for key, value in self.records:
             record = decode(key, value)
@@ -52,7 +52,7 @@ class World:
         self.shard.loaded(self.now_ms)
 
     @property
-    def timers(self) -> Timers:
+    def timers(self) -> TimerWheel:
         return self._timers
 
     @property

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from ottla.groups.classic_group import Group
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.groups.formats import REGULAR_EXPRESSION, decode
-from ottla.groups.group import Group
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import run

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from ottla.groups.classic_group import TRANSITIONS
 from ottla.groups.diagram import render
-from ottla.groups.group import TRANSITIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "groups.md"
 

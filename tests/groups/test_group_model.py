@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ottla.groups.classic import Join, Sync
-from ottla.groups.group import State
+from ottla.groups.classic_group import State
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode
 from tests.groups.conftest import Heard, World

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from ottla.groups.classic_group import Group, State
 from ottla.groups.consumer_group import ConsumerGroup, Phase
-from ottla.groups.group import Group, State
 from ottla.model.errors import ErrorCode
 from ottla.model.steps import run
 from tests.groups.clients import ClassicClient

@@ -1,6 +1,6 @@
 """Tables of MariaDB and PostgreSQL as sinks of streaming queries, on real servers. SQLite's are in the default tests.
 
-What sinks promise is in `tests/spark/sinks/table_behaviour.py`; here is also what is peculiar to each server.
+What sinks promise is in `tests/spark/table_sinks/table_behaviour.py`; here is also what is peculiar to each server.
 """
 
 import datetime
@@ -14,13 +14,13 @@ import psycopg
 import pymysql
 import pytest
 
-from ottla.spark import sinks
-from ottla.spark.sinks.database import database_of
+from ottla.spark import table_sinks
+from ottla.spark.table_sinks.database import database_of
 from tests.interop.databases import mariadb_server, postgresql_server
 from tests.sdk.reading import eventually
-from tests.spark.sinks.rows import Rows
-from tests.spark.sinks.table_behaviour import *  # noqa: F403 (every test of it is one of this file)
-from tests.spark.sinks.table_behaviour import PEOPLE, Letters, people, table
+from tests.spark.table_sinks.rows import Rows
+from tests.spark.table_sinks.table_behaviour import *  # noqa: F403 (every test of it is one of this file)
+from tests.spark.table_sinks.table_behaviour import PEOPLE, Letters, people, table
 
 
 class InMariaDB:
@@ -118,18 +118,18 @@ def test_a_commit_whose_connection_is_lost_is_done_once(place: Any, monkeypatch:
         return found
 
     monkeypatch.setattr(kind, "run", lose)
-    sinks.append(place.url, table="people", sink_id="people")(Rows(PEOPLE, [(1, "a", 1)]), 0)
+    table_sinks.append(place.url, table="people", sink_id="people")(Rows(PEOPLE, [(1, "a", 1)]), 0)
     assert lost and table(place) == [(1, "a", 1)]
 
 
 def test_a_table_in_another_schema(place: Any) -> None:
     place.ask("DROP SCHEMA IF EXISTS elsewhere" + ("" if "mariadb" in place.url else " CASCADE"))
     place.ask("CREATE SCHEMA elsewhere")
-    sink = sinks.upsert(place.url, table="elsewhere.people", key="id", sink_id="people")
+    sink = table_sinks.upsert(place.url, table="elsewhere.people", key="id", sink_id="people")
     for batch in range(2):
         sink(Rows(PEOPLE, [(1, "a", batch)]), batch)
     # The table is there now, and is found to fit.
-    sinks.upsert(place.url, table="elsewhere.people", key="id", sink_id="people")(
+    table_sinks.upsert(place.url, table="elsewhere.people", key="id", sink_id="people")(
         Rows(PEOPLE, [(2, "b", 1)]), 2
     )
     assert place.ask("SELECT id, age FROM elsewhere.people ORDER BY id") == [(1, 1), (2, 1)]
@@ -139,7 +139,7 @@ def test_a_table_that_would_round_values_in_silence_is_refused(place: Any) -> No
     moment = "DATETIME" if "mariadb" in place.url else "TIMESTAMP(0)"
     place.ask(f"CREATE TABLE people (id BIGINT PRIMARY KEY, price NUMERIC(10, 2), at {moment})")
     schema = "id bigint, price decimal(20,5), at timestamp_ntz"
-    with pytest.raises(sinks.SchemaMismatch) as failed:
+    with pytest.raises(table_sinks.SchemaMismatch) as failed:
         people(place)(Rows(schema, []), 0)
     assert "column price is" in str(failed.value) and "with 2 digits of a fraction" in str(failed.value)
     assert "column at is" in str(failed.value) and "with 0 digits of a fraction" in str(failed.value)

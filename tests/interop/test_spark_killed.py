@@ -1,6 +1,6 @@
 """Exactly once into MariaDB and PostgreSQL with the driver killed at four points of the commit; and a sink over Spark Connect.
 
-SQLite and tables of files are killed in the default tests, `tests/spark/sinks/test_kills.py`.
+SQLite and tables of files are killed in the default tests, `tests/spark/table_sinks/test_kills.py`.
 """
 
 import json
@@ -18,15 +18,15 @@ from ottla.spark.session import spark_session
 from tests.interop.databases import mariadb_server, postgresql_server
 from tests.interop.test_spark_databases import InMariaDB, InPostgreSQL
 from tests.running_broker import ottla_address, topic_name
-from tests.spark.sinks.killed_driver import STATEMENTS
-from tests.spark.sinks.kills import BATCHES, EXPECTED, end_in_peace, kill_at_each, write_source
+from tests.spark.table_sinks.killed_driver import STATEMENTS
+from tests.spark.table_sinks.kills import BATCHES, EXPECTED, end_in_peace, kill_at_each, write_source
 
 __all__ = ["ottla_address", "topic_name"]
 
 CONNECT = """
 import sys
 from pyspark.sql import SparkSession
-from ottla.spark import sinks
+from ottla.spark import table_sinks
 
 brokers, topic, url, checkpoint, *given = sys.argv[1:]
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
@@ -34,7 +34,7 @@ options = {"kafka.bootstrap.servers": brokers, "subscribe": topic, "startingOffs
 records = spark.readStream.format("ottla").options(**options).load()
 rows = records.selectExpr("from_json(string(value), 'id bigint, name string') AS row", "topic", "partition", "offset")
 rows = rows.select("row.*", "topic", "partition", "offset")
-sink = sinks.append(url, table="people", sink_id="people", checkpoint=given[0] if given else None)
+sink = table_sinks.append(url, table="people", sink_id="people", checkpoint=given[0] if given else None)
 query = rows.writeStream.foreachBatch(sink).trigger(availableNow=True).option("checkpointLocation", checkpoint).start()
 assert query.awaitTermination(100)
 print("error:", query.exception())

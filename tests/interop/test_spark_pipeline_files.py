@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ottla
-from ottla.spark.pipeline.building import StepFailed
-from ottla.spark.pipeline.checking import analyse
-from ottla.spark.pipeline.loading import load
-from ottla.spark.pipeline.running import Run
-from ottla.spark.sinks import read_table
+from ottla.spark.pipeline.loader import load
+from ottla.spark.pipeline.plan_check import analyse
+from ottla.spark.pipeline.queries import StepFailed
+from ottla.spark.pipeline.runner import Run
+from ottla.spark.table_sinks import read_table
 from ottla.spark.values import Location, ValueReader, ValueWriter
 from tests.running_broker import RunningBroker
 from tests.running_spark import spark

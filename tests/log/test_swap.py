@@ -19,7 +19,7 @@ from ottla.log.recovery import open_log
 from ottla.ports.disk import Disk, DiskError
 from ottla.records.record import Record, decode_batches
 from ottla.runtime.disk import SystemDisk
-from ottla.testing.sim.disk import PowerCut, SimDisk
+from testkit.sim.disk import PowerCut, SimDisk
 from tests.log.compacting import compact, keyed, swap_in, task_of
 from tests.log.making import NOW, TOPIC_ID_FILE, config
 

@@ -11,7 +11,7 @@ from ottla.log.recovery import open_log
 from ottla.log.transactions import Ended, TransactionIndex, Transactions
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.records.batch import CONTROL_BIT, HEADER, TRANSACTIONAL_BIT
-from ottla.testing.sim.disk import SimDisk
+from testkit.sim.disk import SimDisk
 from tests.log.making import NOW, Bench, CountingDisk, batch, config, full, sequenced
 
 INDEX = "00000000000000000000.txnindex"

@@ -1,6 +1,6 @@
 """A follower whose records are all deleted follows a leader whose log begins where the follower's own files do (issue 8, bug 10)."""
 
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 DELETE_RECORDS = 21
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 
 class Held:
@@ -31,7 +31,7 @@ class Held:
         def was_cut(_replica: Any, _segments: Any, done: Callable[[], None]) -> None:
             self.done.append(done)
 
-        member.broker.upkeep.was_cut = was_cut  # type: ignore[method-assign]
+        member.broker.log_maintenance.was_cut = was_cut  # type: ignore[method-assign]
         quiet.until(lambda: bool(self.done))
         self.replica = quiet.replica(2, "t")
         assert self.replica.log.next_offset == 1

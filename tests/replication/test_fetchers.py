@@ -1,7 +1,7 @@
 """Followers' fetchers: they leave nothing behind at the leader, and nothing that comes stops them for good."""
 
 from ottla.ports.effects import ASK
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 
 def pair() -> Quiet:
@@ -25,9 +25,9 @@ def test_a_session_that_was_given_up_is_not_kept_by_the_leader() -> None:
     broker = quiet.members[3].broker
     for round_ in range(3):
         # Fenced and registered anew: roles end, and begin again.
-        epoch = broker.membership.broker_epoch
+        epoch = broker.lifecycle.broker_epoch
         quiet.members[2].suspect(3)
-        quiet.until(lambda epoch=epoch: broker.membership.broker_epoch not in (-1, epoch))  # type: ignore[misc]
+        quiet.until(lambda epoch=epoch: broker.lifecycle.broker_epoch not in (-1, epoch))  # type: ignore[misc]
         quiet.until(lambda: quiet.all_in_sync("t"))
         quiet.write("t", b"%d" % round_)
         assert sessions(quiet, 1, 3) == 1
@@ -54,7 +54,7 @@ def test_an_answer_that_cannot_be_read_is_no_end() -> None:
     quiet.until(lambda: quiet.replica(3, "t").log.next_offset == 2)
     quiet.write("t", b"three")
     quiet.until(lambda: quiet.replica(3, "t").log.next_offset == 3)
-    assert broker.membership.is_serving
+    assert broker.lifecycle.is_serving
 
 
 def test_what_was_asked_for_in_an_epoch_before_does_not_hold_up_this_one() -> None:

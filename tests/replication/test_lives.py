@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.model.errors import ErrorCode
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 
 def test_a_broker_whose_number_another_process_has_taken_stops_serving() -> None:
@@ -12,10 +12,10 @@ def test_a_broker_whose_number_another_process_has_taken_stops_serving() -> None
     quiet.create("t", (1, 2))
     quiet.write("t", b"one")
     broker = quiet.members[1].broker
-    epoch = broker.membership.broker_epoch
+    epoch = broker.lifecycle.broker_epoch
     record = broker.image.brokers[1]._replace(epoch=epoch + 1000)
     broker.committed([record], quiet.world.now_ms)
-    assert not broker.membership.is_serving
+    assert not broker.lifecycle.is_serving
     assert quiet.replica(1, "t").leading is None
     rows = quiet.produce(1, "t", b"two")
     quiet.until(lambda: bool(rows))
@@ -32,7 +32,7 @@ def test_a_controller_that_does_not_answer_is_not_waited_for_when_there_is_anoth
     quiet.until(lambda: quiet.partition("t").isr == (leader,))
     quiet.start(follower)
     # It gets the request to take the follower in, and stands still.
-    replicating = quiet.members[leader].broker.replicating
+    replicating = quiet.members[leader].broker.replica_roles
     quiet.until(lambda: replicating._asking)
     quiet.members[head].pause()
     assert not quiet.all_in_sync("t")

@@ -4,10 +4,10 @@ import pytest
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
-from ottla.controller.records import Partition
 from ottla.log.partition_log import PartitionLog
+from ottla.metadata.records import Partition
 from ottla.records.record import Record, encode_batch
-from ottla.replication.leading import Leading
+from ottla.replication.leader_state import LeaderState
 from ottla.replication.replica import Replica
 from ottla.runtime.disk import SystemDisk
 
@@ -35,7 +35,7 @@ def replica(tmp_path: Path, opened: list[Replica]) -> Replica:
 
 def alone(replica: Replica) -> Replica:
     """It leads, and nobody follows."""
-    replica.lead(Leading(1, Partition(bytes(16), 0, (1,), (1,), 1), 1, NOW), 0)
+    replica.lead(LeaderState(1, Partition(bytes(16), 0, (1,), (1,), 1), 1, NOW), 0)
     return replica
 
 

@@ -1,18 +1,18 @@
 """The rules of replication that hold between brokers, each by its number, on real cores in a simulated cluster.
 
 R1 and R4 are held by tests/sim (divergence, cut-off leaders) and tests/controller/test_isr.py, R6 and R7 by tests/zookeeper and
-tests/controller/test_membership.py, R9 and R12 by tests/sim/test_nearest_replica.py and test_failed_directories.py.
+tests/controller/test_broker_changes.py, R9 and R12 by tests/sim/test_nearest_replica.py and test_failed_directories.py.
 """
 
 from typing import Any
 
 import pytest
 
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode
-from ottla.replication.leading import Leading
-from ottla.testing.sim.clients import DELETE_TOPICS, FETCH, LIST_OFFSETS
-from ottla.testing.sim.quiet import Quiet
+from ottla.replication.leader_state import LeaderState
+from testkit.sim.clients import DELETE_TOPICS, FETCH, LIST_OFFSETS
+from testkit.sim.quiet import Quiet
 
 OFFSET_FOR_LEADER_EPOCH = 23
 NOW = 1_700_000_000_000
@@ -59,8 +59,8 @@ def test_r2_another_leader_epoch_is_refused(ask: Any) -> None:
 # --- R3: how far records count ------------------------------------------------------------------------------------
 
 
-def leading(isr: tuple[int, ...], isr_min: int = 1) -> Leading:
-    return Leading(1, r.Partition(bytes(16), 0, (1, 2, 3), isr, 1), isr_min, NOW)
+def leading(isr: tuple[int, ...], isr_min: int = 1) -> LeaderState:
+    return LeaderState(1, r.Partition(bytes(16), 0, (1, 2, 3), isr, 1), isr_min, NOW)
 
 
 def test_r3_members_of_both_isrs_are_waited_for_while_one_is_asked_for() -> None:
@@ -146,7 +146,7 @@ def as_follower(quiet: Quiet, epoch: int, offset: int) -> int:
 def test_r5_an_earlier_life_joins_no_isr() -> None:
     quiet = three()
     old = quiet.ensemble.image.brokers[3].epoch
-    assert quiet.members[1].broker.membership.controller_id == 2
+    assert quiet.members[1].broker.lifecycle.controller_id == 2
     quiet.stop(3)
     quiet.until(lambda: quiet.ensemble.image.brokers[3].fenced)
     # It lives again, but nothing of it reaches the leader: only what an earlier life of it had sent.
@@ -238,7 +238,7 @@ def test_a_leader_alone_asks_again_for_who_was_refused_once() -> None:
     quiet.create("t", (1, 2))
     quiet.write("t", b"one")
     quiet.stop(2)
-    quiet.until(lambda: quiet.members[1].broker.controlling.is_active)
+    quiet.until(lambda: quiet.members[1].broker.controller_driver.is_active)
     quiet.cut(1, 2)
     quiet.start(2)
     quiet.until(lambda: quiet.members[2].joined and quiet.members[1].broker.image.is_live(2))

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode
 from ottla.replication.replica import Replica
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 ALTER_PARTITION_REASSIGNMENTS = 45
 
@@ -70,7 +70,7 @@ def answered(quiet: Quiet, code: ErrorCode) -> Replica:
     replica = quiet.replica(1, "t")
     quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
     assert replica.leading is not None
-    leading, replicating = replica.leading, quiet.members[1].broker.replicating
+    leading, replicating = replica.leading, quiet.members[1].broker.replica_roles
     leading.ask_for((1, 2))
     replicating._decided(replica, leading, leading.partition_epoch, SimpleNamespace(error_code=code))
     quiet.produce(1, "t", b"two")
@@ -106,7 +106,7 @@ def test_a_change_that_was_refused_holds_up_nothing() -> None:
     quiet.kill(2)
     replica = quiet.replica(1, "t")
     quiet.until(lambda: replica.leading is not None and replica.leading.isr == (1,))
-    leading, replicating = replica.leading, quiet.members[1].broker.replicating
+    leading, replicating = replica.leading, quiet.members[1].broker.replica_roles
     assert leading is not None
     leading.ask_for((1, 2))
     row = SimpleNamespace(error_code=ErrorCode.INELIGIBLE_REPLICA)

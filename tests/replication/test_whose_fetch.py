@@ -3,8 +3,8 @@
 from typing import Any
 
 from ottla.model.errors import ErrorCode
-from ottla.testing.sim.clients import FETCH
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.clients import FETCH
+from testkit.sim.quiet import Quiet
 
 
 def cluster() -> Quiet:
@@ -68,7 +68,7 @@ def test_nor_does_it_get_into_a_followers_session() -> None:
 def test_an_epoch_that_nobody_has_told_of_counts_neither_while_the_store_is_out_of_reach() -> None:
     quiet = cluster()
     epoch = quiet.ensemble.image.brokers[2].epoch
-    quiet.members[1].broker.membership.suspended = True
+    quiet.members[1].broker.lifecycle.suspended = True
     assert refused(fetch(quiet, epoch + 1))
     assert refused(fetch(quiet, 1 << 62))
     assert quiet.replica(1, "t").high_watermark == 1
@@ -124,7 +124,7 @@ def test_a_new_life_counts_before_the_leader_has_heard_of_it_from_the_log() -> N
     quiet.until(lambda: quiet.members[2].joined)
     broker = quiet.members[1].broker
     new = quiet.ensemble.image.brokers[2].epoch
-    quiet.until(lambda: broker.membership.live[2].epoch == new)
+    quiet.until(lambda: broker.lifecycle.live[2].epoch == new)
     assert broker.image.brokers[2].epoch < new
     body = quiet.fetch_body("t", 1, epoch=broker.image.topics["t"].partitions[0].leader_epoch)
     body["replica_state"] = {"replica_id": 2, "replica_epoch": new}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ottla.records.record import Record, decode_batches, encode_batch
-from ottla.testing.fuzz.outcome import resident_bytes
+from testkit.fuzz.outcome import resident_bytes
 from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields, is_closed
 from tests.running_broker import RunningBroker, start_broker
 

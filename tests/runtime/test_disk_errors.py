@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import checkpointing, hosting, upkeep
-from ottla.controller import records as r
+from ottla.broker.storage import checkpoint_writer, log_maintenance, partitions
+from ottla.metadata import records as r
 from ottla.ports.disk import DiskError
 from ottla.records.record import Record, encode_batch
 from ottla.runtime import disk as module
@@ -200,7 +200,7 @@ def said() -> list[str]:
 def broker(tmp_path: Path, said: list[str]) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         # What failed is repeated soon.
-        for each in (checkpointing, hosting, upkeep):
+        for each in (checkpoint_writer, partitions, log_maintenance):
             patch.setattr(each, "_AGAIN_MS", 100)
         with Broker(str(tmp_path / "data"), say=said.append) as running:
             yield running
@@ -413,8 +413,7 @@ def test_a_checkpoint_that_cannot_be_written_is_repeated(
         done = threading.Event()
 
         def ask() -> None:
-            upkeep = core.upkeep
-            upkeep.checkpoints_in(core.directories.all[0]).want(after=done.set)
+            core.log_maintenance.checkpoints_in(core.directories.all[0]).want(after=done.set)
             broker._node._shell.turn(broker._node._shell.clock.now_ms())
 
         broker._loop.call_soon_threadsafe(ask)

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.ports.disk import DiskError, File
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import JOURNAL, DamagedJournal, EmbeddedStore
 
 ID = bytes(range(16))
-FIRST: list[r.Record] = [r.Cluster("c"), r.Broker(1, 1, "h", 9092)]
+FIRST: list[r.Record] = [r.Cluster("c"), r.BrokerRegistration(1, 1, "h", 9092)]
 SECOND: list[r.Record] = [r.Topic("t", ID), r.Partition(ID, 0, (1,), (1,), 1)]
 THIRD: list[r.Record] = [r.ProducerIds(1000)]
 

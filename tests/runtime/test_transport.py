@@ -286,7 +286,7 @@ def test_a_small_slice_that_cannot_be_read_ends_that_connection(
 
     peer.create(topic)
     peer.produce(topic, b"x" * 1000)
-    file = on_loop(broker, lambda: broker._node._broker.hosting.by_name[topic].replicas[0].log.active.file)
+    file = on_loop(broker, lambda: broker._node._broker.partitions.by_name[topic].replicas[0].log.active.file)
     with monkeypatch.context() as broken:
         broken.setattr(broker._node._disk, "read", refuse)
         with Peer(broker.address) as reader:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla.broker.api import table
+from ottla.broker.api.shared import api_table
 from tests import turns
 from tests.peer import Peer
 
@@ -18,13 +18,13 @@ BUSY_S = 0.1
 
 def with_handler(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None]) -> None:
     """Let each Metadata request do something first."""
-    api = table.APIS[METADATA]
+    api = api_table.APIS[METADATA]
 
     def handle(*arguments: Any) -> Any:
         before()
         return api.handler(*arguments)
 
-    monkeypatch.setitem(table.APIS, METADATA, api._replace(handler=handle))
+    monkeypatch.setitem(api_table.APIS, METADATA, api._replace(handler=handle))
 
 
 def burn() -> None:

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PythonTopicPartition
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 from ottla.server.embedded import Broker
 from tests.crash.broker_process import (
     API_VERSIONS,

@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 
 import ottla
 from ottla.server.embedded import Broker
-from ottla.spark import sinks
+from ottla.spark import table_sinks
 from tests.crash.broker_process import BrokerProcess
 from tests.running_spark import spark
 from tests.sdk.reading import contents
@@ -119,7 +119,9 @@ def test_G2_results_and_offsets_are_stored_together_or_not_at_all(
     )
 
     def run() -> None:
-        sink = sinks.upsert(f"sqlite:///{tmp_path}/shop.db", table="customers", key="id", sink_id="customers")
+        sink = table_sinks.upsert(
+            f"sqlite:///{tmp_path}/shop.db", table="customers", key="id", sink_id="customers"
+        )
         writing = rows.writeStream.foreachBatch(sink).trigger(availableNow=True)
         writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
 

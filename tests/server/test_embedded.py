@@ -142,7 +142,7 @@ def test_producer_ids_are_not_handed_out_again_after_a_restart(tmp_path: Path) -
 def test_a_closed_broker_leaves_nothing_in_memory() -> None:
     """A program that embeds brokers, or a suite of tests, makes hundreds of them."""
     broker = Broker(config=FAST)
-    core = weakref.ref(broker._node._broker.hosting)
+    core = weakref.ref(broker._node._broker.partitions)
     broker.close()
     del broker
     gc.collect()

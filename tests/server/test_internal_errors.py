@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla.broker import upkeep
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
+from ottla.broker.storage import log_maintenance
 from ottla.model.limits import REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.ports.coordination import partition_of
 from ottla.records.record import Record, encode_batch
 from ottla.runtime import transport
 from ottla.runtime.background import Syncer
-from ottla.runtime.shell import Shell
+from ottla.runtime.effect_runner import Shell
 from ottla.runtime.transport import Transport
-from ottla.testing.fuzz.making import Known, Maker, frame_of
-from ottla.testing.injected import Injected
+from testkit.fuzz.valid_requests import Known, Maker, frame_of
+from testkit.injected import Injected
 from tests.peer import API_VERSIONS, PATIENCE_S, Peer, fetch_fields
 from tests.sabotage import Sabotage
 
@@ -64,8 +64,8 @@ class World:
         self.armed = ""
         #: Of clients that are left alone until their test is over.
         self.connections: list[socket.socket] = []
-        patch.setattr(upkeep, "_FLUSH_CHECK_MS", 20)
-        patch.setattr(upkeep, "_PRODUCERS_COUNT_MS", 200)
+        patch.setattr(log_maintenance, "_FLUSH_CHECK_MS", 20)
+        patch.setattr(log_maintenance, "_PRODUCERS_COUNT_MS", 200)
         self.sabotage = Sabotage(patch, self._decide)
         self._sabotage_runtime(patch)
         self.said: list[str] = []
@@ -242,8 +242,8 @@ def test_periodic_work_goes_on_after_all_that(world: World) -> None:
 
 
 PERIODIC = (
-    "Upkeep.flush_due", "Upkeep.retain", "Upkeep.forget_producers", "Upkeep.count_producers", "Compacting.look",
-    "Groups.start.<locals>.begin",
+    "LogMaintenance.flush_due", "LogMaintenance.retain", "LogMaintenance.forget_producers", "LogMaintenance.count_producers", "LogCleaner.look",
+    "GroupCoordinator.start.<locals>.begin",
 )  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def test_all_periodic_work_of_a_single_broker_is_tested(world: World) -> None:
 
 def test_in_the_timer_of_a_waiting_fetch(world: World) -> None:
     with Peer(world.broker.address) as reader:
-        world.arm("timer Fetching")
+        world.arm("timer FetchSession")
         reader.send(FETCH, 12, **fetch_fields("w", world.witness.produce("w", b"v") + 1, max_wait=50))
         world._offset += 1
         assert world.is_raised()
@@ -289,7 +289,7 @@ def test_in_the_timers_of_a_group(world: World) -> None:
     fields["group_id"] = next(
         name for name in map(str, range(99)) if partition_of(name, 2) == partition_of("witness", 2)
     )
-    world.arm("timer Member")
+    world.arm("timer ClassicMember")
     with Peer(world.broker.address) as member:
         assert member.ask(JOIN_GROUP, 2, **fields).error_code.value == 0
     assert world.is_raised()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import ottla
-from ottla.broker import upkeep
-from ottla.broker.api import table
+from ottla.broker.api.shared import api_table
+from ottla.broker.storage import log_maintenance
 from tests.peer import PATIENCE_S, Peer
 
 JOIN_GROUP, FIND_COORDINATOR = 11, 10
@@ -19,7 +19,7 @@ GROUPS = 420
 def test_rebalances_that_cannot_be_answered_stop_no_periodic_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder_of = table.response_encoder
+    encoder_of = api_table.response_encoder
 
     def response_encoder(key: int, version: int) -> Any:
         if (key, version) != (JOIN_GROUP, 5):
@@ -31,9 +31,9 @@ def test_rebalances_that_cannot_be_answered_stop_no_periodic_work(
 
         return too_long
 
-    monkeypatch.setattr(table, "response_encoder", response_encoder)
+    monkeypatch.setattr(api_table, "response_encoder", response_encoder)
     # In every bucket of the timers.
-    monkeypatch.setattr(upkeep, "_FLUSH_CHECK_MS", 8)
+    monkeypatch.setattr(log_maintenance, "_FLUSH_CHECK_MS", 8)
     settings = {
         "group.initial.rebalance.delay.ms": "300", "offsets.topic.num.partitions": "1",
         "log.flush.offset.checkpoint.interval.ms": "10",

@@ -9,9 +9,9 @@ import pytest
 
 import ottla
 from ottla.client.metadata import TopicPartition
-from ottla.controller.image import Image
 from ottla.log.names import KAFKA_METADATA
 from ottla.log.producers import Producers
+from ottla.metadata.image import Image
 from ottla.records.record import Record, encode_batch
 from ottla.runtime.embedded_store import read_journal
 from ottla.server.embedded import Broker
@@ -94,7 +94,7 @@ def test_the_node_id_of_the_directory_counts_unless_another_is_named(tmp_path: P
 def grow_kafkas_metadata(directory: Path) -> None:
     """As if Kafka had run again: the last batch once more, under the next offsets."""
     log = directory / KAFKA_METADATA / "00000000000000000000.log"
-    from ottla.controller import kraft_log
+    from ottla.metadata import kraft_log
     from ottla.records.batch import PREFIX
 
     batches = list(kraft_log.batches(log.read_bytes()))

@@ -10,61 +10,61 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla.broker.fetchers import Fetcher, Following
-from ottla.broker.group_coordinating import GroupTenure
-from ottla.broker.membership import Membership
-from ottla.broker.replicating import Replicating
-from ottla.broker.tenure import Tenure
-from ottla.broker.verification import Verification
+from ottla.broker.cluster.broker_lifecycle import BrokerLifecycle
+from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
+from ottla.broker.coordinators.group_coordinator import GroupPartition
+from ottla.broker.coordinators.txn_verification import TxnVerification
 from ottla.groups.classic import Classic
+from ottla.groups.classic_group import Group
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
-from ottla.groups.group import Group
-from ottla.groups.membership import Membership as ConsumerMembership
-from ottla.groups.rebalancing import Rebalancing
+from ottla.groups.member_lifecycle import MemberLifecycle as ConsumerMembership
+from ottla.groups.rebalance import Rebalancing
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers as LogProducers
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Decision, Then
-from ottla.replication.leading import Leading
+from ottla.replication.leader_state import LeaderState
 from ottla.replication.replica import Replica
-from ottla.testing.sim.cluster import ClusterOptions, run_cluster
-from ottla.testing.sim.desk import Desk
-from ottla.testing.sim.ensemble import Ensemble
-from ottla.testing.sim.scenario import Failure
-from ottla.transactions import ending
-from ottla.transactions.completing import Completing
-from ottla.transactions.ending import Ending
+from ottla.replication.replica_fetcher import FollowerState, ReplicaFetcher
+from ottla.replication.replica_roles import ReplicaRoles
+from ottla.transactions import end_txn
+from ottla.transactions.completion import Completing
+from ottla.transactions.end_txn import Ending
 from ottla.transactions.host import Owed
 from ottla.transactions.shard import Shard as TransactionShard
 from ottla.transactions.transaction import Standing, Transaction
+from testkit.sim.cluster import ClusterOptions, run_cluster
+from testkit.sim.desk import Desk
+from testkit.sim.ensemble import Ensemble
+from testkit.sim.scenario import Failure
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def truncate_by_high_watermark(patch: pytest.MonkeyPatch) -> None:
     """R1: whoever begins to follow cuts its log to its own high watermark, as before KIP-101."""
-    add = Fetcher.add
+    add = ReplicaFetcher.add
 
-    def cut_and_add(self: Fetcher, following: Following) -> None:
+    def cut_and_add(self: ReplicaFetcher, following: FollowerState) -> None:
         replica = following.replica
         if replica.opened and replica.high_watermark < replica.log.next_offset:
             replica.log.truncate(replica.high_watermark, self._broker.wall_ms)
         add(self, following)
 
-    patch.setattr(Fetcher, "add", cut_and_add)
+    patch.setattr(ReplicaFetcher, "add", cut_and_add)
 
 
 def acknowledge_before_the_isr_has_it(patch: pytest.MonkeyPatch) -> None:
     """R3: the leader's own log decides."""
-    patch.setattr(Leading, "bound", lambda _self, end: end)
+    patch.setattr(LeaderState, "bound", lambda _self, end: end)
 
 
 def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
     """R4: the leader leaves out who lags behind, and asks nobody."""
-    want = Replicating._want
+    want = ReplicaRoles._want
 
-    def shrink(self: Replicating, replica: Replica, members: tuple[int, ...]) -> None:
+    def shrink(self: ReplicaRoles, replica: Replica, members: tuple[int, ...]) -> None:
         leading = replica.leading
         if leading is not None and len(members) < len(leading.isr):
             leading.isr = members
@@ -73,7 +73,7 @@ def shrink_the_isr_without_the_store(patch: pytest.MonkeyPatch) -> None:
         else:
             want(self, replica, members)
 
-    patch.setattr(Replicating, "_want", shrink)
+    patch.setattr(ReplicaRoles, "_want", shrink)
 
 
 def skip_the_controllers_fence(patch: pytest.MonkeyPatch) -> None:
@@ -83,9 +83,9 @@ def skip_the_controllers_fence(patch: pytest.MonkeyPatch) -> None:
 
 def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
     """R7: every broker says that its last life ended well."""
-    join = Membership.join
+    join = BrokerLifecycle.join
 
-    def join_as_if_clean(self: Membership, now_ms: int, done: Any) -> None:
+    def join_as_if_clean(self: BrokerLifecycle, now_ms: int, done: Any) -> None:
         register = self._register
 
         def register_as_if_clean() -> None:
@@ -95,7 +95,7 @@ def trust_an_unclean_restart(patch: pytest.MonkeyPatch) -> None:
         self._register = register_as_if_clean  # type: ignore[method-assign]
         join(self, now_ms, done)
 
-    patch.setattr(Membership, "join", join_as_if_clean)
+    patch.setattr(BrokerLifecycle, "join", join_as_if_clean)
 
 
 def forget_an_epoch_without_records(patch: pytest.MonkeyPatch) -> None:
@@ -106,15 +106,15 @@ def forget_an_epoch_without_records(patch: pytest.MonkeyPatch) -> None:
 def commit_with_too_few(patch: pytest.MonkeyPatch) -> None:
     """R3: the high watermark moves although the ISR is smaller than `min.insync.replicas`."""
 
-    def bound(self: Leading, end: int) -> int:
+    def bound(self: LeaderState, end: int) -> int:
         return min(end, *(follower.end for follower in self.counted), end)
 
-    patch.setattr(Leading, "bound", bound)
+    patch.setattr(LeaderState, "bound", bound)
 
 
 def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     """R11: a follower fetches on before what it has is synced."""
-    patch.setattr(Fetcher, "wait_for", lambda _self, _replica: None)
+    patch.setattr(ReplicaFetcher, "wait_for", lambda _self, _replica: None)
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -122,29 +122,29 @@ def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 def answer_before_it_counts(patch: pytest.MonkeyPatch) -> None:
     """A commit, or whatever else a coordinator writes, is answered before the high watermark has passed it."""
-    decided = Tenure.decided
+    decided = CoordinatorPartition.decided
 
-    def answer_at_once(self: Tenure, decision: Decision[Any]) -> None:
+    def answer_at_once(self: CoordinatorPartition, decision: Decision[Any]) -> None:
         decided(self, decision._replace(answers=()))
         for reply, response in decision.answers:
             reply.answer(response)
 
-    patch.setattr(Tenure, "decided", answer_at_once)
+    patch.setattr(CoordinatorPartition, "decided", answer_at_once)
 
 
 def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
     """What was written is shown before it counts."""
-    decided = Tenure.decided
+    decided = CoordinatorPartition.decided
 
-    def show(self: Tenure, decision: Decision[Any]) -> None:
+    def show(self: CoordinatorPartition, decision: Decision[Any]) -> None:
         decided(self, decision if decision.records else decision._replace(is_read=False))
 
-    patch.setattr(Tenure, "decided", show)
+    patch.setattr(CoordinatorPartition, "decided", show)
 
 
 def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
     """A new coordinator does not read its log."""
-    for kind in (Tenure, GroupTenure):
+    for kind in (CoordinatorPartition, GroupPartition):
         patch.setattr(kind, "replay", lambda _self, _records: None)
 
 
@@ -237,15 +237,15 @@ def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
 
 def verify_nothing(patch: pytest.MonkeyPatch) -> None:
     """R17: the leader takes it for granted that partitions were added (version 1)."""
-    verify = Verification.verify
+    verify = TxnVerification.verify
 
-    def believe(self: Verification, producer: Any, replicas: Any, *, adds: bool, done: Any) -> None:
+    def believe(self: TxnVerification, producer: Any, replicas: Any, *, adds: bool, done: Any) -> None:
         if adds:
             verify(self, producer, replicas, adds=adds, done=done)
         else:
             done(dict.fromkeys(replicas, ErrorCode.NONE))
 
-    patch.setattr(Verification, "verify", believe)
+    patch.setattr(TxnVerification, "verify", believe)
 
 
 def read_beyond_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
@@ -260,7 +260,7 @@ def tell_nobody_of_aborted_transactions(patch: pytest.MonkeyPatch) -> None:
 
 def keep_the_epoch(patch: pytest.MonkeyPatch) -> None:
     """R17: the end of a transaction of version 2 does not raise the epoch."""
-    patch.setattr(ending, "min", lambda raised, _most: raised - 1, raising=False)
+    patch.setattr(end_txn, "min", lambda raised, _most: raised - 1, raising=False)
 
 
 def take_markers_of_any_coordinator(patch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def take_markers_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def forget_pending_offsets(patch: pytest.MonkeyPatch) -> None:
     """R16: a coordinator of groups that loads passes over what awaits a marker."""
-    patch.setattr(GroupTenure, "replay_transactional", lambda *_arguments: None)
+    patch.setattr(GroupPartition, "replay_transactional", lambda *_arguments: None)
 
 
 def wait_for_ever(patch: pytest.MonkeyPatch) -> None:

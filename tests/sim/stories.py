@@ -5,7 +5,7 @@ from typing import Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.records.record import Record, decode_batches, encode_batch
-from ottla.testing.sim.clients import (
+from testkit.sim.clients import (
     ALTER_REPLICA_LOG_DIRS,
     CREATE_TOPICS,
     FETCH,
@@ -13,9 +13,9 @@ from ottla.testing.sim.clients import (
     Client,
     Shared,
 )
-from ottla.testing.sim.disk import PowerCut, SimDisk
-from ottla.testing.sim.node import DATA_DIR, OTHER_DIR, Delays, SimNode
-from ottla.testing.sim.world import World
+from testkit.sim.disk import PowerCut, SimDisk
+from testkit.sim.node import DATA_DIR, OTHER_DIR, Delays, SimNode
+from testkit.sim.world import World
 
 
 class Caller(Client):
@@ -119,7 +119,7 @@ class TwoDirectories(Story):
             self.acknowledged.append(value)
 
     def home(self) -> str:
-        replica = self.node.broker.hosting.by_name["t"].replicas[0]
+        replica = self.node.broker.partitions.by_name["t"].replicas[0]
         parent: str = replica.log.parent
         return parent
 
@@ -163,7 +163,10 @@ def cut_at_each_step(seed: int, *, is_strict: bool, ignored_site: str | None = N
         story.cut_and_start()
         story.check()
         # A move that began is taken up again; one that was never written down is not.
-        if story.node.broker.moving.of(story.node.broker.hosting.by_name["t"].replicas[0]) is not None:
+        if (
+            story.node.broker.log_dir_moves.of(story.node.broker.partitions.by_name["t"].replicas[0])
+            is not None
+        ):
             story.finish_move(target)
             story.check()
         story.produce(b"after")

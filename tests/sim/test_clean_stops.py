@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.testing.sim.member import Member
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.member import Member
+from testkit.sim.quiet import Quiet
 
 SEEDS = range(5)
 #: The hand-over limit is 10 s; these take no more than a session, or a few attempts.
@@ -18,7 +18,7 @@ def started(seed: int, count: int = 3) -> Quiet:
 
 
 def controller(quiet: Quiet) -> int:
-    return next(node for node, member in quiet.members.items() if member.broker.controlling.is_active)
+    return next(node for node, member in quiet.members.items() if member.broker.controller_driver.is_active)
 
 
 def stop_at_once(quiet: Quiet, *node_ids: int) -> int:
@@ -59,7 +59,7 @@ def test_a_controller_stops_that_was_deposed_and_does_not_know(seed: int) -> Non
     old = controller(quiet)
     quiet.members[old].client.lag_ms = 200
     other = next(node for node in quiet.members if node != old)
-    membership = quiet.members[other].broker.membership
+    membership = quiet.members[other].broker.lifecycle
     membership.refused(old, quiet.world.now_ms)
     quiet.members[other]._turn()
     assert stop_at_once(quiet, old) < SOON_MS

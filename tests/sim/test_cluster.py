@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from ottla.broker.membership import Membership
-from ottla.testing.sim.__main__ import main
-from ottla.testing.sim.cluster import Cluster, ClusterOptions, run_cluster
-from ottla.testing.sim.scenario import Failure
+from ottla.broker.cluster.broker_lifecycle import BrokerLifecycle
+from testkit.sim.__main__ import main
+from testkit.sim.cluster import Cluster, ClusterOptions, run_cluster
+from testkit.sim.scenario import Failure
 
 SEEDS = 40
 CHUNK = 5
@@ -97,7 +97,7 @@ def test_a_seed_always_tells_the_same_story() -> None:
 def test_the_story_does_not_depend_on_the_hash_seed(seed: int) -> None:
     stories = [
         subprocess.run(
-            [sys.executable, "-m", "ottla.testing.sim", "--cluster", str(seed), "--trace"],
+            [sys.executable, "-m", "testkit.sim", "--cluster", str(seed), "--trace"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, check=True, text=True,
         ).stdout.rpartition("\n1 of 1")[0]
         for hash_seed in ("1", "2")
@@ -109,13 +109,13 @@ def test_a_failure_says_how_to_see_it_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # A broker that never finds out that it was fenced.
-    monkeypatch.setattr(Membership, "_register", lambda _self: None)
+    monkeypatch.setattr(BrokerLifecycle, "_register", lambda _self: None)
     options = ClusterOptions(seconds=5, faults=3, brokers=3, kinds=("kill", "suspect"))
     with pytest.raises(Failure) as raised:
         run_cluster(5, options)
     text, command = str(raised.value).splitlines()
     assert text.startswith("cluster seed 5 after ") and raised.value.kind == "unhealed"
-    arguments = command.partition("ottla.testing.sim ")[2].split()
+    arguments = command.partition("testkit.sim ")[2].split()
     assert arguments[:3] == ["--cluster", "5", "--trace"]
     assert main(arguments) == 1
     told = capsys.readouterr().out

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.ports.store import Registration
-from ottla.testing.sim.ensemble import FENCED, Ensemble
-from ottla.testing.sim.store import SESSION_LOST, SimStore
-from ottla.testing.sim.world import World
+from testkit.sim.ensemble import FENCED, Ensemble
+from testkit.sim.store import SESSION_LOST, SimStore
+from testkit.sim.world import World
 
 TIMEOUT_MS = 3000
 

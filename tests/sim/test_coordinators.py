@@ -4,8 +4,8 @@ from typing import Any
 
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import partition_of
-from ottla.testing.sim.node import DATA_DIR
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.node import DATA_DIR
+from testkit.sim.quiet import Quiet
 
 FIND, JOIN, HEARTBEAT, SYNC, COMMIT, FETCH, CONSUMER_HEARTBEAT = 10, 11, 12, 14, 8, 9, 68
 DELETE_TOPICS = 20
@@ -173,7 +173,7 @@ def test_nothing_is_told_that_the_next_coordinator_may_not_know() -> None:
     read = cluster.ask(first, FETCH, 7, {"group_id": "g", "topics": None, "require_stable": False})
     cluster.run(500)
     assert not written and not read
-    controller = cluster.members[others[0]].broker.membership.controller_id
+    controller = cluster.members[others[0]].broker.lifecycle.controller_id
     if controller == first:
         # It would go on as the leader: another controller has to be elected, which elects another leader.
         cluster.members[first].client.expire()

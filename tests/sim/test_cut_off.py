@@ -1,6 +1,6 @@
 """A broker that cannot reach the store while everybody else can: its clients must not be told for ever that it leads."""
 
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 METADATA = 3
 ASKED = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
@@ -15,7 +15,7 @@ def test_a_leader_that_is_cut_off_from_the_store_sends_its_clients_away() -> Non
     # Its session ends, and others lead; it does not hear of that, and serves on until its peers have told it.
     quiet.until(lambda: quiet.members[2].broker.image.topics["t"].partitions[0].leader in (2, 3))
     assert alone.broker.image.topics["t"].partitions[0].leader == 1
-    quiet.until(lambda: not alone.broker.membership.is_serving, 20_000)
+    quiet.until(lambda: not alone.broker.lifecycle.is_serving, 20_000)
     assert quiet.replica(1, "t").leading is None
     answers = quiet.ask(1, METADATA, 9, ASKED)
     quiet.until(lambda: bool(answers))
@@ -33,7 +33,7 @@ def test_when_nobody_reaches_the_store_all_serve_on() -> None:
     quiet.write("t", b"one")
     for member in quiet.members.values():
         member.client.cut()
-    quiet.until(lambda: all(each.broker.membership.suspended for each in quiet.members.values()), 20_000)
+    quiet.until(lambda: all(each.broker.lifecycle.suspended for each in quiet.members.values()), 20_000)
     quiet.run(15_000)
     quiet.write("t", b"two")
     assert quiet.call(2, METADATA, 9, ASKED).topics[0].partitions[0].leader_id == 1

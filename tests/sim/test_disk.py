@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from ottla.ports.disk import DiskError
-from ottla.testing.sim.disk import PowerCut, SimDisk
+from testkit.sim.disk import PowerCut, SimDisk
 
 
 def made(*, strict: bool = True, seed: int = 0) -> SimDisk:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ottla.broker.hosting import Hosting
+from ottla.broker.storage.partitions import LocalPartitions
 from ottla.model.errors import ErrorCode
-from ottla.testing.sim.node import DATA_DIR, OTHER_DIR
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.node import DATA_DIR, OTHER_DIR
+from testkit.sim.quiet import Quiet
 
 METADATA = 3
 
@@ -129,7 +129,7 @@ def test_r12_a_log_that_is_cut_below_its_recovery_point_does_not_lead() -> None:
     assert leader == 1
     directory = quiet.replica(1, "t").log.directory
     for member in quiet.members.values():
-        member.broker.upkeep.flush(member.broker.hosting.by_name["t"].replicas[0])
+        member.broker.log_maintenance.flush(member.broker.partitions.by_name["t"].replicas[0])
         member._turn()
     quiet.run(1000)
     for node in (1, 2, 3):
@@ -171,7 +171,7 @@ def test_r12_damage_that_shows_when_a_log_is_first_needed(
         disk.remove(f"{log.directory}/{'0' * 20}.log")
     if when == "after that":
         # As with ten thousand partitions: nothing is opened that nobody has asked for yet.
-        monkeypatch.setattr(Hosting, "create_logs", lambda _self: False)
+        monkeypatch.setattr(LocalPartitions, "create_logs", lambda _self: False)
     # The one that led is back first, and leads no more: broker 2 has everything.
     quiet.start(1)
     quiet.until(lambda: quiet.members[1].joined)
@@ -211,8 +211,8 @@ def test_a_topic_that_was_made_anew_meanwhile_is_no_damage() -> None:
     quiet = with_directories()
     quiet.create("other", (3, 1), (1, 3))
     for member in quiet.members.values():
-        for replica in member.broker.hosting.replicas():
-            member.broker.upkeep.flush(replica)
+        for replica in member.broker.partitions.replicas():
+            member.broker.log_maintenance.flush(replica)
         member._turn()
     quiet.run(1000)
     quiet.stop(1)
@@ -221,5 +221,5 @@ def test_a_topic_that_was_made_anew_meanwhile_is_no_damage() -> None:
     quiet.create("t", (2, 1, 3))
     quiet.start(1)
     quiet.until(lambda: quiet.members[1].joined)
-    assert not quiet.members[1].broker.hosting.is_damaged
+    assert not quiet.members[1].broker.partitions.is_damaged
     assert not any("is gone" in line for line in quiet.world.trace)

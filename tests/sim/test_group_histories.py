@@ -5,12 +5,12 @@ import pytest
 from ottla.groups.formats import CONSUMER_GROUP_METADATA, CURRENT_ASSIGNMENT, GROUP_METADATA, Record, encode
 from ottla.records.record import Record as LogRecord
 from ottla.records.record import encode_batch
-from ottla.testing.checkers.offsets import OffsetHistory
-from ottla.testing.checkers.ownership import Ownership
-from ottla.testing.checkers.partition import Anomaly
-from ottla.testing.sim.consumer_member import ConsumerMember
-from ottla.testing.sim.group_invariants import GroupInvariants, check_same, picture, replayed
-from ottla.testing.sim.group_member import (
+from testkit.checkers.offsets import OffsetHistory
+from testkit.checkers.ownership import Ownership
+from testkit.checkers.partition import Anomaly
+from testkit.sim.consumer_member import ConsumerMember
+from testkit.sim.group_invariants import GroupInvariants, check_same, picture, replayed
+from testkit.sim.group_member import (
     Subscription,
     cooperative,
     decode_assignment,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import isolation
-from ottla.testing.sim.cluster import Cluster, ClusterOptions
-from ottla.testing.sim.member import Member
+from ottla.broker.requests import isolation
+from testkit.sim.cluster import Cluster, ClusterOptions
+from testkit.sim.member import Member
 from tests.sabotage import Sabotage, timed_classes
 
 #: What one site may be hit in a run, and how likely a visit is to be one.
@@ -66,5 +66,6 @@ def test_a_cluster_outlives_errors_everywhere(monkeypatch: pytest.MonkeyPatch) -
 def test_all_classes_with_deadlines_are_known() -> None:
     """One that is added is sabotaged above; here it is looked at once by a person, whether a failure leaves nobody waiting."""
     assert {each.__name__ for each in timed_classes()} == {
-        "Alarm", "Attempts", "CommitWait", "Fetching", "Held", "Later", "Member", "Periodic", "WaitingProduce", "Walk",
+        "Alarm", "Attempts", "ClassicMember", "CommitWait", "ConsumerMember", "FetchSession", "Held", "Later", "PartitionWalk", "Periodic",
+        "WaitingProduce",
     }  # fmt: skip

@@ -6,7 +6,7 @@ none, never both; and the move goes on to its end.
 
 import pytest
 
-from ottla.testing.sim.node import DATA_DIR, OTHER_DIR
+from testkit.sim.node import DATA_DIR, OTHER_DIR
 from tests.sim.stories import TwoDirectories, cut_at_each_step
 
 
@@ -20,12 +20,12 @@ def test_one_log_and_nothing_left_over_when_it_is_done() -> None:
     story = TwoDirectories(1, is_strict=True)
     source = story.home()
     target = OTHER_DIR if source == DATA_DIR else DATA_DIR
-    log = story.node.broker.hosting.by_name["t"].replicas[0].log
+    log = story.node.broker.partitions.by_name["t"].replicas[0].log
     bases, epochs, producers = list(log.bases), log.epochs.render(), log.producers.render()
     story.move(target)
     story.finish_move(target)
     story.rest(3000)
-    log = story.node.broker.hosting.by_name["t"].replicas[0].log
+    log = story.node.broker.partitions.by_name["t"].replicas[0].log
     assert (
         log.bases[: len(bases)] == bases
         and log.epochs.render() == epochs

@@ -5,8 +5,8 @@ who leads (KIP-951).
 import pytest
 
 from ottla.model.errors import ErrorCode
-from ottla.testing.sim.clients import FETCH
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.clients import FETCH
+from testkit.sim.quiet import Quiet
 
 RACKS = {1: {"broker.rack": "a"}, 2: {"broker.rack": "b"}, 3: {"broker.rack": "c"}}
 CLASS = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

@@ -1,9 +1,9 @@
 """The simulated network: order on one connection, none between two; refused only where nobody listens; cuts that mend."""
 
-from ottla.broker.connection import Connection
+from ottla.broker.requests.connection import Connection
 from ottla.ports.effects import REFUSED
-from ottla.testing.sim.network import ASK_TIMEOUT_MS, TIMED_OUT, Lane, Network, Place, Watch, Wire
-from ottla.testing.sim.world import START_MS, World
+from testkit.sim.network import ASK_TIMEOUT_MS, TIMED_OUT, Lane, Network, Place, Watch, Wire
+from testkit.sim.world import START_MS, World
 
 
 class Echo:

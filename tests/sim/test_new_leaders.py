@@ -1,7 +1,7 @@
 """New leaders: what they tell before they have heard of their followers, and how soon those come."""
 
 from ottla.model.errors import ErrorCode
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 FETCH, LIST_OFFSETS, METADATA = 1, 2, 3
 
@@ -57,7 +57,7 @@ def test_a_client_that_asks_for_the_leader_as_it_dies_hears_of_the_next_one() ->
     quiet.create("other", (2, 3, 1))
     quiet.write("t", b"one")
     quiet.kill(1)
-    quiet.until(lambda: 1 in quiet.members[2].broker.membership.doubted())
+    quiet.until(lambda: 1 in quiet.members[2].broker.lifecycle.doubted())
     # Nothing is decided yet, and who asks for something else need not wait for it.
     assert quiet.members[2].broker.image.topics["t"].partitions[0].leader == 1
     bodies = [{"topics": [{"name": name}], "allow_auto_topic_creation": False} for name in ("t", "other")]
@@ -72,7 +72,7 @@ def test_nobody_waits_long_for_an_election_that_does_not_come() -> None:
     quiet = Quiet(3)
     quiet.create("t", (1, 2, 3))
     quiet.write("t", b"one")
-    membership = quiet.members[2].broker.membership
+    membership = quiet.members[2].broker.lifecycle
     # A connection that broke for another reason.
     membership.doubt(1)
     answers = quiet.ask(2, METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
@@ -88,7 +88,7 @@ def test_a_follower_that_asks_again_hears_of_the_watermark_again() -> None:
     quiet.write("t", b"one")
     epoch = quiet.partition("t").leader_epoch
     # A session beside that of broker 2, in its name.
-    state = {"replica_id": 2, "replica_epoch": quiet.members[2].broker.membership.broker_epoch}
+    state = {"replica_id": 2, "replica_epoch": quiet.members[2].broker.lifecycle.broker_epoch}
     more = {"replica_state": state, "session_epoch": 0}
     answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 1, epoch=epoch, **more), 2)
     assert answer.responses[0].partitions[0].high_watermark == 1

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.appending import append_as_leader
+from ottla.broker.coordinators.internal_appends import append_as_leader
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.records.record import Record, encode_batch
 from ottla.replication.replica import Replica
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.quiet import Quiet
 
 
 class Ledger:
@@ -20,7 +20,7 @@ class Ledger:
         self.heard: list[tuple[Any, ...]] = []
         self.watermarks: list[int] = []
         self.replica: Replica | None = None
-        self.broker.replicating.owners["t"] = self
+        self.broker.replica_roles.owners["t"] = self
 
     def lead(self, replica: Replica, now_ms: int) -> None:
         self.heard.append(("lead", replica.leader_epoch, replica.log.next_offset))
@@ -70,7 +70,7 @@ def test_an_owner_hears_of_each_role_once_and_in_turns() -> None:
     quiet.until(lambda: quiet.all_in_sync("t"))
     quiet.run(1000)
     assert ledgers[1].heard == [("lead", 0, 0)]
-    quiet.members[quiet.members[1].broker.membership.controller_id].suspect(1)
+    quiet.members[quiet.members[1].broker.lifecycle.controller_id].suspect(1)
     quiet.until(lambda: ledgers[1].replica is None and ledgers[2].replica is not None)
     assert ledgers[1].heard[1:] == [("rest",)]
     assert ledgers[2].heard == [("lead", quiet.partition("t").leader_epoch, 1)]
@@ -139,7 +139,7 @@ def test_alone_they_count_at_once() -> None:
 def test_a_role_that_ends_first_is_told_before_it_ends() -> None:
     quiet, ledgers = owned()
     ledger = ledgers[1]
-    controller = quiet.members[1].broker.membership.controller_id
+    controller = quiet.members[1].broker.lifecycle.controller_id
     assert controller != 1
     del ledger.heard[:]
     # Nobody fetches from broker 1 any more, and the controller hears that its port refuses.
@@ -159,7 +159,7 @@ def test_too_small_an_isr_refuses_new_records_and_keeps_those_there_are_waiting(
     quiet, ledgers = owned(2, 2)
     ledger = ledgers[1]
     del ledger.heard[:]
-    controller = quiet.members[1].broker.membership.controller_id
+    controller = quiet.members[1].broker.lifecycle.controller_id
     assert controller == 2
     quiet.disks[2].heal()
     quiet.network.cut("b2", "b1")
@@ -172,7 +172,7 @@ def test_too_small_an_isr_refuses_new_records_and_keeps_those_there_are_waiting(
     offset = ledger.append(b"waits")
     # As the image would have it once the other one has left the ISR in this leader's epoch.
     partition = quiet.partition("t")
-    quiet.members[1].broker.replicating.assign(
+    quiet.members[1].broker.replica_roles.assign(
         quiet.replica(1, "t"),
         partition.topic_id,
         partition._replace(isr=(1,), partition_epoch=partition.partition_epoch + 1),
@@ -181,7 +181,7 @@ def test_too_small_an_isr_refuses_new_records_and_keeps_those_there_are_waiting(
     with pytest.raises(Refusal) as refused:
         ledger.append(b"too late")
     assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
-    quiet.members[1].broker.replicating.assign(
+    quiet.members[1].broker.replica_roles.assign(
         quiet.replica(1, "t"),
         partition.topic_id,
         partition._replace(partition_epoch=partition.partition_epoch + 2),
@@ -196,7 +196,7 @@ def test_a_produce_that_waited_hears_who_leads_now() -> None:
     quiet = Quiet(3)
     quiet.create("t", (1, 2, 3), min_insync_replicas="2")
     quiet.write("t", b"a")
-    controller = quiet.members[1].broker.membership.controller_id
+    controller = quiet.members[1].broker.lifecycle.controller_id
     quiet.cut(1, 2)
     quiet.cut(1, 3)
     quiet.run(700)

@@ -1,6 +1,6 @@
 import pytest
 
-from ottla.testing.checkers.partition import Anomaly, PartitionHistory
+from testkit.checkers.partition import Anomaly, PartitionHistory
 
 
 def history(*, is_durable: bool = True) -> PartitionHistory:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ottla.testing.sim.__main__ import main, parse
-from ottla.testing.sim.scenario import Failure, Options, Outcome, run
+from testkit.sim.__main__ import main, parse
+from testkit.sim.scenario import Failure, Options, Outcome, run
 
 
 def run_seeds(seeds: range, **options: Any) -> tuple[Counter[str], int]:
@@ -105,7 +105,7 @@ def test_a_seed_always_tells_the_same_story() -> None:
 def test_the_story_does_not_depend_on_the_hash_seed() -> None:
     stories = [
         subprocess.run(
-            [sys.executable, "-m", "ottla.testing.sim", "11", "--trace"],
+            [sys.executable, "-m", "testkit.sim", "11", "--trace"],
             env={**os.environ, "PYTHONHASHSEED": hash_seed}, capture_output=True, check=True, text=True,
         ).stdout.rpartition("\n1 of 1")[0]
         for hash_seed in ("1", "2")
@@ -125,9 +125,7 @@ def test_a_failure_says_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) 
             failures.append(failure)
     text, command = str(failures[0]).splitlines()
     assert text.startswith(f"seed {seed}: {failures[0].kind}: ")
-    arguments = (
-        command.partition("ottla.testing.sim ")[2].replace("'SYNC file'", "SYNC_file").replace("'", "")
-    )
+    arguments = command.partition("testkit.sim ")[2].replace("'SYNC file'", "SYNC_file").replace("'", "")
     words = [word.replace("SYNC_file", "SYNC file") for word in arguments.split()]
     assert parse(words) == ([seed], options, True)
     assert main(words) == 1

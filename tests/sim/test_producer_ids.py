@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import producer_ids
 from ottla.broker.api import allocate_producer_ids
-from ottla.testing.sim.quiet import Quiet
+from ottla.broker.coordinators import producer_ids
+from testkit.sim.quiet import Quiet
 
 INIT = 22
 BLOCK = 3
@@ -19,8 +19,10 @@ class Cluster(Quiet):
 
     @property
     def controller(self) -> int:
-        self.until(lambda: any(each.broker.controlling.is_active for each in self.members.values()))
-        return next(node_id for node_id, each in self.members.items() if each.broker.controlling.is_active)
+        self.until(lambda: any(each.broker.controller_driver.is_active for each in self.members.values()))
+        return next(
+            node_id for node_id, each in self.members.items() if each.broker.controller_driver.is_active
+        )
 
     def begin(self, node_id: int) -> list[Any]:
         body = {

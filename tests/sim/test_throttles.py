@@ -2,9 +2,9 @@
 
 import pytest
 
-from ottla.broker.throttling import Bucket
 from ottla.config.definition import LONG_MAX
-from ottla.testing.sim.quiet import Quiet
+from ottla.replication.replication_throttle import Bucket
+from testkit.sim.quiet import Quiet
 
 BROKER, TOPIC = 4, 2
 VALUE = b"v" * 9_900

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ottla.testing.checkers.partition import Anomaly
-from ottla.testing.checkers.transactions import Log, Place, Producers, Transaction, check_whole
+from testkit.checkers.partition import Anomaly
+from testkit.checkers.transactions import Log, Place, Producers, Transaction, check_whole
 
 X: Place = (b"x", 0)
 Y: Place = (b"x", 1)

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from ottla.model.errors import ErrorCode
-from ottla.testing.sim.member import Member
-from ottla.testing.sim.world import World
+from testkit.sim.member import Member
+from testkit.sim.world import World
 from tests.sim.transacting import Cluster, Tx
 
 TRANSACTIONS = 60

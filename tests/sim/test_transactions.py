@@ -32,7 +32,7 @@ def test_no_replica_remembers_what_has_ended_for_ever() -> None:
         assert tx.send(b"x", 0) == [0]
         assert tx.end(commit=True) == 0
     cluster.heal()
-    replicas = [each.broker.hosting.by_name["t"].replicas[0] for each in cluster.members.values()]
+    replicas = [each.broker.partitions.by_name["t"].replicas[0] for each in cluster.members.values()]
     assert len(replicas) == 3
     assert all(len(each.log.producers.transactions._ended) <= 2 for each in replicas)
 

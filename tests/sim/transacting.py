@@ -4,8 +4,8 @@ from typing import Any
 
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
-from ottla.testing.sim.isolation import delivered
-from ottla.testing.sim.quiet import Quiet
+from testkit.sim.isolation import delivered
+from testkit.sim.quiet import Quiet
 
 PRODUCE, FIND, INIT, ADD, ADD_OFFSETS, END, COMMIT_OFFSETS, FETCH_OFFSETS, DESCRIBE = (
     0,

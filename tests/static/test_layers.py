@@ -14,6 +14,7 @@ PURE = {
     "broker",
     "replication",
     "controller",
+    "metadata",
     "groups",
     "transactions",
     "security",
@@ -25,7 +26,7 @@ PURE = {
     "ports",
     "model",
 }
-UNKNOWN_TO_THE_CLIENT = {"broker", "replication", "controller", "groups", "transactions", "log"}
+UNKNOWN_TO_THE_CLIENT = {"broker", "replication", "controller", "metadata", "groups", "transactions", "log"}
 
 
 def rooms(contract: str, key: str) -> set[str]:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.timers import Timers
 from ottla.config.broker import BrokerConfig
 from ottla.model.errors import ErrorCode
+from ottla.model.timer_wheel import TimerWheel
 from ottla.ports.coordination import Decision, Reply, Response
-from ottla.transactions.adding import Add
-from ottla.transactions.ending import End
+from ottla.transactions.add_partitions import Add
+from ottla.transactions.end_txn import End
 from ottla.transactions.formats import Entry, Place, Record, State, decode, encode
 from ottla.transactions.host import Owed
-from ottla.transactions.initializing import Init
+from ottla.transactions.init_producer_id import Init
 from ottla.transactions.shard import Shard
 from tests.heard import Heard as AnyHeard
 
@@ -69,7 +69,7 @@ class World:
 
     def begin(self) -> None:
         """A coordinator that has just come: it has the log and nothing else."""
-        self.timers = Timers()
+        self.timers = TimerWheel()
         self.shard = Shard(0, self)
         for key, value in self.log:
             record = decode(key, value)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
 
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.ports.store import Registration
 from ottla.runtime.zookeeper_link import ZookeeperSettings
 from ottla.runtime.zookeeper_store import ZookeeperStore

@@ -7,12 +7,12 @@ from typing import Any
 
 from member import on_a_loop, topic, until
 
-from ottla.broker.isolation import Isolation
+from ottla.broker.requests.isolation import Isolation
 from ottla.config.broker import BrokerConfig
 from ottla.ports.effects import CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, WATCH
 from ottla.ports.store import Registration
 from ottla.runtime.clock import Clock
-from ottla.runtime.clustering import Clustering
+from ottla.runtime.cluster_link import Clustering
 from ottla.runtime.zookeeper_link import ZookeeperSettings
 from ottla.runtime.zookeeper_store import ZookeeperStore
 

@@ -1,4 +1,4 @@
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.ports.store import Registration
 from ottla.runtime import zookeeper_layout as layout
 

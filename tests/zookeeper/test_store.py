@@ -5,7 +5,7 @@ import pytest
 from kazoo.client import KazooClient
 from member import Member, answer, member, on_a_loop, topic, until
 
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.ports.store import APPEND_BYTES_MAX, SUPERSEDED
 from ottla.runtime import zookeeper_layout as layout
 from ottla.runtime.local_zookeeper import LocalZookeeper

@@ -22,47 +22,47 @@ from functools import partial
 from typing import Any, Final
 
 from ottla.broker import api as _api
-from ottla.broker.api.table import APIS, SILENT, WAIT, Entry, Response, entry_for
-from ottla.broker.compacting import Compacting
-from ottla.broker.connection import Call, Connection, Enclosed
-from ottla.broker.controlling import Controlling
-from ottla.broker.fetching import FetchSessions
-from ottla.broker.forwarding import Forwarding
-from ottla.broker.group_coordinating import Groups
-from ottla.broker.hanging_transactions import HangingTransactions
-from ottla.broker.hosting import Hosting
-from ottla.broker.isolation import Isolation
-from ottla.broker.log_directories import LogDirectories
-from ottla.broker.log_directory import ForeignDirectory, LogDirectory
-from ottla.broker.marking import Marking
-from ottla.broker.membership import Membership
-from ottla.broker.moving import Moving
-from ottla.broker.produce_queue import ProduceQueue
-from ottla.broker.producer_ids import ProducerIds
-from ottla.broker.replicating import Replicating
-from ottla.broker.room import Room
-from ottla.broker.slices import Slices
-from ottla.broker.tenure import Tenure
-from ottla.broker.throttling import Throttling
-from ottla.broker.timers import Timers
-from ottla.broker.transaction_coordinating import Transactions
-from ottla.broker.upkeep import Upkeep
-from ottla.broker.verification import Verification
-from ottla.broker.wall_clock import WallClock
+from ottla.broker.api.shared.api_table import APIS, SILENT, WAIT, Entry, Response, entry_for
+from ottla.broker.cluster.broker_lifecycle import BrokerLifecycle
+from ottla.broker.cluster.controller_driver import ControllerDriver
+from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
+from ottla.broker.coordinators.group_coordinator import GroupCoordinator
+from ottla.broker.coordinators.hanging_transactions import HangingTransactions
+from ottla.broker.coordinators.producer_ids import ProducerIds
+from ottla.broker.coordinators.transaction_coordinator import TransactionCoordinator
+from ottla.broker.coordinators.txn_markers import TxnMarkers
+from ottla.broker.coordinators.txn_verification import TxnVerification
+from ottla.broker.requests.connection import Call, Connection, Enclosed
+from ottla.broker.requests.controller_channel import ControllerChannel
+from ottla.broker.requests.fetch_session import FetchSessionCache
+from ottla.broker.requests.isolation import Isolation
+from ottla.broker.requests.produce_queue import ProduceQueue
+from ottla.broker.requests.slices import Slices
+from ottla.broker.storage.disk_space import DiskSpace
+from ottla.broker.storage.log_cleaner import LogCleaner
+from ottla.broker.storage.log_dir_moves import LogDirMoves
+from ottla.broker.storage.log_directories import LogDirectories
+from ottla.broker.storage.log_directory import ForeignDirectory, LogDirectory
+from ottla.broker.storage.log_maintenance import LogMaintenance
+from ottla.broker.storage.partitions import LocalPartitions
+from ottla.broker.storage.wall_clock import WallClock
 from ottla.config.broker import BrokerConfig
 from ottla.config.definition import InvalidConfig
-from ottla.controller import records as r
-from ottla.controller.image import BROKER_RESOURCE, Image
 from ottla.log.names import id_text
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
+from ottla.metadata import records as r
+from ottla.metadata.image import BROKER_RESOURCE, Image
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import QUEUED_ANSWER_BYTES_PER_CONNECTION, REQUESTS_WAITING_PER_CONNECTION_MAX
+from ottla.model.timer_wheel import TimerWheel
 from ottla.ports.disk import DamagedFile, Disk, DiskError
 from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
 from ottla.ports.entropy import Entropy
 from ottla.ports.store import Registration
 from ottla.replication.replica import Replica
+from ottla.replication.replica_roles import ReplicaRoles
+from ottla.replication.replication_throttle import ReplicationThrottle
 from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
 from ottla.security.cluster_secret import ClusterSecret
 from ottla.wire.decode import MalformedMessage, TooManyRows, decode_request
@@ -104,32 +104,32 @@ class Broker:
         self.say = say
         self.outbox: list[Effect] = []
         self.isolation = Isolation(self)
-        self.timers = Timers(self.isolation.contain)
+        self.timers = TimerWheel(self.isolation.contain)
         #: The committed metadata, and the same with what has been proposed on top: decisions look at the latter.
         self.image = Image()
         self.proposed = Image()
-        self.membership = Membership(self)
-        self.controlling = Controlling(self)
-        self.forwarding = Forwarding(self)
-        self.hosting = Hosting(self)
-        self.throttling = Throttling(self)
-        self.replicating = Replicating(self)
+        self.lifecycle = BrokerLifecycle(self)
+        self.controller_driver = ControllerDriver(self)
+        self.controller_channel = ControllerChannel(self)
+        self.partitions = LocalPartitions(self)
+        self.replication_throttle = ReplicationThrottle(self)
+        self.replica_roles = ReplicaRoles(self)
         #: Tenures of coordinators that have decided something in this turn.
-        self.decided: dict[Tenure, None] = {}
-        self.groups = Groups(self)
-        self.transactions = Transactions(self)
-        self.marking = Marking(self)
+        self.decided: dict[CoordinatorPartition, None] = {}
+        self.groups = GroupCoordinator(self)
+        self.transactions = TransactionCoordinator(self)
+        self.txn_markers = TxnMarkers(self)
         self.hanging_transactions = HangingTransactions(self)
-        self.verification = Verification(self)
+        self.txn_verification = TxnVerification(self)
         self.slices = Slices(self)
         self.produce_queue = ProduceQueue(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
-        self.fetch_sessions = FetchSessions(self)
-        self.upkeep = Upkeep(self)
-        self.moving = Moving(self)
-        self.room = Room(self)
+        self.fetch_sessions = FetchSessionCache(self)
+        self.log_maintenance = LogMaintenance(self)
+        self.log_dir_moves = LogDirMoves(self)
+        self.disk_space = DiskSpace(self)
         self.wall_clock = WallClock()
-        self.compacting = Compacting(self)
+        self.log_cleaner = LogCleaner(self)
         self.producer_ids = ProducerIds(self)
         self._entries: dict[int, Entry] = {}
         self._moved: deque[Replica] = deque()
@@ -188,15 +188,17 @@ class Broker:
             cluster_id=self.cluster_id, node_id=self.config.node_id, new_id=self.entropy.id_bytes
         )
         removed = {record.topic_id for record in records if isinstance(record, r.TopicRemoved)}
-        self.hosting.load(self.image, removed, now_ms)
-        self.replicating.loaded()
-        self.upkeep.start(now_ms)
+        self.partitions.load(self.image, removed, now_ms)
+        self.replica_roles.loaded()
+        self.log_maintenance.start(now_ms)
         self.groups.start(now_ms)
         if self.clustered:
-            self.replicating.start(now_ms)
+            self.replica_roles.start(now_ms)
             return []
         advertised = self.config.advertised_listeners[0]
-        me = r.Broker(self.config.node_id, 1, advertised.host, advertised.port, self.config.broker_rack)
+        me = r.BrokerRegistration(
+            self.config.node_id, 1, advertised.host, advertised.port, self.config.broker_rack
+        )
         if self.image.brokers.get(self.config.node_id) != me:
             bootstrap.append(me)
         return bootstrap
@@ -204,7 +206,7 @@ class Broker:
     def stop(self) -> list[str]:
         """Close all logs cleanly; returns of the directories where that cannot be why. No other call may follow."""
         problems = []
-        self.isolation.run("the deletion of logs", self.upkeep.finish_deletions)
+        self.isolation.run("the deletion of logs", self.log_maintenance.finish_deletions)
         for directory in self.directories.all:
             problem = directory.offline or directory.sync_error
             if problem is None:
@@ -222,7 +224,7 @@ class Broker:
         path = directory.path
         return [
             (replica.topic, replica.number, log, replica.high_watermark)
-            for replica in self.hosting.replicas()
+            for replica in self.partitions.replicas()
             if replica.opened and (log := replica.log).parent == path
         ]
 
@@ -366,7 +368,7 @@ class Broker:
     @property
     def held_bytes(self) -> int:
         """What is kept of requests that wait."""
-        return self.verification.held_bytes + self.produce_queue.held_bytes
+        return self.txn_verification.held_bytes + self.produce_queue.held_bytes
 
     def _queue(self, call: Call) -> None:
         """Put a call in its connection's line; a line that grows too long stops the reading."""
@@ -410,9 +412,9 @@ class Broker:
     def appended(self, replica: Replica, log: PartitionLog, now_ms: int) -> None:
         """Records were written by this partition's leader: let its watermark move, now, after a sync, or when others have them."""
         if replica.since_flush_ms < 0:
-            self.upkeep.written(replica, now_ms)
+            self.log_maintenance.written(replica, now_ms)
         if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
-            self.upkeep.flush(replica)
+            self.log_maintenance.flush(replica)
         if replica.tail:
             self._tell(replica, replica.tail)
         leading = replica.leading
@@ -433,9 +435,9 @@ class Broker:
     def replicated(self, replica: Replica, log: PartitionLog) -> None:
         """Records of another leader were written here."""
         if replica.since_flush_ms < 0:
-            self.upkeep.written(replica, self.now_ms)
+            self.log_maintenance.written(replica, self.now_ms)
         if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
-            self.upkeep.flush(replica)
+            self.log_maintenance.flush(replica)
         if replica.durable:
             # R11: the leader hears of them once they are durable.
             replica.following.fetcher.wait_for(replica)
@@ -586,7 +588,7 @@ class Broker:
         if error.broken:
             self.go_offline(directory, str(error))
         elif error.passing:
-            self.room.missing(directory, error)
+            self.disk_space.missing(directory, error)
         elif error.torn and replica is not None:
             self.lose_one(replica, directory, str(error))
         else:
@@ -597,23 +599,23 @@ class Broker:
         if directory.offline is not None:
             return
         self.directories.give_up(directory, reason)
-        self.moving.directory_failed(directory)
+        self.log_dir_moves.directory_failed(directory)
         nothing_left = not self.directories.online
-        for replica in self.hosting.replicas():
+        for replica in self.partitions.replicas():
             if (
                 nothing_left
-                or self.hosting.asleep.get(replica) is directory
+                or self.partitions.asleep.get(replica) is directory
                 or (replica.opened and replica.log.parent == directory.path)
             ):
-                self.hosting.asleep.pop(replica, None)
+                self.partitions.asleep.pop(replica, None)
                 self.lose(replica, f"{directory.path} is offline: {reason}")
 
     def lose(self, replica: Replica, reason: str) -> None:
         """A partition has no log any more: whoever waits for it hears so at once."""
         replica.lose(reason)
-        self.hosting.has_lost_some = True
+        self.partitions.has_lost_some = True
         self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
-        self.replicating.damaged(replica)
+        self.replica_roles.damaged(replica)
         self.role_changed(replica)
 
     def fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
@@ -669,24 +671,24 @@ class Broker:
                     self.isolation.run("the end of a turn", put_off.popleft())
             while unwritten:
                 self.isolation.run("writing what a coordinator decided", unwritten.popitem()[0].write)
-        if not (moved or self.fetch_sessions.woken or self.hosting.to_create or self.hosting.new):
+        if not (moved or self.fetch_sessions.woken or self.partitions.to_create or self.partitions.new):
             return bool(unwritten or put_off or tasks)
         while moved:
             replica = moved.popleft()
             replica.moved = False
             self._tell(replica, replica.watchers)
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
-        if self.hosting.new:
+        if self.partitions.new:
             self.now_ms = now_ms
-            self.isolation.run("new partitions", self.hosting.take_on)
-            self.isolation.run("replication", self.replicating.settle)
-            more = more or bool(self.hosting.new)
-        if self.hosting.to_create:
+            self.isolation.run("new partitions", self.partitions.take_on)
+            self.isolation.run("replication", self.replica_roles.settle)
+            more = more or bool(self.partitions.new)
+        if self.partitions.to_create:
             try:
-                more = self.hosting.create_logs() or more
+                more = self.partitions.create_logs() or more
             except Exception as error:
                 self.isolation.contain("the creation of logs", error)
-                more = bool(self.hosting.to_create) or more
+                more = bool(self.partitions.to_create) or more
         return more or bool(unwritten or put_off or tasks)
 
     def put_off(self, action: Callable[[], None]) -> None:
@@ -726,7 +728,7 @@ class Broker:
 
         def answered(error: str | None) -> None:
             self.proposals -= 1
-            self.hosting.when_taken_on(partial(done, error))
+            self.partitions.when_taken_on(partial(done, error))
 
         self.outbox.append((PROPOSE, records, answered))
 
@@ -735,17 +737,17 @@ class Broker:
         self.now_ms = now_ms
         before = self.image
         self.image = before.apply(records)
-        if not self.controlling.is_active:
+        if not self.controller_driver.is_active:
             self.proposed = self.image
         # Each by itself: the image has moved, and what one of them makes of it is not the others' business.
         run = self.isolation.run
-        run("this broker's registration", self.membership.look)
-        run("the partitions of this broker", self.hosting.follow, self.image, records)
-        run("replication", self.replicating.settle)
-        run("the controller", self.controlling.follow, records, now_ms)
+        run("this broker's registration", self.lifecycle.look)
+        run("the partitions of this broker", self.partitions.follow, self.image, records)
+        run("replication", self.replica_roles.settle)
+        run("the controller", self.controller_driver.follow, records, now_ms)
         run("the group coordinator", self.groups.follow, before, records)
-        if self.forwarding.held:
-            run("requests that wait for metadata", self.forwarding.committed)
+        if self.controller_channel.held:
+            run("requests that wait for metadata", self.controller_channel.committed)
 
     def restored(self, records: Iterable[r.Record], now_ms: int) -> None:
         """The metadata log was not followed for so long that its beginning is gone: this is what it amounts to."""
@@ -759,11 +761,16 @@ class Broker:
         ]
         self.config = self.resolve_config()
         run = self.isolation.run
-        run("this broker's registration", self.membership.look)
-        run("the partitions of this broker", self.hosting.follow, self.image, [*gone, *self.image.records()])
-        run("replication", self.replicating.settle)
+        run("this broker's registration", self.lifecycle.look)
+        run(
+            "the partitions of this broker",
+            self.partitions.follow,
+            self.image,
+            [*gone, *self.image.records()],
+        )
+        run("replication", self.replica_roles.settle)
         run("the group coordinator", self.groups.follow, before, [*gone, *self.image.records()])
-        run("requests that wait for metadata", self.forwarding.committed)
+        run("requests that wait for metadata", self.controller_channel.committed)
 
     def rejected(self) -> None:
         """A proposal could not be written: forget what was built on top of it."""
@@ -773,48 +780,48 @@ class Broker:
         """A proposal did not even reach the store, while others may be on their way to it. A controller steps down until they are
         answered, and then begins again from what was written: nothing may be decided on top of what is not."""
         self.rejected()
-        if self.clustered and self.controlling.is_active:
-            self.controlling.resign()
-            self.membership.claim_later()
+        if self.clustered and self.controller_driver.is_active:
+            self.controller_driver.resign()
+            self.lifecycle.claim_later()
 
     # --- the cluster ------------------------------------------------------------------------------------------
 
     def join(self, now_ms: int, done: Callable[[str | None], None]) -> None:
         """Become part of the cluster: `done(None)` when this broker serves, `done(error)` if it may not."""
         self.now_ms = now_ms
-        self.membership.join(now_ms, done)
+        self.lifecycle.join(now_ms, done)
 
     def leave(self, now_ms: int, done: Callable[[], None]) -> None:
         """Let others take over; `done` when this broker may stop."""
         self.now_ms = now_ms
-        self.membership.leave(now_ms, done)
+        self.lifecycle.leave(now_ms, done)
 
     def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None:
         self.now_ms = now_ms
-        self.membership.live_brokers(live, now_ms)
+        self.lifecycle.live_brokers(live, now_ms)
 
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.membership.controller_is(node_id, epoch, now_ms)
-        self.forwarding.controller_changed()
+        self.lifecycle.controller_is(node_id, epoch, now_ms)
+        self.controller_channel.controller_changed()
 
     def store_suspended(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.membership.store_suspended(now_ms)
+        self.lifecycle.store_suspended(now_ms)
 
     def store_back(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.membership.store_back(now_ms)
-        self.forwarding.ask_again()
+        self.lifecycle.store_back(now_ms)
+        self.controller_channel.ask_again()
 
     def store_lost(self, now_ms: int) -> None:
         self.now_ms = now_ms
-        self.membership.store_lost(now_ms)
+        self.lifecycle.store_lost(now_ms)
 
     def refused(self, node_id: int, now_ms: int) -> None:
         """A peer that is watched is not there any more: its port refuses."""
         self.now_ms = now_ms
-        self.membership.refused(node_id, now_ms)
+        self.lifecycle.refused(node_id, now_ms)
 
     def prove_to(self, node_id: int) -> Dialing | None:
         """The handshake for a new connection to another broker; None if this one has no cluster secret."""
@@ -824,12 +831,12 @@ class Broker:
 
     def serve(self) -> None:
         """This broker's life has begun: its replicas take their roles."""
-        self.hosting.assign_roles(self.image)
-        self.replicating.settle()
+        self.partitions.assign_roles(self.image)
+        self.replica_roles.settle()
 
     def cease(self) -> None:
         """It is over: nothing is led or followed until the next one."""
-        self.hosting.assign_roles(self.image)
+        self.partitions.assign_roles(self.image)
 
     def resolve_config(self) -> BrokerConfig:
         """The broker's settings: its own file, under those set at run time."""

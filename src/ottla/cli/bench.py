@@ -140,7 +140,7 @@ def measure_produce(
     acks: Acks,
     compression: Compression,
 ) -> dict[str, Any]:
-    from ottla.client.producer.blocking import Producer
+    from ottla.client.producer.sync import Producer
 
     _make_topic(bootstrap, topic, partitions)
     line = ProgressLine()
@@ -168,7 +168,7 @@ def measure_produce(
 
 
 def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]:
-    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.consumer.sync import Consumer
 
     line = ProgressLine()
     count = size = 0
@@ -210,7 +210,7 @@ def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]
 
 
 def measure_latency(bootstrap: str, topic: str, messages: int, size: int, acks: Acks) -> dict[str, Any]:
-    from ottla.client.producer.blocking import Producer
+    from ottla.client.producer.sync import Producer
 
     _make_topic(bootstrap, topic, 1)
     line = ProgressLine()

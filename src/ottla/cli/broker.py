@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli import serving
+from ottla.cli import run_broker
 
 
 def register(parent: typer.Typer) -> None:
@@ -33,4 +33,4 @@ def broker(
     Example:
       ottla broker --config /etc/ottla/server.properties --set node.id=2
     """
-    serving.broker(config, settings or ())
+    run_broker.broker(config, settings or ())

@@ -14,9 +14,9 @@ from ottla.cli.outcome import NOT_FOUND, CommandError, Stop, print_json, say, sh
 from ottla.cli.text import Format, shown, time_ms, time_text
 
 if TYPE_CHECKING:
-    from ottla.client.consumer.blocking import Consumer
     from ottla.client.consumer.fetched import ConsumerRecord
     from ottla.client.consumer.settings import OffsetReset
+    from ottla.client.consumer.sync import Consumer
     from ottla.client.metadata import TopicPartition
 
 #: How long a stop may have to wait.
@@ -89,7 +89,7 @@ def consume(
             "a group says itself what is read and from where: --group goes with --from-beginning alone"
         )
     stop = Stop()
-    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.consumer.sync import Consumer
 
     shape = Shape(keys, headers, timestamps, offsets, form, separator, as_json)
     count = 0

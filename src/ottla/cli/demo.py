@@ -30,8 +30,8 @@ from ottla.cli.outcome import FAILED, Stop, print_json, say, show
 from ottla.cli.progress import ProgressLine, percentile
 
 if TYPE_CHECKING:
-    from ottla.client.consumer.blocking import Consumer
-    from ottla.client.producer.blocking import Producer
+    from ottla.client.consumer.sync import Consumer
+    from ottla.client.producer.sync import Producer
 
 PARTITIONS = 3
 DEFAULT_PORT = 9092
@@ -223,9 +223,9 @@ def run(
     address: str, seconds: float | None, rate: int, stop: Stop, companion: Companion | None
 ) -> dict[str, Any]:
     """Produce and consume until the time is up or Ctrl-C; gives the summary. With a companion there is a pipeline, too."""
-    from ottla.client.admin.blocking import Admin
-    from ottla.client.consumer.blocking import Consumer
-    from ottla.client.producer.blocking import Producer
+    from ottla.client.admin.sync import Admin
+    from ottla.client.consumer.sync import Consumer
+    from ottla.client.producer.sync import Producer
 
     topics = (TOPIC, COPY) if companion is not None else (TOPIC,)
     with Admin(address) as admin:

@@ -12,7 +12,7 @@ from ottla.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from ottla.cli.demo import Traffic
-    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.consumer.sync import Consumer
 
 #: How often the pipeline's status is looked at, and how long it may take to bring the last messages through.
 LOOK_S = 0.5

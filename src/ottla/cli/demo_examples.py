@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.cli.outcome import CommandError
 
 if TYPE_CHECKING:
-    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.consumer.sync import Consumer
 
 GENERATOR: Final = "generate.py"
 #: How long a generator may take to end, and what is left in the topics to be read at the end.
@@ -103,8 +103,8 @@ class Examples:
 
     def begin(self) -> None:
         """Make the topics, which the pipelines must find, and start the data."""
-        from ottla.client.admin.blocking import Admin
-        from ottla.client.consumer.blocking import Consumer
+        from ottla.client.admin.sync import Admin
+        from ottla.client.consumer.sync import Consumer
 
         self._make_topics()
         with Admin(self._brokers) as admin:
@@ -184,7 +184,7 @@ class Examples:
 
     def read_rest(self) -> None:
         """Read to the end of what is there."""
-        from ottla.client.admin.blocking import Admin
+        from ottla.client.admin.sync import Admin
 
         if self._consumer is None:
             return

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ottla.controller.kraft import Malformed, decode, decode_control, shown
+from ottla.metadata.kraft import Malformed, decode, decode_control, shown
 from ottla.runtime.embedded_store import entry_after, read_journal
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ottla.cli.outcome import CommandError, print_json, print_table, say, show, 
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
-    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.sync import Admin
     from ottla.client.metadata import TopicPartition
 
 app = typer.Typer(

@@ -237,7 +237,7 @@ def verify(
     """
     from ottla.cli.progress import ProgressLine
     from ottla.cli.verify import ReadOnlyFiles, in_use, worded
-    from ottla.server.verifying import verify as find
+    from ottla.server.data_dir_check import verify as find
 
     for folder in folders:
         if not folder.is_dir():

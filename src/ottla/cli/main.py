@@ -1,7 +1,7 @@
 """The entry point `ottla`: finds the command, runs it, and turns every expected error into a sentence and an exit code.
 
 Only the module of the command that is called gets imported, and each keeps its heavier imports inside its functions, so
-that `ottla --help` answers at once. The two commands that start a broker do without typer (see `serving.py`).
+that `ottla --help` answers at once. The two commands that start a broker do without typer (see `run_broker.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cli.client_config import use_file
 from ottla.cli.outcome import EXIT_CODES, describe_failure, quiet_broken_pipe, say, show
-from ottla.cli.serving import quick_start
+from ottla.cli.run_broker import quick_start
 
 if TYPE_CHECKING:
     import typer

@@ -26,9 +26,9 @@ from ottla.cli.topic import open_admin, reassignments, state
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ottla.cli.reassigning import Replicas
-    from ottla.client.admin.blocking import Admin
+    from ottla.cli.reassignment import Replicas
     from ottla.client.admin.partitions import Election
+    from ottla.client.admin.sync import Admin
     from ottla.client.metadata import TopicPartition
 
 app = typer.Typer(
@@ -278,7 +278,7 @@ def _move(
     as_json: bool,
     nothing: str = "nothing to move: all is as asked for",
 ) -> None:
-    from ottla.cli.reassigning import Move, copies, plan_json
+    from ottla.cli.reassignment import Move, copies, plan_json
 
     if not plan:
         if as_json:
@@ -354,7 +354,7 @@ def _cancel(admin: Admin, topic: str | None, partition: int | None, as_json: boo
 
 
 def _unthrottle(admin: Admin, as_json: bool) -> None:
-    from ottla.cli.reassigning import remove_throttle
+    from ottla.cli.reassignment import remove_throttle
 
     cluster = admin.describe_cluster(include_fenced=True)
     brokers = {node.id for node in (*cluster.nodes, *cluster.fenced)}

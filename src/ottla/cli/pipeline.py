@@ -33,7 +33,7 @@ from ottla.cli.progress import ProgressLine
 from ottla.cli.with_spark import log_path, spark_for
 
 if TYPE_CHECKING:
-    from ottla.spark.pipeline.loading import Loaded
+    from ottla.spark.pipeline.loader import Loaded
     from ottla.spark.pipeline.model import Plan, Problem
 
 app = typer.Typer(
@@ -209,7 +209,7 @@ def _code(problems: Iterable[Problem]) -> int:
 
 
 def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> list[Any]:
-    from ottla.spark.pipeline.checking import analyse, check_topics
+    from ottla.spark.pipeline.plan_check import analyse, check_topics
 
     problems = check_topics(loaded.plan)
     with spark_for(loaded.plan, master, remote) as spark:
@@ -237,14 +237,14 @@ def explain(
       ottla pipeline explain orders.yaml
       ottla pipeline explain orders.yaml --schemas --plan
     """
-    from ottla.spark.pipeline.explaining import as_json as tree_json
-    from ottla.spark.pipeline.explaining import tree
+    from ottla.spark.pipeline.explain import as_json as tree_json
+    from ottla.spark.pipeline.explain import tree
 
     loaded = _load(file, settings)
     columns: dict[str, str] = {}
     plans: dict[str, str] = {}
     if schemas or plan:
-        from ottla.spark.pipeline.checking import analyse
+        from ottla.spark.pipeline.plan_check import analyse
 
         with spark_for(loaded.plan, master, remote) as spark:
             frames, problems = analyse(spark, loaded.plan)
@@ -350,7 +350,7 @@ def _load(file: Path, settings: list[str] | None, *, complain: bool = True) -> L
 def _load_together(
     files: Sequence[Path], settings: list[str] | None, *, complain: bool = True
 ) -> list[Loaded]:
-    from ottla.spark.pipeline.loading import load_together
+    from ottla.spark.pipeline.loader import load_together
     from ottla.spark.pipeline.model import PipelineError
 
     try:

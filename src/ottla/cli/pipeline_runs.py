@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.cli.outcome import FAILED, USAGE, CommandError, Stop, print_json, show, usage_error
 from ottla.cli.progress import ProgressLine
 from ottla.spark.pipeline.causes import cause_of, is_the_files
-from ottla.spark.pipeline.loading import Loaded
+from ottla.spark.pipeline.loader import Loaded
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import brief, one_line
-from ottla.spark.pipeline.running import Run, StepFailed, Watched, ship, stop_together
+from ottla.spark.pipeline.runner import Run, StepFailed, Watched, ship, stop_together
 from ottla.spark.pipeline.together import session_for
 
 if TYPE_CHECKING:

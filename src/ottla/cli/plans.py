@@ -1,6 +1,6 @@
 """What `ottla partition` is to do, as a plan: partitions and the brokers they shall be on, without those that are there already.
 
-The planning itself is `controller/planning.py`; here it is given what the cluster tells of itself.
+The planning itself is `controller/reassignment_plan.py`; here it is given what the cluster tells of itself.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.outcome import NOT_FOUND, CommandError, usage_error
-from ottla.cli.reassigning import Replicas, read_plan, refuse_if_moving
+from ottla.cli.reassignment import Replicas, read_plan, refuse_if_moving
 
 if TYPE_CHECKING:
-    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.sync import Admin
     from ottla.client.metadata import TopicPartition
 
 
@@ -36,7 +36,7 @@ def assignments_of(admin: Admin) -> dict[TopicPartition, tuple[int, ...]]:
 
 
 def to_places(assignments: Replicas) -> Any:
-    from ottla.controller.planning import Place
+    from ottla.controller.reassignment_plan import Place
 
     return {Place(*tp): tuple(replicas) for tp, replicas in assignments.items()}
 
@@ -55,7 +55,7 @@ def wanted(
     file: Path | None,
 ) -> Replicas:
     """What was asked for, without what is so already."""
-    from ottla.controller import planning
+    from ottla.controller import reassignment_plan
 
     if file is not None:
         return _changed(before, read_plan(file))
@@ -81,20 +81,20 @@ def wanted(
         )
     try:
         if replication_factor is not None:
-            return from_places(planning.change_factor(live, to_places(mine), replication_factor))
-        return from_places(planning.balance(live, to_places(mine)))
-    except planning.CannotPlan as problem:
+            return from_places(reassignment_plan.change_factor(live, to_places(mine), replication_factor))
+        return from_places(reassignment_plan.balance(live, to_places(mine)))
+    except reassignment_plan.CannotPlan as problem:
         raise CommandError(str(problem)) from None
 
 
 def drained(admin: Admin, before: Replicas, live: Mapping[int, str | None], broker: int) -> Replicas:
     """Everything away from one broker."""
-    from ottla.controller import planning
+    from ottla.controller import reassignment_plan
 
     refuse_if_moving(admin)
     try:
-        return from_places(planning.drain(live, to_places(before), broker))
-    except planning.CannotPlan as problem:
+        return from_places(reassignment_plan.drain(live, to_places(before), broker))
+    except reassignment_plan.CannotPlan as problem:
         raise CommandError(str(problem)) from None
 
 

@@ -174,7 +174,7 @@ def _send_all(
 ) -> int:
     from collections import deque
 
-    from ottla.client.producer.blocking import Producer
+    from ottla.client.producer.sync import Producer
 
     waiting: deque[SendFuture] = deque()
     sent = 0

@@ -12,8 +12,8 @@ from ottla.cli.options import DEFAULT_BOOTSTRAP, AsJson, Bootstrap
 from ottla.cli.outcome import pairs, print_json, print_table, say, show, usage_error
 
 if TYPE_CHECKING:
-    from ottla.client.admin.blocking import Admin
     from ottla.client.admin.partitions import Reassignment
+    from ottla.client.admin.sync import Admin
     from ottla.client.metadata import PartitionInfo, TopicInfo, TopicPartition
 
 app = typer.Typer(
@@ -38,7 +38,7 @@ def register(parent: typer.Typer) -> None:
 
 
 def open_admin(bootstrap: str) -> Admin:
-    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.sync import Admin
 
     return Admin(bootstrap, **client_settings("ottla-cli"))
 

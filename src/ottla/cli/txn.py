@@ -14,7 +14,7 @@ from ottla.cli.text import duration_ms, duration_text, time_text
 from ottla.cli.topic import open_admin
 
 if TYPE_CHECKING:
-    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.sync import Admin
     from ottla.client.admin.transactions import HangingTransaction
     from ottla.client.metadata import TopicPartition
 

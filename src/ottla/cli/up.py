@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ottla.cli import serving
+from ottla.cli import run_broker
 
 
 def register(parent: typer.Typer) -> None:
@@ -19,11 +19,11 @@ def up(
         typer.Option(
             "--listen", "-l", metavar="HOST:PORT", help="Where clients connect; port 0 takes a free one."
         ),
-    ] = serving.DEFAULT_LISTEN,
+    ] = run_broker.DEFAULT_LISTEN,
     data_dir: Annotated[
         str,
         typer.Option("--data-dir", "-d", metavar="DIR", help="Where the data lives; made if it is missing."),
-    ] = serving.DEFAULT_DATA_DIR,
+    ] = run_broker.DEFAULT_DATA_DIR,
     brokers: Annotated[
         int | None,
         typer.Option(
@@ -62,4 +62,4 @@ def up(
       ottla up --listen 0.0.0.0:9092 --data-dir /var/lib/ottla --set num.partitions=3
     """
     del no_console  # nothing to switch off yet; scripts may already say so
-    serving.up(listen, data_dir, settings or (), brokers=brokers, zookeeper=zookeeper)
+    run_broker.up(listen, data_dir, settings or (), brokers=brokers, zookeeper=zookeeper)

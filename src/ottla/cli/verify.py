@@ -1,6 +1,6 @@
 """`ottla log verify`: what is wrong with a data directory, what that means, and what to do about it.
 
-`server/verifying.py` and `log/verifying.py` find; here stands what is said about each kind of finding, and how bad it is:
+`server/data_dir_check.py` and `log/log_check.py` find; here stands what is said about each kind of finding, and how bad it is:
 
     note    nothing is lost and nothing needs doing
     mend    something is damaged that is made anew, or that a person should put right; no record is lost by it
@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from ottla.log.verifying import Finding
+    from ottla.log.log_check import Finding
 
 
 class Words(NamedTuple):

@@ -26,7 +26,7 @@ from ottla.client.errors import (
     TopicNotFound,
     refused,
 )
-from ottla.client.hedging import AllFailed, first_answer
+from ottla.client.hedged_request import AllFailed, first_answer
 from ottla.client.metadata import Metadata, Node, TopicInfo, TopicPartition
 from ottla.client.pool import Address, Pool
 from ottla.client.settings import Client, address_text

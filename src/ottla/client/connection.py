@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import ottla
 from ottla.client.authentication import SASL_HANDSHAKE, authenticate
-from ottla.client.dialing import dial, unreachable
+from ottla.client.connect import dial, unreachable
 from ottla.client.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -26,7 +26,7 @@ from ottla.client.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from ottla.client.receiving import ReceiveBuffer
+from ottla.client.receive_buffer import ReceiveBuffer
 from ottla.client.security import tls_failure
 from ottla.client.settings import Client, address_text
 from ottla.model.errors import ErrorCode

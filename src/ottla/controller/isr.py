@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ottla.controller import records as r
-from ottla.controller.electing import NO_LEADER, Rules, as_one, settle
-from ottla.controller.image import Image
-from ottla.controller.reassigning import complete
+from ottla.controller.leader_election import NO_LEADER, Rules, as_one, settle
+from ottla.controller.reassignment import complete
+from ottla.metadata import records as r
+from ottla.metadata.image import Image
 from ottla.model.errors import ErrorCode, Refusal
 
 ANY_EPOCH = -1

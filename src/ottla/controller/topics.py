@@ -13,9 +13,9 @@ from typing import Final
 from ottla.config.broker import BrokerConfig
 from ottla.config.definition import InvalidConfig
 from ottla.config.topic import validate
-from ottla.controller import records as r
-from ottla.controller.image import NO_CONFIG, TOPIC_RESOURCE, Image
-from ottla.controller.placing import check_replicas, spread
+from ottla.controller.replica_placement import check_replicas, spread
+from ottla.metadata import records as r
+from ottla.metadata.image import NO_CONFIG, TOPIC_RESOURCE, Image
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import (
     PARTITIONS_PER_REQUEST_MAX,

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.budget import Usage
+from ottla.groups.classic_group import UNKNOWN_MEMBER, ClassicMember, Group, Protocols, State
 from ottla.groups.classic_members import refused_join
 from ottla.groups.formats import Encoded, Record, encode
-from ottla.groups.group import UNKNOWN_MEMBER, Group, Member, Protocols, State
-from ottla.groups.rebalancing import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
+from ottla.groups.rebalance import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
 from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.strings import is_longer
@@ -44,8 +44,8 @@ class Join(NamedTuple):
     #: Whether a leader can be told that there is nothing to assign (KIP-814, version 9).
     can_skip_assignment: bool
 
-    def as_member(self, member_id: str) -> Member:
-        return Member(
+    def as_member(self, member_id: str) -> ClassicMember:
+        return ClassicMember(
             member_id, self.instance_id, client_id=self.client_id, client_host=self.client_host,
             session_timeout_ms=self.session_timeout_ms, rebalance_timeout_ms=self.rebalance_timeout_ms,
             protocols=self.protocols,
@@ -200,7 +200,7 @@ class Classic:
         return self.rebalancing.begin_or_go_on(group, now_ms)
 
     def _replace(
-        self, group: Group, old: Member, member_id: str, request: Join, reply: Reply, now_ms: int
+        self, group: Group, old: ClassicMember, member_id: str, request: Join, reply: Reply, now_ms: int
     ) -> None:
         """A static member has come back under another id: what it had it keeps, and its old self is fenced (KIP-345)."""
         led, old_id = group.leader_id == old.member_id, old.member_id
@@ -397,7 +397,7 @@ def _can_be_stored(request: Join) -> bool:
     return not any(is_longer(text, limits.MEMBER_STRING_BYTES_MAX) for text in strings)
 
 
-def _update(member: Member, request: Join) -> None:
+def _update(member: ClassicMember, request: Join) -> None:
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     member.client_id, member.client_host = request.client_id, request.client_host

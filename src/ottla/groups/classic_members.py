@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ottla.groups.classic_group import CONSUMER, UNKNOWN_MEMBER
 from ottla.groups.consumer_group import ConsumerGroup
-from ottla.groups.consumer_member import ClassicSide, Member, Subscription
-from ottla.groups.group import CONSUMER, UNKNOWN_MEMBER
-from ottla.groups.reconciling import UNRELEASED, UNREVOKED
+from ottla.groups.consumer_member import ClassicSide, ConsumerMember, Subscription
+from ottla.groups.reconciliation import UNRELEASED, UNREVOKED
 from ottla.model import limits
 from ottla.model.assignors import NOTHING
 from ottla.model.errors import ErrorCode, Refusal
@@ -45,7 +45,7 @@ class ClassicMembers:
         if member is None and old is None:
             self._membership.check_room(group, now_ms)
         if not group.supports(
-            (old or member or Member("")).member_id, request.protocol_type, request.protocols
+            (old or member or ConsumerMember("")).member_id, request.protocol_type, request.protocols
         ):
             raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         wanted = _wanted(request)
@@ -59,7 +59,7 @@ class ClassicMembers:
                 group, old, request.as_member(member_id), reply, now_ms
             ):
                 return
-        before = (old or member or Member("")).said
+        before = (old or member or ConsumerMember("")).said
         said = Subscription(
             before.instance_id if request.instance_id is None else request.instance_id,
             wanted.rack, request.client_id, request.client_host, wanted.topics, None, request.rebalance_timeout_ms,
@@ -80,7 +80,7 @@ class ClassicMembers:
 
     def _who(
         self, group: ConsumerGroup, request: Join, member_id: str
-    ) -> tuple[Member | None, Member | None]:
+    ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
         """The member that joins, None if it is new; and the static one whose place it takes, if it does."""
         member = group.members.get(member_id)
         if request.instance_id is not None:
@@ -139,7 +139,7 @@ class ClassicMembers:
     ) -> list[ErrorCode]:
         """Members (id, instance) leave, of either protocol; an instance without an id is sent away by an administrator."""
         errors: list[ErrorCode] = []
-        gone: dict[str, Member] = {}
+        gone: dict[str, ConsumerMember] = {}
         for member_id, instance_id in leaving:
             known = member_id if instance_id is None else group.static.get(instance_id, UNKNOWN_MEMBER)
             member, error = group.members.get(known), ErrorCode.NONE
@@ -157,7 +157,7 @@ class ClassicMembers:
 
     def _known(
         self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
-    ) -> tuple[Member, ClassicSide]:
+    ) -> tuple[ConsumerMember, ClassicSide]:
         """A member that speaks the classic protocol, in its generation. Raises Refusal."""
         known = member_id if instance_id is None else group.static.get(instance_id)
         member = group.members.get(known or UNKNOWN_MEMBER)
@@ -176,7 +176,7 @@ def refused_join(member_id: str, code: ErrorCode) -> dict[str, Any]:
     return {"error_code": code, "member_id": member_id, "members": [], "leader": "", "protocol_name": ""}
 
 
-def _joined(member: Member, classic: ClassicSide) -> dict[str, Any]:
+def _joined(member: ConsumerMember, classic: ClassicSide) -> dict[str, Any]:
     """The answer to a join: nobody is the leader, so that nobody assigns."""
     return {
         "error_code": 0, "generation_id": member.holding.epoch, "protocol_type": CONSUMER,
@@ -194,7 +194,7 @@ def _wanted(request: Join) -> Wanted:
         raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL) from None
 
 
-def _must_join(group: ConsumerGroup, member: Member, now_ms: int) -> bool:
+def _must_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> bool:
     """Whether a member has to come: for a newer epoch, having given something up, or because all that it waits for is free."""
     holding = member.holding
     if holding.epoch < group.assignment_epoch or holding.state == UNREVOKED:

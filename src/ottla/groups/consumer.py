@@ -12,11 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from ottla.groups.classic_group import Group
 from ottla.groups.consumer_group import ConsumerGroup, rows, rows_in_steps
-from ottla.groups.consumer_member import AWAY, Member, Subscription
+from ottla.groups.consumer_member import AWAY, ConsumerMember, Subscription
 from ottla.groups.formats import Encoded, Record
-from ottla.groups.group import Group
-from ottla.groups.reconciling import STABLE, Holding
+from ottla.groups.reconciliation import STABLE, Holding
 from ottla.groups.regex import BadPattern, compiled
 from ottla.model import limits
 from ottla.model.assignors import NOTHING, Place, Places
@@ -139,7 +139,7 @@ class Consumer:
     def _computed(
         self,
         group: ConsumerGroup,
-        member: Member,
+        member: ConsumerMember,
         joins: bool,
         again: Again,
         now_ms: int,
@@ -153,7 +153,7 @@ class Consumer:
                 self._host.decided(Decision(records, is_replayed=True))
         again(error)
 
-    def _answer(self, group: ConsumerGroup, member: Member, is_told: bool) -> dict[str, Any]:
+    def _answer(self, group: ConsumerGroup, member: ConsumerMember, is_told: bool) -> dict[str, Any]:
         return {
             "error_code": 0,
             "error_message": None,
@@ -219,7 +219,7 @@ class Consumer:
 
     def _member(
         self, group: ConsumerGroup, request: Heartbeat, joins: bool
-    ) -> tuple[Member | None, Member | None]:
+    ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
         """The member that asks, None if it is new; and the static one whose place it takes, if it does."""
         member_id, instance_id = request.member_id, request.instance_id
         member = group.members.get(member_id)
@@ -362,7 +362,9 @@ class Consumer:
         return {"topic_partitions": found}
 
 
-def _described(member: Member, assigned: Mapping[str, Any], target: Mapping[str, Any]) -> dict[str, Any]:
+def _described(
+    member: ConsumerMember, assigned: Mapping[str, Any], target: Mapping[str, Any]
+) -> dict[str, Any]:
     said = member.said
     return {
         "member_id": member.member_id, "instance_id": said.instance_id, "rack_id": said.rack_id,
@@ -373,7 +375,7 @@ def _described(member: Member, assigned: Mapping[str, Any], target: Mapping[str,
     }  # fmt: skip
 
 
-def _said(member: Member | None, request: Heartbeat) -> Subscription:
+def _said(member: ConsumerMember | None, request: Heartbeat) -> Subscription:
     """What a member says of itself after this request: what it leaves out is as before."""
     before = member.said if member is not None else Subscription()
     regex = before.regex if request.regex is None else request.regex or None
@@ -390,7 +392,7 @@ def _said(member: Member | None, request: Heartbeat) -> Subscription:
     )
 
 
-def _check_epoch(member: Member, request: Heartbeat) -> None:
+def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
     """A member is in its present epoch; or in the one before, if it has not heard the answer that told it the present one."""
     epoch, holding = request.member_epoch, member.holding
     if epoch in (JOINING, holding.epoch):
@@ -410,7 +412,7 @@ def _check_epoch(member: Member, request: Heartbeat) -> None:
 
 
 def _unknown(member_id: str) -> Refusal:
-    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of the group.")
+    return Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"ConsumerMember {member_id} is not a member of the group.")
 
 
 def _no_group(group_id: str, known: object) -> Refusal:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.groups.consumer_member import AWAY, Member, Prepared, Subscription, Told, Wish
+from ottla.groups.classic_group import CONSUMER, Protocols
+from ottla.groups.consumer_member import AWAY, ConsumerMember, Prepared, Subscription, Told, Wish
 from ottla.groups.formats import (
     CONSUMER_GROUP_MEMBER,
     CONSUMER_GROUP_METADATA,
@@ -26,8 +27,7 @@ from ottla.groups.formats import (
     Record,
     encode_in_steps,
 )
-from ottla.groups.group import CONSUMER, Protocols
-from ottla.groups.reconciling import STABLE, Holding, reconcile
+from ottla.groups.reconciliation import STABLE, Holding, reconcile
 from ottla.model.assignors import NOTHING, Place, Places, numbers_by_topic
 from ottla.model.steps import Steps, run
 
@@ -60,7 +60,7 @@ class ConsumerGroup:
     type: Final = CONSUMER_TYPE
     protocol_type: Final = CONSUMER
     #: As classic groups have them: ids that were given out and have not joined.
-    pending: Final[Mapping[str, Member]] = {}
+    pending: Final[Mapping[str, ConsumerMember]] = {}
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -68,7 +68,7 @@ class ConsumerGroup:
         #: Of the topics that its members read, when the epoch last grew.
         self.metadata_hash = 0
         self.assignment_epoch = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ConsumerMember] = {}
         #: By how many of them each is wished: most want the same, and every one that comes is looked at with all.
         self.wishes: Counter[Wish] = Counter()
         #: How many of those who speak the classic protocol support each of its protocols.
@@ -199,7 +199,7 @@ class ConsumerGroup:
                 self._forget_instance(member)
             return
         if member is None:
-            member = self.members[member_id] = Member(member_id)
+            member = self.members[member_id] = ConsumerMember(member_id)
         else:
             self._count(member, -1)
             self._forget_instance(member)
@@ -208,7 +208,7 @@ class ConsumerGroup:
         if member.said.instance_id is not None:
             self.static[member.said.instance_id] = member_id
 
-    def _count(self, member: Member, more: int) -> None:
+    def _count(self, member: ConsumerMember, more: int) -> None:
         """A member wants and supports something, or does no more."""
         said = member.said
         self.sent_bytes += more * (len(member.member_id) + said.size)
@@ -218,7 +218,7 @@ class ConsumerGroup:
             for name in said.classic.names:
                 _add(self.supporters, name, more)
 
-    def _forget_instance(self, member: Member) -> None:
+    def _forget_instance(self, member: ConsumerMember) -> None:
         instance_id = member.said.instance_id
         if instance_id is not None and self.static.get(instance_id) == member.member_id:
             del self.static[instance_id]
@@ -231,7 +231,7 @@ class ConsumerGroup:
             return
         if member is None:
             # Its own record is written before, but compaction may have left a later one of it alone.
-            member = self.members[member_id] = Member(member_id)
+            member = self.members[member_id] = ConsumerMember(member_id)
             self._count(member, 1)
         holding = Holding(
             value["member_epoch"], value["previous_member_epoch"], value["state"],
@@ -243,7 +243,7 @@ class ConsumerGroup:
             for number, epoch in zip(row["partitions"], row.get("assignment_epochs") or (), strict=False):
                 self.since[row["topic_id"], number] = epoch
 
-    def _hold(self, member: Member, holding: Holding) -> None:
+    def _hold(self, member: ConsumerMember, holding: Holding) -> None:
         self.changes += 1
         owners, member_id = self.owners, member.member_id
         held = holding.held
@@ -317,7 +317,7 @@ class ConsumerGroup:
         held = 0 if member is None else len(member.holding.assigned) + len(member.holding.revoking)
         return held + len(self.targets.get(member_id, NOTHING)) > LARGE_MIN
 
-    def prepare(self, member: Member, owned: Places | None) -> Steps[None]:
+    def prepare(self, member: ConsumerMember, owned: Places | None) -> Steps[None]:
         """Find out what a member's next step is, and encode its record. It is used if nothing has changed until the step."""
         member_id, before = member.member_id, member.holding
         target, epoch, changes = self.targets.get(member_id, NOTHING), self.assignment_epoch, self.changes
@@ -346,7 +346,7 @@ class ConsumerGroup:
         if self.changes == changes:
             member.prepared = Prepared(before, epoch, target, owned, changes, after, record)
 
-    def hold(self, member: Member, holding: Holding) -> None:
+    def hold(self, member: ConsumerMember, holding: Holding) -> None:
         """What a record says that is encoded already."""
         self._hold(member, holding)
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from ottla.groups.classic_group import Protocols
 from ottla.groups.formats import Encoded
-from ottla.groups.group import Protocols
-from ottla.groups.reconciling import Holding
+from ottla.groups.reconciliation import Holding
 from ottla.model.assignors import NOTHING, Places
 from ottla.ports.coordination import Alarm, Timers
 from ottla.records.consumer_protocol import version_of
@@ -145,7 +145,7 @@ class Told(NamedTuple):
         return self.rows if self.places is places and places else None
 
 
-class Member:
+class ConsumerMember:
     """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
 
     __slots__ = (

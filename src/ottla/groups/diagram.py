@@ -6,13 +6,13 @@ consumer groups; and how one becomes the other.
 
 from __future__ import annotations
 
-from ottla.groups.group import TRANSITIONS, State
-from ottla.groups.reconciling import STABLE, STATES, UNRELEASED, UNREVOKED
+from ottla.groups.classic_group import TRANSITIONS, State
+from ottla.groups.reconciliation import STABLE, STATES, UNRELEASED, UNREVOKED
 
 INTRODUCTION = """\
 # Consumer groups
 
-<!-- Rendered by `python -m ottla.groups.diagram`; edit `src/ottla/groups/group.py` instead. -->
+<!-- Rendered by `python -m ottla.groups.diagram`; edit `src/ottla/groups/classic_group.py` instead. -->
 
 A group belongs to a partition of `__consumer_offsets`, and the broker that leads this partition coordinates it. What it has
 committed, and the members and assignments of its last generation, are records in that partition, in Kafka's own formats;

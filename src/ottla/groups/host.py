@@ -1,4 +1,4 @@
-"""What the shards of groups are handed. How they decide and are answered is in `ports/coordination.py`; `broker/coordinating.py`
+"""What the shards of groups are handed. How they decide and are answered is in `ports/coordination.py`; `broker/coordinators/coordinator.py`
 is the host."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TopicView(NamedTuple):
     racks: tuple[frozenset[str], ...]
 
 
-class Host(Protocol):
+class GroupHost(Protocol):
     """What a shard is handed: time, chance, settings, and somebody who carries out its decisions."""
 
     @property

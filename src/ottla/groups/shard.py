@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from ottla.groups.budget import Usage
 from ottla.groups.classic import Classic
+from ottla.groups.classic_group import Event, Group, State
 from ottla.groups.classic_members import ClassicMembers
 from ottla.groups.consumer import Consumer
 from ottla.groups.consumer_group import ConsumerGroup
@@ -27,11 +28,10 @@ from ottla.groups.formats import (
     Record,
     encode,
 )
-from ottla.groups.group import Event, Group, State
-from ottla.groups.host import Host
-from ottla.groups.membership import Membership
-from ottla.groups.migrating import Migrating
+from ottla.groups.host import GroupHost
+from ottla.groups.member_lifecycle import MemberLifecycle
 from ottla.groups.offsets import Offsets, Place
+from ottla.groups.protocol_migration import Migrating
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import STEP_COST, Steps, run
 from ottla.ports.coordination import Decision, Reply
@@ -56,13 +56,13 @@ class Commit(NamedTuple):
 
 
 class Shard:
-    def __init__(self, number: int, host: Host) -> None:
+    def __init__(self, number: int, host: GroupHost) -> None:
         self.number = number
         self.host = host
         self.groups: dict[str, Any] = {}
         self.offsets = Offsets()
         self.migrating = Migrating(self)
-        self.membership = Membership(self)
+        self.membership = MemberLifecycle(self)
         self.classic = Classic(self)
         self.classic_members = ClassicMembers(self)
         self.consumer = Consumer(self)

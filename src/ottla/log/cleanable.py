@@ -2,7 +2,7 @@
 
 Whole closed segments only, and only those whose every record is settled: below the last stable offset, so no transaction
 that may yet be aborted is touched; below the recovery point, so a cleaned segment is never what recovery has to read
-again; older than min.compaction.lag.ms. A pure look at the log, called by `broker/compacting.py` by the clock.
+again; older than min.compaction.lag.ms. A pure look at the log, called by `broker/storage/log_cleaner.py` by the clock.
 """
 
 from __future__ import annotations

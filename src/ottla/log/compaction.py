@@ -2,7 +2,7 @@
 
 `clean` is one pass, a function of the disk and a task; it runs in a worker process (`runtime/worker.py`), in the simulator
 inside an event. It reads what was never compacted into a map of keys, as far as that has room (`log/keymap.py`), then
-writes all segments from the log's start to the map's end again, several small ones into one (`log/rewriting.py` says what
+writes all segments from the log's start to the map's end again, several small ones into one (`log/batch_rewrite.py` says what
 becomes of a batch). What it writes are files under names of their own, synced, and nothing else: to put them in the place
 of the old ones is the broker's (`log/swap.py`), so a worker that dies or lives too long harms nobody.
 
@@ -16,10 +16,10 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
+from ottla.log.batch_rewrite import Rewriter, RewrittenBatch, TransactionsRead, emptied
 from ottla.log.index import OFFSET_ENTRY
 from ottla.log.keymap import KeyMap
 from ottla.log.names import CLEANED, LOG, offset_name
-from ottla.log.rewriting import Batch, Rewriter, TransactionsRead, emptied
 from ottla.log.segment import Segment
 from ottla.log.transactions import Ended
 from ottla.model.limits import RELATIVE_OFFSET_MAX
@@ -172,7 +172,7 @@ def _build_map(disk: Disk, task: Task, pace: Callable[[int], None]) -> tuple[Key
     return keys, task.end
 
 
-def _map_of_one(batch: Batch, load_factor: float) -> KeyMap:
+def _map_of_one(batch: RewrittenBatch, load_factor: float) -> KeyMap:
     """For a batch with more records than a map may hold: better too large a map than none."""
     _data, start, end = batch.payload()
     # Its bytes bound it, not what its header promises.
@@ -180,7 +180,7 @@ def _map_of_one(batch: Batch, load_factor: float) -> KeyMap:
     return KeyMap(memory_bytes=1 << 62, load_factor=load_factor, keys_max=keys_max)
 
 
-def _batches(disk: Disk, task: Task, each: Input, pace: Callable[[int], None]) -> Iterator[Batch]:
+def _batches(disk: Disk, task: Task, each: Input, pace: Callable[[int], None]) -> Iterator[RewrittenBatch]:
     """Every batch of an input, each with its CRC checked."""
     file = disk.open(f"{task.directory}/{offset_name(each.base_offset)}{LOG}")
     try:
@@ -199,7 +199,7 @@ def _batches(disk: Disk, task: Task, each: Input, pace: Callable[[int], None]) -
                     raise CorruptRecords(f"{file.path}: no batch at {position + at}")
                 if at + wanted > limit:
                     break
-                batch = Batch(data, at, wanted, header)
+                batch = RewrittenBatch(data, at, wanted, header)
                 batch.check(header[_CRC_FIELD])
                 yield batch
                 at += wanted
@@ -269,7 +269,7 @@ def _write_output(
     segment = writer.segment
     count, changed = 0, False
     #: The last batch of the last input, if nothing of it stays.
-    last: Batch | None = None
+    last: RewrittenBatch | None = None
     for each in task.inputs[first_input : first_input + _INPUTS_MAX]:
         # By what the inputs were: what is cleaned is smaller, or as large.
         fits = (

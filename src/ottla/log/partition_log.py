@@ -20,10 +20,10 @@ from crc32c import crc32c
 
 from ottla.config.topic import TopicConfig
 from ottla.log.epochs import LeaderEpochs
+from ottla.log.log_reader import Slice, find_aborted, find_newest, find_time, is_hollow, slice_of
 from ottla.log.markers import Marker, append_marker
 from ottla.log.names import EPOCHS, PARTITION_METADATA, SNAPSHOT, offset_name, snapshot_offset
 from ottla.log.producers import Producers
-from ottla.log.reading import Slice, find_aborted, find_newest, find_time, is_hollow, slice_of
 from ottla.log.replay import load_producers, snapshot_offsets
 from ottla.log.segment import Segment
 from ottla.log.transactions import Ended

@@ -12,7 +12,7 @@
 4. `take_names` drops the `.swap`.
 
 `finish_swaps` does at a start what a crash left undone. The names and their meaning are Kafka's, which finishes a swap of ours
-as well. The steps that sync are jobs, those in between belong to the loop: `broker/compacting.py` calls them. Snapshots of
+as well. The steps that sync are jobs, those in between belong to the loop: `broker/storage/log_cleaner.py` calls them. Snapshots of
 producers where no segment begins any more are left to the next flush, which removes what nobody wants.
 """
 

@@ -1,7 +1,7 @@
 """Whom an exception interrupted: those whose frames it passed through on its way to whoever caught it.
 
 Read from the traceback, so that work that does not fail pays nothing for it. Used where errors are contained
-(`broker/isolation.py`, `runtime/shell.py`).
+(`broker/requests/isolation.py`, `runtime/effect_runner.py`).
 """
 
 from __future__ import annotations

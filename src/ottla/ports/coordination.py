@@ -115,7 +115,7 @@ class Decision(NamedTuple, Generic[R]):
 
 
 class Timed(Protocol):
-    """Something with a deadline, as `broker/timers.py` has it: `bucket` is its own, -1 at first."""
+    """Something with a deadline, as `model/timer_wheel.py` has it: `bucket` is its own, -1 at first."""
 
     bucket: int
 

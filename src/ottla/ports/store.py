@@ -28,7 +28,7 @@ APPEND_BYTES_MAX: Final = 512 * 1024
 #: The error of a proposal that was not written because one before it failed.
 SUPERSEDED: Final = "a change before this one could not be written, so this one was not tried: try again"
 
-#: A metadata record (controller/records.py). The store carries them and looks at none.
+#: A metadata record (metadata/records.py). The store carries them and looks at none.
 Record: TypeAlias = Any
 
 #: `done(error)`

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from ottla.config.topic import TopicConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.ports.disk import DiskError
-from ottla.replication.leading import Leading
+from ottla.replication.leader_state import LeaderState
 
 
 class Watcher(Protocol):
@@ -51,15 +51,15 @@ class Replica:
         #: Why its log cannot be had: the directory that it lies in has failed. None if nothing of that kind happened.
         self.offline: str | None = None
         #: What it knows as a leader; None while it is none.
-        self.leading: Leading | None = None
-        #: What it does as a follower (`broker/fetchers.py`); None while it is none.
+        self.leading: LeaderState | None = None
+        #: What it does as a follower (`replication/replica_fetcher.py`); None while it is none.
         self.following: Any = None
         self.high_watermark = 0
         #: Whether its log was cut and that is not durable yet: nothing is written to it meanwhile, in whatever role.
         self.is_being_cut = False
         self._log: PartitionLog | None = None
         self.opener = opener
-        #: Produce requests that wait until their batches are validated (`broker/produce_queue.py`), first come first; None if
+        #: Produce requests that wait until their batches are validated (`broker/requests/produce_queue.py`), first come first; None if
         #: there are none.
         self.produces: deque[Any] | None = None
         #: Produces that wait for the high watermark: (offset it must reach, waiting, row of the answer), by offset.
@@ -120,14 +120,14 @@ class Replica:
 
     # --- roles ------------------------------------------------------------------------------------------------
 
-    def lead(self, leading: Leading, leader_epoch: int) -> None:
+    def lead(self, leading: LeaderState, leader_epoch: int) -> None:
         self.leading, self.following = leading, None
         self.leader_epoch = leader_epoch
         if self._log is not None:
             self._begin_epoch(leading, self._log)
             self.advance()
 
-    def _begin_epoch(self, leading: Leading, log: PartitionLog) -> None:
+    def _begin_epoch(self, leading: LeaderState, log: PartitionLog) -> None:
         leading.epoch_start = log.next_offset
         # If its beginning is missing, nobody has more: from now on that is how the partition begins.
         log.should_begin_at = -1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Protocol, runtime_checkable
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller.records import Record
+from ottla.metadata.records import Record
 from ottla.ports.disk import DiskError
 from ottla.ports.store import Registration
 from ottla.security.broker_handshake import Dialing

@@ -15,7 +15,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ottla.controller.records import Record, decode, encode
+from ottla.metadata.records import Record, decode, encode
 from ottla.ports.disk import Disk, DiskError, File
 
 JOURNAL: Final = "metadata.journal"

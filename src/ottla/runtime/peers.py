@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from ottla.config.broker import BrokerConfig
 from ottla.runtime.clock import Clock
-from ottla.runtime.dialing import Dial
+from ottla.runtime.connect_attempt import Dial
 from ottla.security.broker_handshake import Dialing, NotProven, Request
 from ottla.wire.frames import RESPONSE_BYTES_MAX, after_tags
 from ottla.wire.guard import MalformedMessage

@@ -25,7 +25,7 @@ from ottla.runtime.disk_errors import DEVICE_ERRNOS, disk_error
 from ottla.runtime.platform import HAS_SENDFILE, MSG_MORE, in_memory, load
 
 if TYPE_CHECKING:
-    from ottla.runtime.shell import Shell
+    from ottla.runtime.effect_runner import Shell
 
 _length: Final = struct.Struct(">i").unpack_from
 #: Up to this size a slice is read and joined; above, sendfile is cheaper.

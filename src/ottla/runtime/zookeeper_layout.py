@@ -22,7 +22,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ottla.controller.records import Record, decode, encode
+from ottla.metadata.records import Record, decode, encode
 from ottla.ports.store import Registration
 
 CLUSTER_ID: Final = "/cluster_id"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kazoo.exceptions import NoNodeError
 
-from ottla.controller.records import Record
+from ottla.metadata.records import Record
 from ottla.runtime import zookeeper_layout as layout
 from ottla.runtime.zookeeper_link import Link
 

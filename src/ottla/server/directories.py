@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Final
 
 from ottla.config.broker import BrokerConfig
-from ottla.controller.image import Image
+from ottla.metadata.image import Image
 from ottla.ports.disk import Disk, DiskError
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import JOURNAL, read_journal

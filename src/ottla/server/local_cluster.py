@@ -34,7 +34,7 @@ from ottla.runtime.local_zookeeper import LocalZookeeper, find_program, free_por
 from ottla.server.broker_process import AdoptedBroker, BrokerProcess, running_pid, runs_on
 from ottla.server.directories import CLUSTER_MARK, mark_a_clusters
 
-#: What a broker says when it serves, before its address (`cli/serving.py`).
+#: What a broker says when it serves, before its address (`cli/run_broker.py`).
 LISTENS: Final = " listens on "
 _STOP_S: Final = 20.0
 _LOOK_S: Final = 1.0

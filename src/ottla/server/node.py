@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.broker.core import Broker
-from ottla.broker.log_directories import NoDirectory
-from ottla.broker.log_directory import ForeignDirectory
-from ottla.broker.takeover import take_over
+from ottla.broker.storage.kafka_import import take_over
+from ottla.broker.storage.log_directories import NoDirectory
+from ottla.broker.storage.log_directory import ForeignDirectory
 from ottla.config.broker import BrokerConfig
 from ottla.config.not_honoured import no_effect
 from ottla.log.names import id_text
@@ -29,12 +29,12 @@ from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
 from ottla.runtime.descriptors import share_out
 from ottla.runtime.disk import SystemDisk
+from ottla.runtime.effect_runner import Shell
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.garbage import Collector
 from ottla.runtime.platform import use_one_heap
 from ottla.runtime.selector import new_event_loop
-from ottla.runtime.shell import Shell
 from ottla.runtime.turns import LongestTurn
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.server.directories import (
@@ -49,7 +49,7 @@ from ottla.server.directories import (
 )
 
 if TYPE_CHECKING:
-    from ottla.server.membership import Member
+    from ottla.server.cluster_membership import ClusterMember
 
 #: Journals with more records than this, and four times what the image needs, are written anew at start.
 _JOURNAL_RECORDS = 1000
@@ -75,7 +75,7 @@ class Node:
         self._shell: Shell | None = None
         self._longest_turn = LongestTurn()
         self._store: EmbeddedStore | None = None
-        self._member: Member | None = None
+        self._member: ClusterMember | None = None
         self._loop: asyncio.AbstractEventLoop
         #: While it joins its cluster.
         self._joining: asyncio.Task[None] | None = None
@@ -169,7 +169,7 @@ class Node:
     ) -> None:
         """As one of a cluster."""
         # Here, because a broker of its own needs no client of ZooKeeper.
-        from ottla.server.membership import CannotJoin, Member
+        from ottla.server.cluster_membership import CannotJoin, ClusterMember
 
         refuse_a_single_brokers(self._disk, self.config, unusable)
         entropy = SystemEntropy()
@@ -178,7 +178,7 @@ class Node:
             self.config, self._disk, entropy, say=self.say, unusable=unusable, clustered=True
         )
         try:
-            member = self._member = Member(self.config, clock, self.say)
+            member = self._member = ClusterMember(self.config, clock, self.say)
             # A directory that was in a cluster does not found another: if that one is not here, the start is refused.
             own = None if is_a_clusters(self._disk, self.config) else broker.directories.unused_cluster_id()
             cluster_id, secret = await member.connect(

@@ -19,9 +19,9 @@ from ottla.client.settings import Client, bootstrap_addresses
 from ottla.spark.options import KAFKA, OptionError
 
 if TYPE_CHECKING:
-    from ottla.client.admin.blocking import Admin
-    from ottla.client.consumer.blocking import Consumer
-    from ottla.client.producer.blocking import Producer
+    from ottla.client.admin.sync import Admin
+    from ottla.client.consumer.sync import Consumer
+    from ottla.client.producer.sync import Producer
 
 #: More idle clients than these are closed, those first that were idle for longest: a worker serves one task at a time.
 _IDLE_MAX: Final = 8
@@ -52,19 +52,19 @@ def check_settings(kafka: Mapping[str, str], kind: type[Client]) -> None:
 
 def consumer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Consumer]:
     """A consumer with these options; `settings` are the caller's own, which go before them."""
-    from ottla.client.consumer.blocking import Consumer
+    from ottla.client.consumer.sync import Consumer
 
     return _lent(Consumer, Consuming, kafka, settings)
 
 
 def admin(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Admin]:
-    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.sync import Admin
 
     return _lent(Admin, Client, kafka, settings)
 
 
 def producer(kafka: Mapping[str, str], **settings: Any) -> contextlib.AbstractContextManager[Producer]:
-    from ottla.client.producer.blocking import Producer
+    from ottla.client.producer.sync import Producer
 
     return _lent(Producer, Producing, kafka, settings)
 

@@ -38,11 +38,11 @@ class OttlaDataSource(DataSource):
         return OttlaStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from ottla.spark.sink.batch import OttlaWriter
+        from ottla.spark.topic_sink.batch import OttlaWriter
 
         return OttlaWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  # Spark's name
-        from ottla.spark.sink.stream import OttlaStreamWriter
+        from ottla.spark.topic_sink.stream import OttlaStreamWriter
 
         return OttlaStreamWriter(self.options, schema, overwrite)

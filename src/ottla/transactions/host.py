@@ -35,7 +35,7 @@ class Owed(NamedTuple):
     partitions: tuple[Place, ...]
 
 
-class Host(Protocol):
+class TransactionHost(Protocol):
     """What a shard is handed: time, settings, the cluster as its broker knows it, and somebody who carries out its decisions."""
 
     @property

@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Alarm, Decision, Reply, Response, Then
-from ottla.transactions.adding import Adding
-from ottla.transactions.completing import Completing
-from ottla.transactions.ending import Ending
+from ottla.transactions.add_partitions import Adding
+from ottla.transactions.completion import Completing
+from ottla.transactions.end_txn import Ending
 from ottla.transactions.formats import Place, Record, State
-from ottla.transactions.host import Host, Owed
-from ottla.transactions.initializing import Initializing
+from ottla.transactions.host import Owed, TransactionHost
+from ottla.transactions.init_producer_id import Initializing
 from ottla.transactions.transaction import PREPARED, TRANSITIONS, Event, Transaction
 
 #: The time-out of a transaction that has none: Kafka writes it for two-phase commits (KIP-939).
@@ -58,7 +58,7 @@ class Filter(NamedTuple):
 
 
 class Shard:
-    def __init__(self, number: int, host: Host) -> None:
+    def __init__(self, number: int, host: TransactionHost) -> None:
         self.number = number
         self.host = host
         self.transactions: dict[str, Transaction] = {}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ottla.controller import records as r
+from ottla.metadata import records as r
 from ottla.ports.store import Registration
 
 T = b"t" * 16
@@ -17,7 +17,7 @@ def join_cluster(driver: Any, *partitions: r.Partition, fenced: tuple[int, ...] 
     """Make this core the controller of a cluster with the topic `t`; broker N lives in epoch N."""
     broker = driver.broker
     broker.clustered = True
-    membership = broker.membership
+    membership = broker.lifecycle
     membership.controller_id, membership.controller_epoch = 1, 7
     membership.live = {
         node: Registration(node, f"h{node}", 9092, None, (), "i", True, node)
@@ -28,14 +28,17 @@ def join_cluster(driver: Any, *partitions: r.Partition, fenced: tuple[int, ...] 
     broker.committed(
         [
             me._replace(epoch=1),
-            *(r.Broker(node, node, f"h{node}", 9092, fenced=node in fenced) for node in (2, 3, 4)),
+            *(
+                r.BrokerRegistration(node, node, f"h{node}", 9092, fenced=node in fenced)
+                for node in (2, 3, 4)
+            ),
             r.Topic("t", T),
             r.Config(2, "t", "min.insync.replicas", "2"),
             *partitions,
         ],
         driver.now_ms,
     )
-    broker.controlling.take_over(7, driver.now_ms)
+    broker.controller_driver.take_over(7, driver.now_ms)
     driver.turn()
 
 

@@ -110,10 +110,10 @@ def test_r5_another_life_of_the_leader_is_not_heard(driver: Any, client: Any) ->
 
 def test_only_the_controller_answers_and_only_while_the_store_is_there(driver: Any, client: Any) -> None:
     join_cluster(driver, part(0, 2, 3, 4))
-    driver.broker.membership.suspended = True
+    driver.broker.lifecycle.suspended = True
     assert client.ask(56, 3, **fields((2,))).error_code.value == NOT_CONTROLLER
-    driver.broker.membership.suspended = False
-    driver.broker.controlling.resign()
+    driver.broker.lifecycle.suspended = False
+    driver.broker.controller_driver.resign()
     assert client.ask(56, 3, **fields((2,))).error_code.value == NOT_CONTROLLER
 
 

@@ -24,7 +24,7 @@ def test_a_heartbeat_tells_how_the_broker_stands(driver: Any, client: Any) -> No
     assert beat(client, 4).is_fenced
     for node, epoch in ((2, 1), (9, 9)):
         assert beat(client, node, epoch).error_code.value == STALE_BROKER_EPOCH
-    driver.broker.membership.suspended = True
+    driver.broker.lifecycle.suspended = True
     assert beat(client).error_code.value == NOT_CONTROLLER
 
 
@@ -102,7 +102,7 @@ def test_no_producer_ids_for_strangers_or_from_others(driver: Any, client: Any) 
     driver.commit("fenced")
     driver.turn()
     assert client.answers.pop().error_code.value == NOT_CONTROLLER
-    driver.broker.controlling.resign()
+    driver.broker.controller_driver.resign()
     assert client.ask(67, broker_id=2, broker_epoch=2).error_code.value == NOT_CONTROLLER
 
 
@@ -136,7 +136,7 @@ def test_a_broker_that_will_not_come_back_is_forgotten(driver: Any, client: Any)
     for node, code in ((4, NOT_REGISTERED), (2, INVALID_REQUEST), (1, INVALID_REQUEST)):
         answer = client.ask(64, broker_id=node)
         assert answer.error_code.value == code and str(node) in answer.error_message
-    driver.broker.membership.suspended = True
+    driver.broker.lifecycle.suspended = True
     assert client.ask_in_vain(64, broker_id=2).error_code.value == NOT_CONTROLLER
 
 
@@ -152,13 +152,13 @@ def test_fenced_brokers_are_described_if_they_are_asked_for(driver: Any, client:
         (3, False),
         (4, True),
     ]
-    driver.broker.membership.controller_id = -1
+    driver.broker.lifecycle.controller_id = -1
     assert client.ask(60).controller_id == -1
 
 
 def test_the_quorum_of_a_cluster_is_its_controller(driver: Any, client: Any) -> None:
     join_cluster(driver, fenced=(4,))
-    membership = driver.broker.membership
+    membership = driver.broker.lifecycle
     membership.controller_id, membership.controller_epoch = 2, 9
     topics = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
     answer = client.ask(55, topics=topics)

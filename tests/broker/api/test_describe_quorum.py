@@ -59,7 +59,7 @@ def test_nodes_are_reached_where_the_broker_is(client: Any) -> None:
 def test_in_a_cluster_no_lag_is_negative(client: Any, driver: Any, leader: int) -> None:
     """As kafka-metadata-quorum computes it: the leader's log end less that of each replica."""
     join_cluster(driver, part(0, 2, 3), fenced=(4,))
-    driver.broker.membership.controller_id = leader
+    driver.broker.lifecycle.controller_id = leader
     row = describe(client)
     replicas = {each.replica_id: each for each in (*row.current_voters, *row.observers)}
     assert sorted(replicas) == [1, 2, 3] and [each.replica_id for each in row.current_voters] == [leader]

@@ -53,6 +53,6 @@ def test_not_by_others_and_not_if_it_cannot_be_written(driver: Any, client: Any)
     driver.turn()
     [[row]] = [result.partition_result for result in client.answers.pop().replica_election_results]
     assert row.error_code.value == NOT_CONTROLLER
-    driver.broker.membership.suspended = True
+    driver.broker.lifecycle.suspended = True
     assert client.ask_in_vain(43, 2, topic_partitions=None, timeout=2_000).error_code.value == NOT_CONTROLLER
     assert partition(driver).leader == 3

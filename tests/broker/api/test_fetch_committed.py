@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.serial import entity_writer
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 from ottla.wire.decode import decode_response
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import fetching as module
 from ottla.broker.api import fetch as api
+from ottla.broker.requests import fetch_session as module
 
 FETCH = 1
 PARTITIONS, STEP = 25, 7
@@ -21,14 +21,14 @@ def looks(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for where in (api, module):
         monkeypatch.setattr(where, "STEP_COST", STEP)
     found: list[int] = []
-    collect = module.Fetching.collect
+    collect = module.FetchSession.collect
 
     def counted(self: Any, some: Iterable[Any] | None = None, total: int = 0) -> Any:
         chosen = list(self.dirty if some is None else some)
         found.append(len(chosen))
         return collect(self, some, total)
 
-    monkeypatch.setattr(module.Fetching, "collect", counted)
+    monkeypatch.setattr(module.FetchSession, "collect", counted)
     return found
 
 
@@ -81,7 +81,7 @@ def test_records_that_come_while_it_looks_wake_it(
     driver: Any, client: Any, batch: Any, values: Any, fetching: Any, looks: list[int], monkeypatch: Any
 ) -> None:
     """They come for a partition that was looked at already, before the fetch watches it."""
-    collect = module.Fetching.collect
+    collect = module.FetchSession.collect
 
     def late(self: Any, some: Any = None, total: int = 0) -> Any:
         result = collect(self, some, total)
@@ -89,7 +89,7 @@ def test_records_that_come_while_it_looks_wake_it(
             client.produce("t", batch(b"late"), partition=0)
         return result
 
-    monkeypatch.setattr(module.Fetching, "collect", late)
+    monkeypatch.setattr(module.FetchSession, "collect", late)
     wanted = {("t", number): 0 for number in range(PARTITIONS)}
     waiting = driver.connect()
     waiting.send(FETCH, 12, **fetching(wanted, max_wait=60_000, session_epoch=-1))

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import tenure
-from ottla.broker.appending import append_as_leader
+from ottla.broker.coordinators import coordinator_partition
+from ottla.broker.coordinators.internal_appends import append_as_leader
 from ottla.model.errors import ErrorCode, Refusal
 from tests.broker.api.members import COMMIT, FIND, Member, committed, find, settle, topic_rows
 
@@ -195,7 +195,7 @@ def test_a_batch_that_cannot_be_written_is_no_commit(driver: Any, monkeypatch: p
         raise Refusal(ErrorCode.MESSAGE_TOO_LARGE)
 
     with monkeypatch.context() as patched:
-        patched.setattr(tenure, "append_as_leader", refuse)
+        patched.setattr(coordinator_partition, "append_as_leader", refuse)
         assert set(member.commit({("t", 0): 2}).values()) == {ErrorCode.UNKNOWN_SERVER_ERROR}
     # It begins again with what was written.
     assert member.heartbeat() == 0

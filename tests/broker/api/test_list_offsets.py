@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from ottla.log import reading
+from ottla.log import log_reader
 
 UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION, INVALID_REQUEST, UNKNOWN_LEADER_EPOCH = 3, 35, 42, 75
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
@@ -129,13 +129,13 @@ def test_headers_that_promise_more_than_their_records_hold_are_believed(
     for _ in range(50):
         assert client.produce("t", bytes(lie)).error_code.value == 0
     decoded: list[int] = []
-    decode = reading.iter_batch
+    decode = log_reader.iter_batch
 
     def counted(found: bytes, *bounds: int, **more: int) -> Any:
         decoded.append(len(found))
         return decode(found, *bounds, **more)
 
-    monkeypatch.setattr(reading, "iter_batch", counted)
+    monkeypatch.setattr(log_reader, "iter_batch", counted)
     row = offset_of(client, 4000)
     assert (row.offset, row.timestamp) == (5, 5000)
     assert len(decoded) == 1

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 
 LONGEST = "x" * 32_767
 RESOURCE = {"resource_type": 2, "resource_name": LONGEST, "configs": (), "configuration_keys": None}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import produce_queue
+from ottla.broker.requests import produce_queue
 from tests.broker.api.transactors import Transactor
 
 PARTITIONS, PART = 25, 8
@@ -18,13 +18,13 @@ def asked(driver: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> list[int
     monkeypatch.setattr(produce_queue, "_ROWS_AT_ONCE_MAX", 10)
     monkeypatch.setattr(produce_queue, "_ROWS_IN_A_TRANSACTIONS_PART", PART)
     found: list[int] = []
-    verify = driver.broker.verification.verify
+    verify = driver.broker.txn_verification.verify
 
     def counted(producer: Any, replicas: Any, **more: Any) -> None:
         found.append(len(replicas))
         verify(producer, replicas, **more)
 
-    monkeypatch.setattr(driver.broker.verification, "verify", counted)
+    monkeypatch.setattr(driver.broker.txn_verification, "verify", counted)
     return found
 
 

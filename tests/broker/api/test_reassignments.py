@@ -85,6 +85,6 @@ def test_not_while_the_store_is_away_and_not_if_it_cannot_be_written(driver: Any
     driver.commit("fenced")
     driver.turn()
     assert client.answers.pop().error_code.value == NOT_CONTROLLER
-    driver.broker.membership.suspended = True
+    driver.broker.lifecycle.suspended = True
     assert client.ask_in_vain(45, topics=asked, timeout=2_000).error_code.value == NOT_CONTROLLER
     assert partition(driver).adding == ()

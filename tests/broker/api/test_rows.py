@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.table import APIS, Entry
+from ottla.broker.api.shared.api_table import APIS, Entry
 from ottla.model.limits import ROWS_PER_REASSIGNMENT_MAX, ROWS_PER_REQUEST_MAX, ROWS_WITH_UNKNOWN_TAGS_MAX
-from ottla.testing.fuzz.making import frame_of
 from ottla.wire.encode import uvarint
 from ottla.wire.layout import EntityClass, body_fields, item_size_min
 from ottla.wire.schema import request_class
+from testkit.fuzz.valid_requests import frame_of
 
 #: The time that refusing may take, in CPU seconds; decoding so many rows would take a multiple.
 REFUSING_S = 0.3

@@ -3,7 +3,7 @@
 import struct
 from typing import Any
 
-from ottla.broker.api.table import APIS
+from ottla.broker.api.shared.api_table import APIS
 from ottla.model.limits import PRODUCER_ID_BLOCK
 from ottla.wire.decode import decode_response
 

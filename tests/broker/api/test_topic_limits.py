@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from ottla.controller import records as r
 from ottla.controller import topics as deciding
 from ottla.log.names import partition_dir
+from ottla.metadata import records as r
 from ottla.model.limits import (
     FILE_NAME_BYTES_MAX,
     PARTITIONS_PER_REQUEST_MAX,

@@ -213,7 +213,7 @@ def test_one_request_makes_only_so_many_partitions(client: Any, driver: Any) -> 
     client.send(CREATE_TOPICS, topics=asked)
     driver.commit()
     # Ten thousand logs are not what this is about.
-    driver.broker.hosting.to_create.clear()
+    driver.broker.partitions.to_create.clear()
     driver.turn()
     codes = [row.error_code.value for row in client.answers.pop().topics]
     assert codes == [0, POLICY_VIOLATION, 0, POLICY_VIOLATION, INVALID_PARTITIONS]

@@ -48,7 +48,7 @@ class Here(Driver):
         ]
         producers = {
             f"{replica.topic}-{replica.number}": replica.log.producers.render()
-            for replica in self.broker.hosting.replicas()
+            for replica in self.broker.partitions.replicas()
             if replica.opened
         }
         files = {path: path.read_bytes() for path in sorted(self.directory.rglob("*.log"))}
@@ -141,10 +141,10 @@ def test_a_produce_that_fails_after_its_connection_has_gone_closes_nothing(drive
     driver.are_syncs_held = True
     gone = driver.connect()
     gone.send(PRODUCE, 12, is_answered=False, **fields | {"acks": 0})
-    assert driver.broker.verification.held_bytes > 0
+    assert driver.broker.txn_verification.held_bytes > 0
     gone.disconnect()
     driver.are_syncs_held = False
     driver.sync()
     driver.turn()
-    assert driver.broker.verification.held_bytes == 0
+    assert driver.broker.txn_verification.held_bytes == 0
     assert gone.closed_because is None

@@ -94,7 +94,7 @@ def test_what_the_coordinators_do_not_say_is_not_known(
     forget(driver)
     hanging = driver.broker.hanging_transactions
     asked: list[Any] = []
-    forwarding = driver.broker.forwarding
+    forwarding = driver.broker.controller_channel
     forwarding.ask_broker = lambda *arguments: asked.append(arguments)
     client.send(27, 2, markers=[marker(open_transaction)] * 3)
     assert client.answers == [] and len(asked) == 1, "all of a request ask once"
@@ -118,7 +118,7 @@ def test_a_transaction_that_has_become_another_meanwhile_is_left_alone(
     driver: Any, client: Any, open_transaction: Transactor
 ) -> None:
     asked: list[Any] = []
-    forwarding = driver.broker.forwarding
+    forwarding = driver.broker.controller_channel
     forwarding.ask_broker = lambda *arguments: asked.append(arguments)
     client.send(27, 2, markers=[marker(open_transaction)])
     del forwarding.ask_broker

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.consumer.decoding import Decoding
+from ottla.client.consumer.decoder import Decoding
 from ottla.client.consumer.fetched import ConsumerRecord, FetchBuffer, Partition
 from ottla.client.consumer.poison import PoisonRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError

@@ -7,7 +7,7 @@ import pytest
 from ottla.client.errors import ClientClosed, ConnectionLost, DeliveryTimedOut, KafkaError, refused
 from ottla.client.metadata import TopicPartition
 from ottla.client.producer.accumulator import Accumulator, Limits
-from ottla.client.producer.batches import Batch, RecordMetadata, SendFuture, record_of
+from ottla.client.producer.batches import ProducerBatch, RecordMetadata, SendFuture, record_of
 from ottla.model.errors import ErrorCode
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -47,11 +47,11 @@ def leader(_tp: TopicPartition) -> int:
     return 1
 
 
-def taken(queue: Accumulator, now_ms: float = 0) -> list[Batch]:
+def taken(queue: Accumulator, now_ms: float = 0) -> list[ProducerBatch]:
     return queue.drain(now_ms, leader).ready.get(1, [])
 
 
-def values(batch: Batch) -> list[bytes | None]:
+def values(batch: ProducerBatch) -> list[bytes | None]:
     return [record.value for record in batch.records]
 
 

@@ -9,7 +9,7 @@ from ottla.client.metadata import PartitionInfo
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import RECORD_OVERHEAD_BYTES, OnDelivery, SendFuture
 from ottla.client.producer.core import AsyncProducer
-from ottla.client.producer.partitioning import RoundRobin, Sticky
+from ottla.client.producer.partitioner import RoundRobin, Sticky
 from tests.client.producer.test_accumulator import LOST, A, B, accumulator, add, taken, values
 
 SIZE = RECORD_OVERHEAD_BYTES + 1

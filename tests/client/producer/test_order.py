@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ottla.client.errors import ConnectionLost, DeliveryTimedOut, InvalidRequest, KafkaError, refused
 from ottla.client.metadata import TopicPartition
 from ottla.client.producer.accumulator import Accumulator, Limits
-from ottla.client.producer.batches import Batch, ProducerId, SendFuture, record_of
+from ottla.client.producer.batches import ProducerBatch, ProducerId, SendFuture, record_of
 from ottla.model.errors import ErrorCode
 
 TP = TopicPartition("t", 0)
@@ -25,14 +25,14 @@ REMEMBERED = 5
 
 
 class Request(NamedTuple):
-    batch: Batch
+    batch: ProducerBatch
     producer: ProducerId | None
     sequence: int
     values: list[bytes]
 
 
 class Answer(NamedTuple):
-    batch: Batch
+    batch: ProducerBatch
     code: ErrorCode
     offset: int
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ottla.spark.pipeline.running import Run
+from ottla.spark.pipeline.runner import Run
 
 PATIENCE_S = 100
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "pipelines"

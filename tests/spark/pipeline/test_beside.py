@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.spark.pipeline.loading import load
-from ottla.spark.pipeline.running import ship
+from ottla.spark.pipeline.loader import load
+from ottla.spark.pipeline.runner import ship
 
 
 def write(folder: Path, text: str, name: str) -> Path:

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import ottla
-from ottla.spark.pipeline.loading import load
-from ottla.spark.pipeline.running import Run, ship
+from ottla.spark.pipeline.loader import load
+from ottla.spark.pipeline.runner import Run, ship
 from ottla.spark.pipeline.together import session_for
 from tests.running_broker import RunningBroker
 from tests.spark.pipeline.examples import FOLDER, PATIENCE_S, generator, records, take_all

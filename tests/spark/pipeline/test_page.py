@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 import ottla
 from ottla.cli.main import main
 from ottla.spark.pipeline import fields
-from ottla.spark.pipeline.loading import load
-from ottla.spark.pipeline.running import Run
+from ottla.spark.pipeline.loader import load
+from ottla.spark.pipeline.runner import Run
 from tests.docs_examples import PIPELINES, blocks, indented, programs
 from tests.running_broker import RunningBroker
 

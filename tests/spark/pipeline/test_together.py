@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from ottla.spark.pipeline import PipelineError
-from ottla.spark.pipeline.loading import load, load_together
+from ottla.spark.pipeline.loader import load, load_together
 from ottla.spark.pipeline.model import Plan
 from ottla.spark.pipeline.progress import Progress, brief
 from ottla.spark.pipeline.together import STATIC_SQL, at_start, clashes, is_static, session_for

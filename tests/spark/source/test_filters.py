@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from ottla.client.metadata import TopicPartition
 from ottla.spark.source.filters import push_down
-from ottla.spark.source.planning import Range
+from ottla.spark.source.read_plan import Range
 
 TOPIC, PARTITION, OFFSET, TIMESTAMP = ("topic",), ("partition",), ("offset",), ("timestamp",)
 PARTITIONS = [TopicPartition(topic, number) for topic in ("ab", "bc") for number in range(4)]

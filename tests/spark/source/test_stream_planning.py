@@ -8,7 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 import ottla
 from ottla.client.metadata import TopicPartition
-from ottla.spark.source.planning import DataLost, Log
+from ottla.spark.source.read_plan import DataLost, Log
 from ottla.spark.source.stream import OttlaStreamReader
 from tests.spark.source.conftest import stream_reader, values_of
 

@@ -14,8 +14,8 @@ from ottla.spark.values.avro import AvroWriter
 from ottla.spark.values.codecs import Plan, plan
 from ottla.spark.values.columns import decoding, each_value, encoding
 from ottla.spark.values.faults import BadValue
-from ottla.spark.values.framing import header
 from ottla.spark.values.registry import Location, Schema
+from ottla.spark.values.wire_format import header
 from tests.spark.values.avro_schemas import avro, schemas_and_values
 from tests.spark.values.registry_server import RegistryServer
 

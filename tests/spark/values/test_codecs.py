@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.spark.values import BadValue, RegistryError, ValueReader, ValueWriter
-from ottla.spark.values.framing import header
+from ottla.spark.values.wire_format import header
 from tests.spark.values.registry_server import RegistryServer, serving
 
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}

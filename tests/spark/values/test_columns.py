@@ -10,7 +10,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import col, struct
 
 from ottla.spark.values import ValueWriter, avro_schema, from_json_value, from_registry, to_registry
-from ottla.spark.values.framing import header
+from ottla.spark.values.wire_format import header
 from tests.spark.values.registry_server import RegistryServer
 
 SCHEMA = {

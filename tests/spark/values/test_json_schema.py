@@ -7,10 +7,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from ottla.spark.values.faults import BadValue, SchemaError
-from ottla.spark.values.framing import header
 from ottla.spark.values.json_schema import JsonReader, JsonWriter, parse
 from ottla.spark.values.registry import Schema
 from ottla.spark.values.types import json_type
+from ottla.spark.values.wire_format import header
 
 
 def schema_of(schema: Any, references: tuple[tuple[str, Any], ...] = ()) -> Schema:

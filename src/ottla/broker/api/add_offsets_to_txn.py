@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import Answering
-from ottla.broker.api.table import Response, serves
-from ottla.broker.api.transacting import find_shard
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Answering
+from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.strings import is_name
-from ottla.transactions.adding import Add
+from ottla.transactions.add_partitions import Add
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
     from ottla.transactions.shard import Shard
 
 

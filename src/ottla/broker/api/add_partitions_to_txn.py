@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.cluster_action import is_broker
-from ottla.broker.api.grouping import Gathering
-from ottla.broker.api.table import Response, serves
-from ottla.broker.api.transacting import find_shard, places_of, results_of
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.cluster_action import is_broker
+from ottla.broker.api.shared.group_requests import Gathering
+from ottla.broker.api.shared.txn_requests import find_shard, places_of, results_of
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.model.steps import STEP_COST
-from ottla.transactions.adding import BY_LEADERS_SINCE, Add
+from ottla.transactions.add_partitions import BY_LEADERS_SINCE, Add
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
     from ottla.ports.coordination import Reply
 
 #: Partitions that are added in the turn in which the request was read.

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.deciding import answer_committed, asked_in_vain
-from ottla.broker.api.table import Response, serves
-from ottla.controller import records as r
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.controller_decisions import answer_committed, asked_in_vain
+from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import PRODUCER_ID_BLOCK
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(67)

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.deciding import answer_committed, asked_in_vain
-from ottla.broker.api.table import Response, serves
-from ottla.controller.electing import Rules, rules_of
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.controller_decisions import answer_committed, asked_in_vain
 from ottla.controller.isr import ANY_EPOCH, Wish, alter_isr
+from ottla.controller.leader_election import Rules, rules_of
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.controller.image import TopicImage
-    from ottla.controller.records import Partition
+    from ottla.broker.requests.connection import Call
+    from ottla.metadata.image import TopicImage
+    from ottla.metadata.records import Partition
 
 _RECOVERED = 0
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.deciding import Decisions
-from ottla.broker.api.proposing import TIMED_OUT, refused
-from ottla.broker.api.table import Response, serves
-from ottla.controller import records as r
-from ottla.controller.electing import rules_of
-from ottla.controller.image import Image, TopicImage
-from ottla.controller.reassigning import cancel, reassign
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.controller_decisions import Decisions
+from ottla.broker.api.shared.proposals import TIMED_OUT, refused
+from ottla.controller.leader_election import rules_of
+from ottla.controller.reassignment import cancel, reassign
+from ottla.metadata import records as r
+from ottla.metadata.image import Image, TopicImage
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_REASSIGNMENT_MAX
 from ottla.model.steps import STEP_COST
@@ -25,9 +25,9 @@ from ottla.model.steps import STEP_COST
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 #: What deciding about a topic costs, and about each of its partitions (see `model/steps.py`).
 _TOPIC_COST: Final = 3
@@ -45,7 +45,7 @@ def alter_partition_reassignments(broker: Broker, call: Call, request: Any, now_
             "allow_replication_factor_change": may_change_factor,
         }  # fmt: skip
 
-    if not broker.controlling.may_decide:
+    if not broker.controller_driver.may_decide:
         return failed(ErrorCode.NOT_CONTROLLER)
     return broker.slices.answer(call, _reassigned(broker, call, request, may_change_factor, failed))
 
@@ -69,7 +69,7 @@ def _reassigned(
         if cost >= STEP_COST and not wanted.partitions:
             yield cost
             cost = 0
-            if not broker.controlling.may_decide:
+            if not broker.controller_driver.may_decide:
                 return failed(ErrorCode.NOT_CONTROLLER)
         for each in wanted.partitions:
             cost += _PARTITION_COST
@@ -79,7 +79,7 @@ def _reassigned(
                     records = []
                 yield cost
                 cost = 0
-                if not broker.controlling.may_decide:
+                if not broker.controller_driver.may_decide:
                     return failed(ErrorCode.NOT_CONTROLLER)
                 image = broker.proposed
                 topic = image.topics.get(wanted.name)

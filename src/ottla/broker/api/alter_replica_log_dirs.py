@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(34, rows_max=ROWS_PER_WRITE_MAX)
@@ -40,16 +40,16 @@ def _move(broker: Broker, path: str, name: str, number: int) -> int:
         return ErrorCode.LOG_DIR_NOT_FOUND
     if target.offline is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    hosted = broker.hosting.by_name.get(name)
+    hosted = broker.partitions.by_name.get(name)
     replica = hosted.replicas.get(number) if hosted is not None else None
     if replica is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not replica.opened and replica.offline is None and replica not in broker.hosting.asleep:
+    if not replica.opened and replica.offline is None and replica not in broker.partitions.asleep:
         # It is made there in the first place.
         broker.directories.chosen[name, number] = target
     try:
         replica.log  # noqa: B018  (opens it)
     except DiskError:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    broker.moving.begin(replica, target)
+    broker.log_dir_moves.begin(replica, target)
     return 0

@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import APIS, Response, serves
+from ottla.broker.api.shared.api_table import APIS, Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.features import FEATURES
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 

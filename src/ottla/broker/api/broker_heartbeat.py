@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.deciding import answer_committed, asked_in_vain
-from ottla.broker.api.table import Response, serves
-from ottla.controller.membership import broker_gone, broker_stopping
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.controller_decisions import answer_committed, asked_in_vain
+from ottla.controller.broker_changes import broker_gone, broker_stopping
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(63)

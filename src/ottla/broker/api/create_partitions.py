@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.proposing import Change, Proposals, refused
-from ottla.broker.api.table import Response, serves
-from ottla.broker.group_coordinating import OFFSETS_TOPIC
-from ottla.broker.transaction_coordinating import TRANSACTIONS_TOPIC
-from ottla.controller import records as r
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.proposals import Change, Proposals, refused
+from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from ottla.broker.coordinators.transaction_coordinator import TRANSACTIONS_TOPIC
 from ottla.controller.topics import TOPIC_COST, Drafts, partitions_of
+from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 #: The topics whose partitions say where something is coordinated.
 _FIXED: Final = {

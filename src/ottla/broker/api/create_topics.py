@@ -13,17 +13,17 @@ from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.proposing import Change, Proposals, refused
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.proposals import Change, Proposals, refused
 from ottla.config.describe import describe_topic
-from ottla.controller import records as r
 from ottla.controller.topics import TOPIC_COST, Drafts, partitions_of
+from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 
 @serves(19, by_controller=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.describe_acls import NO_AUTHORIZER
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(31)

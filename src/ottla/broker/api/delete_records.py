@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 
 @serves(21)
@@ -44,7 +44,7 @@ def _deleted(broker: Broker, request: Any) -> Work:
 
 
 def _delete(broker: Broker, name: str, number: int, offset: int) -> int:
-    hosted = broker.hosting.by_name.get(name)
+    hosted = broker.partitions.by_name.get(name)
     replica = hosted.replicas.get(number) if hosted is not None else None
     if replica is None or replica.leading is None:
         raise Refusal(broker.not_here(None, name, number) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -54,5 +54,5 @@ def _delete(broker: Broker, name: str, number: int, offset: int) -> int:
     target = replica.high_watermark if offset == -1 else offset
     if not 0 <= target <= replica.high_watermark:
         raise Refusal(ErrorCode.OFFSET_OUT_OF_RANGE)
-    broker.upkeep.delete_records(replica, target)
+    broker.log_maintenance.delete_records(replica, target)
     return log.log_start_offset

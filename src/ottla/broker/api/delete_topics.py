@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.proposing import Change, Proposals, refused
-from ottla.broker.api.table import Response, serves
-from ottla.controller import records as r
-from ottla.controller.image import TopicImage
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.proposals import Change, Proposals, refused
+from ottla.metadata import records as r
+from ottla.metadata.image import TopicImage
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.model.steps import STEP_COST
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 
 @serves(20, rows_max=ROWS_PER_WRITE_MAX, by_controller=True)

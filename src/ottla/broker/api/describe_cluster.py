@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.metadata import CLUSTER_OPERATIONS
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
@@ -40,7 +40,7 @@ def describe_cluster(broker: Broker, call: Call, request: Any, now_ms: int) -> R
         "error_code": 0,
         "endpoint_type": _BROKERS,
         "cluster_id": image.cluster_id,
-        "controller_id": broker.membership.controller_id,
+        "controller_id": broker.lifecycle.controller_id,
         "brokers": [
             {
                 "broker_id": node.node_id,

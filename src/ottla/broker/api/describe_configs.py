@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.proposing import refused
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.proposals import refused
 from ottla.config.describe import (
     Entry,
     describe_broker,
@@ -19,7 +19,7 @@ from ottla.config.describe import (
     describe_group,
     describe_topic,
 )
-from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
+from ottla.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, NO_CONFIG, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import STRING_BYTES_MAX
 from ottla.model.names import topic_name_problem
@@ -27,9 +27,9 @@ from ottla.model.resources import no_settings
 from ottla.model.strings import is_longer
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 _ENTRY_COST: Final = 2
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.grouping import Gathering, find_shard
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Gathering, find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 NOT_ASKED: Final = -(2**31)
 #: Finding a group takes longer than a row of other answers.

@@ -10,16 +10,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.log_directory import LogDirectory
-    from ottla.broker.moving import Move
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
+    from ottla.broker.storage.log_dir_moves import Move
+    from ottla.broker.storage.log_directory import LogDirectory
     from ottla.replication.replica import Replica
 
 
@@ -36,13 +36,13 @@ def _described(broker: Broker, request: Any) -> Work:
         if replica.gone:
             # Since the last slice.
             continue
-        if replica in broker.hosting.asleep:
+        if replica in broker.partitions.asleep:
             with suppress(DiskError):
                 replica.log  # noqa: B018  (opens it)
         if replica.opened:
             home = here.setdefault(broker.directories.of(replica.log), {})
             home.setdefault(replica.topic, []).append(_partition(replica))
-        move = broker.moving.of(replica)
+        move = broker.log_dir_moves.of(replica)
         if move is not None:
             target = here.setdefault(move.target, {})
             target.setdefault(replica.topic, []).append(_future(replica, move))
@@ -70,9 +70,9 @@ def _directory(
 
 
 def _asked(broker: Broker, topics: Any) -> list[Replica]:
-    by_name = broker.hosting.by_name
+    by_name = broker.partitions.by_name
     if topics is None:
-        return list(broker.hosting.replicas())
+        return list(broker.partitions.replicas())
     # The same topic or partition twice is described once.
     wanted = {
         (topic.topic, number): None

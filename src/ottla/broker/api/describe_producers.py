@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, merged, serves
+from ottla.broker.api.shared.api_table import Response, merged, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.names import topic_name_problem
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
     from ottla.log.producers import Producer
     from ottla.replication.replica import Replica
 
@@ -34,7 +34,7 @@ def _described(broker: Broker, request: Any) -> Work:
     topics = []
     # The same partition twice is described once: it may remember many producers.
     for name, numbers in merged((topic.name, topic.partition_indexes) for topic in request.topics).items():
-        hosted = broker.hosting.by_name.get(name)
+        hosted = broker.partitions.by_name.get(name)
         rows = []
         for number in numbers:
             replica = hosted.replicas.get(number) if hosted is not None else None
@@ -57,7 +57,7 @@ def _row(broker: Broker, name: str, number: int, replica: Replica | None) -> dic
             "error_message": problem or f"there is no partition {number} of '{name}' here",
             "active_producers": (),
         }
-    if not replica.opened and replica.offline is None and replica not in broker.hosting.asleep:
+    if not replica.opened and replica.offline is None and replica not in broker.partitions.asleep:
         # A log that is not made yet remembers nobody.
         return {"error_code": 0, "active_producers": ()}
     try:

@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 _METADATA: Final = ("__cluster_metadata", 0)
 
@@ -66,8 +66,8 @@ def _nodes(broker: Broker) -> list[dict[str, Any]]:
 
 
 def _metadata(broker: Broker, now_ms: int) -> dict[str, Any]:
-    leader = broker.membership.controller_id
-    now_ms -= broker.membership.store_away_ms
+    leader = broker.lifecycle.controller_id
+    now_ms -= broker.lifecycle.store_away_ms
     others = [
         node.node_id
         for node in broker.image.brokers.values()
@@ -77,7 +77,7 @@ def _metadata(broker: Broker, now_ms: int) -> dict[str, Any]:
         "error_code": 0 if leader >= 0 else ErrorCode.LEADER_NOT_AVAILABLE,
         "error_message": None if leader >= 0 else "no broker controls the cluster at the moment",
         "leader_id": leader,
-        "leader_epoch": broker.membership.controller_epoch,
+        "leader_epoch": broker.lifecycle.controller_epoch,
         "high_watermark": broker.image.end,
         "current_voters": [_replica(broker, leader, now_ms)] if leader >= 0 else (),
         "observers": [_replica(broker, node_id, now_ms) for node_id in others],

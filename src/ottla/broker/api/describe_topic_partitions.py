@@ -12,14 +12,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.metadata import TOPIC_OPERATIONS, partition_row
-from ottla.broker.api.table import Response, serves
-from ottla.controller.image import TopicImage
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.metadata.image import TopicImage
 from ottla.model.errors import ErrorCode
 from ottla.model.names import topic_name_problem
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 #: Kafka's default of `max.request.partition.size.limit`.
 _PAGE_PARTITIONS_MAX: Final = 2000
@@ -59,7 +59,7 @@ def _failed(name: str, code: ErrorCode) -> dict[str, Any]:
 
 
 def _topic(broker: Broker, topic: TopicImage, begin: int, end: int) -> dict[str, Any]:
-    offline = broker.hosting.offline_partitions(topic.name)
+    offline = broker.partitions.offline_partitions(topic.name)
     return {
         "error_code": 0,
         "name": topic.name,

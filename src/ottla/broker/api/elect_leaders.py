@@ -10,21 +10,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.deciding import Decisions
-from ottla.broker.api.proposing import refused
-from ottla.broker.api.table import Response, serves
-from ottla.controller import records as r
-from ottla.controller.balancing import PREFERRED, UNCLEAN, elect
-from ottla.controller.electing import Rules, rules_of
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.controller_decisions import Decisions
+from ottla.broker.api.shared.proposals import refused
+from ottla.controller.leader_election import Rules, rules_of
+from ottla.controller.wanted_elections import PREFERRED, UNCLEAN, elect
+from ottla.metadata import records as r
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import STEP_COST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 
 @serves(43, by_controller=True)
@@ -43,7 +43,7 @@ def elect_leaders(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
 
     if kind not in (PREFERRED, UNCLEAN):
         return failed(ErrorCode.INVALID_REQUEST)
-    if not broker.controlling.may_decide:
+    if not broker.controller_driver.may_decide:
         return failed(ErrorCode.NOT_CONTROLLER)
     return broker.slices.answer(call, _elected(broker, call, request, asked, kind, failed))
 
@@ -73,7 +73,7 @@ def _elected(
                     records = []
                 yield cost + at
                 cost = -at
-                if not broker.controlling.may_decide:
+                if not broker.controller_driver.may_decide:
                     return failed(ErrorCode.NOT_CONTROLLER)
                 image = broker.proposed
                 topic = image.topics.get(name)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import Answering
-from ottla.broker.api.table import Response, serves
-from ottla.broker.api.transacting import find_shard
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Answering
+from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import Refusal
-from ottla.transactions.ending import End
-from ottla.transactions.initializing import refused
+from ottla.transactions.end_txn import End
+from ottla.transactions.init_producer_id import refused
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(26)

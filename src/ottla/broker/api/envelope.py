@@ -18,15 +18,15 @@ import struct
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.api.cluster_action import is_broker
-from ottla.broker.api.table import APIS, SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import APIS, SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.cluster_action import is_broker
 from ottla.model.errors import ErrorCode
 from ottla.wire.encode import uvarint
 from ottla.wire.guard import MalformedMessage, read_uvarint
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 KEY: Final = 58
 _HEAD: Final = struct.Struct(">iib")
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
 def envelope(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     if not is_broker(broker, call):
         return {"error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
-    if not broker.controlling.is_active:
+    if not broker.controller_driver.is_active:
         return {"error_code": ErrorCode.NOT_CONTROLLER}
     frame = request.request_data
     if len(frame) < _API.size:
@@ -69,7 +69,7 @@ def envelope(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
         code = 0 if data is not None else ErrorCode.INVALID_REQUEST
         broker.reply(call, [_answer(call, data, code, broker.image.end)])
 
-    inner = broker.forwarding.serve(
+    inner = broker.controller_channel.serve(
         f"{_text(request.client_host_address)} through {call.connection.peer}", frame, done
     )
     if answered:

@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.api.cluster_action import is_broker
-from ottla.broker.api.table import SILENT, WAIT, Response, serves
-from ottla.broker.fetching import Collected, Fetching, Interest, Row, find
+from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.cluster_action import is_broker
+from ottla.broker.requests.fetch_session import Collected, FetchSession, Interest, Row, find
 from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
@@ -39,9 +39,9 @@ from ottla.ports.disk import DiskError
 from ottla.wire.encode import uvarint
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
     from ottla.replication.replica import Replica
 
 _MS: Final = 1000
@@ -85,13 +85,13 @@ def fetch(
     now_ms: int,
     *,
     are_logs_open: bool = False,
-    large: Fetching | None = None,
+    large: FetchSession | None = None,
 ) -> Response:
     """`large` is a full fetch of very many partitions, which are added to it already: it is not answered here."""
     by_id = call.entry.version >= 13
     sessions = broker.fetch_sessions
     epoch = request.session_epoch
-    if (broker.hosting.to_create or broker.hosting.asleep) and not are_logs_open:
+    if (broker.partitions.to_create or broker.partitions.asleep) and not are_logs_open:
         unopened = _unopened(broker, request, by_id)
         if len(unopened) > _OPENED_AT_ONCE_MAX:
             return broker.slices.answer(call, _in_slices(broker, call, request, unopened))
@@ -105,7 +105,7 @@ def fetch(
             if old.follower >= 0 and not is_broker(broker, call, old.follower):
                 return _refuse(broker, call, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             sessions.remove(old)
-        fetching = Fetching(sessions) if large is None else large
+        fetching = FetchSession(sessions) if large is None else large
         fetching.follower = follower
         fetching.follower_epoch = request.replica_state.replica_epoch
         fetching.leader_only = call.entry.version < _ANY_REPLICA
@@ -169,7 +169,7 @@ def fetch(
     return _tell(broker, call, request, fetching, fetching.collect())
 
 
-def _tell(broker: Broker, call: Call, request: Any, fetching: Fetching, collected: Collected) -> Response:
+def _tell(broker: Broker, call: Call, request: Any, fetching: FetchSession, collected: Collected) -> Response:
     """Answer, or wait for more."""
     rows, total, failed = collected
     sessions = broker.fetch_sessions
@@ -210,7 +210,7 @@ def _in_slices(broker: Broker, call: Call, request: Any, unopened: list[Replica]
     if request.session_epoch > 0 or not _is_large(request):
         response: Response = handler(broker, call, request, broker.now_ms, are_logs_open=True)
         return response
-    fetching = Fetching(broker.fetch_sessions)
+    fetching = FetchSession(broker.fetch_sessions)
     by_id = call.entry.version >= 13
     for topic in request.topics:
         for at in range(0, len(topic.partitions), STEP_COST):
@@ -243,7 +243,7 @@ def _is_large(request: Any) -> bool:
     return sum([len(topic.partitions) for topic in request.topics]) > _ROWS_AT_ONCE_MAX
 
 
-def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
+def _add(broker: Broker, fetching: FetchSession, topics: Any, by_id: bool) -> None:
     interests, dirty = fetching.interests, fetching.dirty
     for topic in topics:
         asked = topic.topic_id if by_id else topic.topic
@@ -278,7 +278,7 @@ def _add(broker: Broker, fetching: Fetching, topics: Any, by_id: bool) -> None:
             dirty[interest] = None
 
 
-def _belongs(call: Call, fetching: Fetching) -> None:
+def _belongs(call: Call, fetching: FetchSession) -> None:
     """A session lives as long as the connection that used it last: nobody watches for a client that is gone."""
     if fetching.connection is not call.connection:
         if fetching.connection is not None:
@@ -296,14 +296,14 @@ def _refuse_follower(broker: Broker, call: Call, request: Any, by_id: bool) -> R
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if call.entry.version >= _WITH_ERROR:
         return _refuse(broker, call, code)
-    fetching = Fetching(broker.fetch_sessions)
+    fetching = FetchSession(broker.fetch_sessions)
     _add(broker, fetching, request.topics, by_id)
     rows = [Row(interest, code, -1, -1, None) for interest in fetching.interests.values()]
     broker.reply(call, _encode(call, fetching, rows))
     return SILENT
 
 
-def reply(broker: Broker, call: Call, fetching: Fetching, rows: list[Row]) -> None:
+def reply(broker: Broker, call: Call, fetching: FetchSession, rows: list[Row]) -> None:
     parts = _encode(call, fetching, rows)
     if fetching.id:
         # From now on the session counts, and remembers what it told.
@@ -376,7 +376,7 @@ def _endpoints(known: dict[int, bytes]) -> bytes:
     return b"\x01\x00" + uvarint(len(array)) + array
 
 
-def _encode(call: Call, fetching: Fetching | None, rows: list[Row], error: int = 0) -> list[Any]:
+def _encode(call: Call, fetching: FetchSession | None, rows: list[Row], error: int = 0) -> list[Any]:
     version = call.entry.version
     flexible = version >= 12
     topics: dict[Any, list[Row]] = {}

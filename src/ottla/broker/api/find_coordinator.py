@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import WAIT, Response, serves
+from ottla.broker.api.shared.api_table import WAIT, Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import NAME_LENGTH_MAX
 from ottla.model.strings import is_name
 from ottla.ports.coordination import partition_of
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
-    from ottla.broker.coordinating import Coordinating
+    from ottla.broker.coordinators.coordinator import Coordinator
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -47,7 +47,7 @@ def find_coordinator(broker: Broker, call: Call, request: Any, now_ms: int) -> R
     return WAIT
 
 
-def _coordinating(broker: Broker, key_type: int) -> Coordinating[Any] | None:
+def _coordinating(broker: Broker, key_type: int) -> Coordinator[Any] | None:
     if key_type == _GROUP:
         return broker.groups
     return broker.transactions if key_type == _TRANSACTION else None

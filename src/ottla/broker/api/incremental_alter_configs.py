@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.altering import RESOURCE_COST, changed, difference
-from ottla.broker.api.proposing import Change, Proposals, refused
-from ottla.broker.api.table import Response, serves
-from ottla.controller.image import NO_CONFIG
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.config_changes import RESOURCE_COST, changed, difference
+from ottla.broker.api.shared.proposals import Change, Proposals, refused
+from ottla.metadata.image import NO_CONFIG
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.resources import resource_type_name
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 
 @serves(44, by_controller=True)

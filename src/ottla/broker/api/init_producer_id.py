@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import Answering, milliseconds
-from ottla.broker.api.table import Response, serves
-from ottla.broker.api.transacting import find_shard
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Answering, milliseconds
+from ottla.broker.api.shared.txn_requests import find_shard
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.transactions.formats import NO_EPOCH, NO_ID
-from ottla.transactions.initializing import Init, refused
+from ottla.transactions.init_producer_id import Init, refused
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(22)

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import Answering, find_shard, milliseconds
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Answering, find_shard, milliseconds
 from ottla.groups.classic import Join
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(11, by_client=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import Response, serves
-from ottla.controller.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.metadata.image import BROKER_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 _CLIENT_METRICS: Final = 16
 _TYPES: Final = (TOPIC_RESOURCE, BROKER_RESOURCE, 8, _CLIENT_METRICS, GROUP_RESOURCE)

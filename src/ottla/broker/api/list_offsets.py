@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
 from ottla.records.errors import CorruptRecords
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
     from ottla.replication.replica import Replica
 
 _LATEST: Final = -1
@@ -46,7 +46,7 @@ def _listed(broker: Broker, call: Call, request: Any) -> Work:
     seen: set[tuple[str, int]] = set()
     topics = []
     for topic in request.topics:
-        hosted = broker.hosting.by_name.get(topic.name)
+        hosted = broker.partitions.by_name.get(topic.name)
         rows = []
         for partition in topic.partitions:
             number = partition.partition_index

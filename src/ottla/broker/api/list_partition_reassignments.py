@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, serves
-from ottla.controller.reassigning import running
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.controller.reassignment import running
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(46, by_controller=True, changes_metadata=False)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import Gathering
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Gathering
 from ottla.groups.regex import BadPattern, compiled
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Decision
 from ottla.transactions.shard import STATES, Filter
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(66)

@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.table import SILENT, WAIT, Response, serves
-from ottla.broker.membership import DOUBT_MS
-from ottla.controller.image import Image, TopicImage
+from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.cluster.broker_lifecycle import DOUBT_MS
+from ottla.metadata.image import Image, TopicImage
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import AUTO_CREATED_PER_REQUEST_MAX
 from ottla.model.names import INTERNAL_TOPICS, topic_name_problem
 from ottla.wire.sliced import chunks
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
-    from ottla.controller.records import Partition
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
+    from ottla.metadata.records import Partition
 
 NO_LEADER: Final = -1
 #: How long a topic's creation may take before the client is told to ask again.
@@ -38,7 +38,7 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 
 @serves(3)
 def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    if broker.membership.cut_off.is_given_up:
+    if broker.lifecycle.cut_off.is_given_up:
         # What this broker knows is old, and it cannot learn more: others can answer.
         broker.close(call.connection, "this broker is cut off from its cluster")
         return SILENT
@@ -46,7 +46,7 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     if not missing:
         if _names_doubted(broker, request):
             # A client whose leader just died asks at once, and not again for a second if it is told of the dead one.
-            broker.forwarding.when(
+            broker.controller_channel.when(
                 lambda: not _names_doubted(broker, request),
                 lambda: _answer_later(broker, call, request, {}),
                 DOUBT_MS,
@@ -71,7 +71,7 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
 
 def _names_doubted(broker: Broker, request: Any) -> bool:
     """Whether the answer would name a leader that has probably just died."""
-    doubted = broker.membership.doubted()
+    doubted = broker.lifecycle.doubted()
     if not doubted:
         return False
     image = broker.image
@@ -109,14 +109,16 @@ def _ask_to_create(
             if int(row.error_code) not in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
         }
         there = [name for name in names if name not in failed]
-        broker.forwarding.when(
+        broker.controller_channel.when(
             lambda: all(name in broker.image.topics for name in there),
             lambda: done({**dict.fromkeys(there, ErrorCode.LEADER_NOT_AVAILABLE), **failed}),
             max(0, now_ms + _CREATE_MS - broker.now_ms),
         )
 
     topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
-    broker.forwarding.insist(19, 7, {"topics": topics, "timeout": _CREATE_MS}, is_moved, answered, _CREATE_MS)
+    broker.controller_channel.insist(
+        19, 7, {"topics": topics, "timeout": _CREATE_MS}, is_moved, answered, _CREATE_MS
+    )
 
 
 def _to_create(broker: Broker, request: Any) -> list[str]:
@@ -176,7 +178,7 @@ def _described(
             if not node.fenced
         ],
         "cluster_id": image.cluster_id,
-        "controller_id": broker.membership.controller_id,
+        "controller_id": broker.lifecycle.controller_id,
         "cluster_authorized_operations": (
             CLUSTER_OPERATIONS
             if getattr(request, "include_cluster_authorized_operations", False)
@@ -210,7 +212,7 @@ def _missing(asked: Any, failed: dict[str, int], nameless: str | None) -> dict[s
 
 
 def _topic(broker: Broker, topic: TopicImage, operations: int) -> Generator[int, None, dict[str, Any]]:
-    offline = broker.hosting.offline_partitions(topic.name)
+    offline = broker.partitions.offline_partitions(topic.name)
     rows: list[dict[str, Any]] = []
     for some in chunks(topic.partitions):
         rows += [

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.grouping import find_shard, milliseconds
-from ottla.broker.api.table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.group_requests import find_shard, milliseconds
 from ottla.groups.formats import Encoded, encode
 from ottla.groups.shard import Commit
 from ottla.model.errors import ErrorCode, Refusal
@@ -24,10 +24,10 @@ from ottla.model.strings import is_longer
 from ottla.wire.acknowledgement import commit_acknowledgement
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
-    from ottla.controller.image import TopicImage
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
+    from ottla.metadata.image import TopicImage
 
 #: From this version on topics are named by their ids.
 _BY_ID: Final = 10

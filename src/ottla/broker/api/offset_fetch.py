@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.grouping import Gathering, check_still_here, find_shard
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Gathering, check_still_here, find_shard
 from ottla.groups.formats import NO_ID
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import STEP_COST
@@ -20,12 +20,12 @@ from ottla.model.strings import cut
 from ottla.ports.coordination import Decision
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
-    from ottla.controller.image import TopicImage
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
     from ottla.groups.formats import Committed
     from ottla.groups.shard import Shard
+    from ottla.metadata.image import TopicImage
 
 
 @serves(9)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
     from ottla.replication.replica import Replica
 
 
@@ -28,7 +28,7 @@ def offset_for_leader_epoch(broker: Broker, call: Call, request: Any, now_ms: in
 def _found(broker: Broker, request: Any) -> Work:
     topics = []
     for topic in request.topics:
-        hosted = broker.hosting.by_name.get(topic.topic)
+        hosted = broker.partitions.by_name.get(topic.topic)
         rows = []
         for partition in topic.partitions:
             replica = hosted.replicas.get(partition.partition) if hosted is not None else None

@@ -21,8 +21,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.producing import ADDS_SINCE, Transactional, has_transactional, refused_all
-from ottla.broker.api.table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
+from ottla.broker.api.shared.transactional_produce import (
+    ADDS_SINCE,
+    Transactional,
+    has_transactional,
+    refused_all,
+)
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import RECORD_ERRORS_PER_ANSWER_MAX, ROWS_PER_PRODUCE_MAX
@@ -31,10 +36,10 @@ from ottla.records.batch import CODEC_MASK, MAGIC, TRANSACTIONAL_BIT
 from ottla.records.compression import ZSTD
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
-    from ottla.broker.hosting import HostedTopic
-    from ottla.broker.produce_queue import QueuedProduce
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.produce_queue import QueuedProduce
+    from ottla.broker.storage.partitions import LocalTopic
     from ottla.log.validation import Validated
     from ottla.replication.replica import Replica
     from ottla.transactions.formats import Place
@@ -96,7 +101,7 @@ class WaitingProduce:
         if id(row) in self.open_rows:
             row.update(error_code=code, base_offset=-1)
             self.frame = None
-            hosted = self.broker.hosting.by_name.get(replica.topic)
+            hosted = self.broker.partitions.by_name.get(replica.topic)
             if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
                 hint_leader(self.broker, hosted, row, self.response)
             self.reached(row)
@@ -104,7 +109,7 @@ class WaitingProduce:
 
     def expire(self, now_ms: int) -> None:
         code = ErrorCode.REQUEST_TIMED_OUT
-        if self.broker.membership.suspended:
+        if self.broker.lifecycle.suspended:
             # Others may lead meanwhile and nobody can tell this broker. A client that hears of a time-out asks the same broker
             # again and again; with this it asks who leads.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -174,11 +179,11 @@ def produce(
     frame: bytes | None = None
     date_ms = now_ms + broker.wall_clock.ahead_ms
     for topic in topic_data:
-        hosted: HostedTopic | None
+        hosted: LocalTopic | None
         if by_id:
-            hosted = broker.hosting.by_id.get(topic.topic_id.int) if topic.topic_id else None
+            hosted = broker.partitions.by_id.get(topic.topic_id.int) if topic.topic_id else None
         else:
-            hosted = broker.hosting.by_name.get(topic.name)
+            hosted = broker.partitions.by_name.get(topic.name)
         rows = []
         for partition in topic.partition_data:
             index = partition.index
@@ -294,7 +299,7 @@ def _enqueue(broker: Broker, call: Call, request: Any) -> Response:
         return refused_all(broker, call, request, refusal)
 
 
-def _repeated(hosted: HostedTopic, index: int) -> Refusal:
+def _repeated(hosted: LocalTopic, index: int) -> Refusal:
     return Refusal(
         ErrorCode.INVALID_REQUEST,
         f"the request names {hosted.name}-{index} more than once: its first batch is taken, this one is not",
@@ -302,7 +307,7 @@ def _repeated(hosted: HostedTopic, index: int) -> Refusal:
 
 
 def _refused_row(
-    index: int, refusal: Refusal, hosted: HostedTopic | None, queued: QueuedProduce | None
+    index: int, refusal: Refusal, hosted: LocalTopic | None, queued: QueuedProduce | None
 ) -> dict[str, Any]:
     row: dict[str, Any] = {
         "index": index,
@@ -368,7 +373,7 @@ def _nameless() -> Refusal:
     )
 
 
-def _not_led(broker: Broker, hosted: HostedTopic, index: int) -> Refusal:
+def _not_led(broker: Broker, hosted: LocalTopic, index: int) -> Refusal:
     if broker.not_here(hosted.topic_id, None, index) is None:
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{hosted.name} has no partition {index} here")
     return Refusal(
@@ -377,7 +382,7 @@ def _not_led(broker: Broker, hosted: HostedTopic, index: int) -> Refusal:
     )
 
 
-def hint_leader(broker: Broker, hosted: HostedTopic, row: dict[str, Any], response: Response) -> None:
+def hint_leader(broker: Broker, hosted: LocalTopic, row: dict[str, Any], response: Response) -> None:
     """KIP-951: who leads the partition of this row, and where that broker is, so that the client need not ask."""
     partition = broker.image.partition(hosted.topic_id, row["index"])
     node = broker.image.brokers.get(partition.leader) if partition is not None else None

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import WAIT, Response, serves
-from ottla.broker.timers import Later
+from ottla.broker.api.shared.api_table import WAIT, Response, serves
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import FAILED_AUTHENTICATION_DELAY_MS, SASL_MESSAGE_BYTES_MAX
+from ottla.model.timer_wheel import Later
 from ottla.ports.effects import AUTHENTICATED, PAUSE
 from ottla.security.broker_handshake import NotProven
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(36, request_bytes_max=SASL_MESSAGE_BYTES_MAX)

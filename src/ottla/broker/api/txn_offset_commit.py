@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.grouping import Answering
 from ottla.broker.api.offset_commit import is_long, sorted_out, sorted_out_in_steps
-from ottla.broker.api.table import Response, serves
-from ottla.broker.group_coordinating import OFFSETS_TOPIC
-from ottla.broker.verification import Producer
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Answering
+from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from ottla.broker.coordinators.txn_verification import Producer
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.model.steps import STEP_COST
 from ottla.model.strings import is_name
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
+    from ottla.broker.coordinators.group_coordinator import GroupPartition
     from ottla.broker.core import Broker
-    from ottla.broker.group_coordinating import GroupTenure
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
     from ottla.groups.shard import Commit
     from ottla.records.record import Record
     from ottla.transactions.formats import Place
@@ -75,7 +75,7 @@ class _Committing:
         return self._reply.outcome
 
     def _verify(self) -> None:
-        verification = self._broker.verification
+        verification = self._broker.txn_verification
         if verification.waits(self._producer, self._verify):
             return
         try:
@@ -114,7 +114,7 @@ class _Committing:
         self._write_or_begin(tenure, good, response)
 
     def _write_or_begin(
-        self, tenure: GroupTenure, good: list[Commit] | None, response: Response | None
+        self, tenure: GroupPartition, good: list[Commit] | None, response: Response | None
     ) -> None:
         if good is None or response is None:
             self._broker.slices.answer_later(self._call, self._write_in_slices())
@@ -154,13 +154,13 @@ class _Committing:
             self._end(tenure)
         return self._reply.outcome
 
-    def _end(self, tenure: GroupTenure) -> None:
+    def _end(self, tenure: GroupPartition) -> None:
         under_way = tenure.under_way.get(self._producer.producer_id, set())
         under_way.discard(self)
         if not under_way:
             tenure.under_way.pop(self._producer.producer_id, None)
 
-    def _write(self, tenure: GroupTenure, good: list[Commit], response: Response) -> None:
+    def _write(self, tenure: GroupPartition, good: list[Commit], response: Response) -> None:
         request = self._request
         if not good:
             self._reply.answer(response)
@@ -175,7 +175,7 @@ class _Committing:
         except Refusal as refusal:
             self._reply.refuse(_TOLD.get(refusal.code, refusal.code))
 
-    def _checked(self, good: list[Commit] | None) -> GroupTenure:
+    def _checked(self, good: list[Commit] | None) -> GroupPartition:
         """Whether this member may commit these offsets now, and where; None if they are not known yet. Raises Refusal."""
         request, version = self._request, self._version
         if not request.group_id or not is_name(request.group_id):

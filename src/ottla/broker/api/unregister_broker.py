@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.deciding import answer_committed
-from ottla.broker.api.proposing import TIMED_OUT, refused
-from ottla.broker.api.table import Response, serves
-from ottla.controller.membership import broker_removed
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.controller_decisions import answer_committed
+from ottla.broker.api.shared.proposals import TIMED_OUT, refused
+from ottla.controller.broker_changes import broker_removed
 from ottla.model.errors import ErrorCode, Refusal
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(64, by_controller=True)
 def unregister_broker(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    if not broker.controlling.may_decide:
+    if not broker.controller_driver.may_decide:
         return _failed(ErrorCode.NOT_CONTROLLER)
-    running = {*broker.membership.live, broker.config.node_id}
+    running = {*broker.lifecycle.live, broker.config.node_id}
     try:
         records = broker_removed(broker.proposed, broker.config, request.broker_id, running)
     except Refusal as refusal:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.api.table import Response, serves
+from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.features import FEATURES
 from ottla.model.limits import FEATURES_PER_UPDATE_MAX
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
     from ottla.broker.core import Broker
+    from ottla.broker.requests.connection import Call
 
 
 @serves(57, rows_max=FEATURES_PER_UPDATE_MAX, by_controller=True, changes_metadata=False)

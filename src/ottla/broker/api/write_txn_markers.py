@@ -2,7 +2,7 @@
 
 A proven broker may write any marker; the epochs of the producer and of the coordinator decide. A client may only abort a hanging
 transaction (KIP-664): one that is open in the partition, under the epochs that the partition knows, and that no coordinator has
-among its own (`broker/hanging_transactions.py`). Each marker is answered when it is committed. Errors by partition:
+among its own (`broker/coordinators/hanging_transactions.py`). Each marker is answered when it is committed. Errors by partition:
 CLUSTER_AUTHORIZATION_FAILED (a client, and it does not hang), COORDINATOR_NOT_AVAILABLE (a client, and not all coordinators answered),
 UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, INVALID_PRODUCER_EPOCH, INVALID_REQUEST,
 TRANSACTION_COORDINATOR_FENCED, KAFKA_STORAGE_ERROR; for partitions of groups' offsets those of their coordinator too.
@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.api.grouping import Gathering
-from ottla.broker.api.table import Response, serves
-from ottla.broker.marking import Abort
+from ottla.broker.api.shared.api_table import Response, serves
+from ottla.broker.api.shared.group_requests import Gathering
+from ottla.broker.coordinators.txn_markers import Abort
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import ROWS_PER_WRITE_MAX
 from ottla.ports.coordination import Reply
 from ottla.transactions.host import Marker
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Call
+    from ottla.broker.coordinators.txn_markers import Codes
     from ottla.broker.core import Broker
-    from ottla.broker.marking import Codes
-    from ottla.broker.slices import Work
+    from ottla.broker.requests.connection import Call
+    from ottla.broker.requests.slices import Work
 
 #: The first version that says which transactions it is about.
 _VERSIONED: Final = 2
@@ -55,11 +55,11 @@ def _written(broker: Broker, call: Call, request: Any) -> Work:
         elif marker.transaction_version < 0:
             done(dict.fromkeys(places, ErrorCode.INVALID_REQUEST))
         elif by_broker:
-            yield from broker.marking.write_in_steps(marker, places, done)
+            yield from broker.txn_markers.write_in_steps(marker, places, done)
         else:
             aborts.append(Abort(marker, places, done))
     if aborts:
-        broker.marking.abort_hanging(aborts)
+        broker.txn_markers.abort_hanging(aborts)
     return gathering.outcome
 
 

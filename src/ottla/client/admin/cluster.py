@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import ottla
-from ottla.client.admin.asking import ask_controller, raise_all
+from ottla.client.admin.requests import ask_controller, raise_all
 from ottla.client.connection import API_VERSIONS, Body
 from ottla.client.errors import BrokerNotFound, UnsupportedVersion, refused
 from ottla.client.metadata import Node

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.client.admin.asking import by_topic, raise_all, refused_at
 from ottla.client.admin.groups import ask_group
+from ottla.client.admin.requests import by_topic, raise_all, refused_at
 from ottla.client.connection import Body
 from ottla.client.coordinators import MOVED
 from ottla.client.errors import KafkaError, refused

@@ -12,7 +12,7 @@ from struct import error as struct_error
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.admin.asking import raise_all
+from ottla.client.admin.requests import raise_all
 from ottla.client.connection import Body
 from ottla.client.coordinators import MOVED, ask_coordinator, ask_every_broker, find_coordinator
 from ottla.client.errors import KafkaError, refused

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ottla.client.admin.asking import by_topic, raise_all, refused_at
+from ottla.client.admin.requests import by_topic, raise_all, refused_at
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import BrokerNotFound, KafkaError, refused
 from ottla.client.metadata import TopicPartition, known_code

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.admin.asking import ask_controller, by_topic, raise_all
+from ottla.client.admin.requests import ask_controller, by_topic, raise_all
 from ottla.client.connection import Body
 from ottla.client.errors import refused
 from ottla.client.metadata import TopicPartition, known_code

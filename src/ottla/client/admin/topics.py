@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.admin.asking import ask_controller, ask_leaders, by_topic, raise_all
+from ottla.client.admin.requests import ask_controller, ask_leaders, by_topic, raise_all
 from ottla.client.backoff import backoff_ms
 from ottla.client.connection import Body
 from ottla.client.errors import KafkaError, TopicNotFound, refused

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.client.admin.asking import ask_leaders, raise_all
+from ottla.client.admin.requests import ask_leaders, raise_all
 from ottla.client.connection import Body
 from ottla.client.coordinators import MOVED, ask_coordinator, ask_every_broker
 from ottla.client.errors import KafkaError, refused

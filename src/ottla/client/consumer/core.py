@@ -20,7 +20,7 @@ from ottla.client.consumer.interceptors import Interceptors
 from ottla.client.consumer.metrics import ConsumerMetrics, consumer_metrics
 from ottla.client.consumer.plans import Callback, Plan, StoreCall, perform_async
 from ottla.client.consumer.progress import Committed, Given, Iteration, OnCommit, Progress
-from ottla.client.consumer.seeking import Seeking, now_ms
+from ottla.client.consumer.seek import Seeking, now_ms
 from ottla.client.consumer.settings import ConsumerSettings, Consuming
 from ottla.client.consumer.subscription import Callback as OnPartitions
 from ottla.client.consumer.subscription import Subscription, subscription_of

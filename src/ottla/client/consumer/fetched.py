@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from ottla.client.consumer.aborted import Unwanted
 from ottla.client.consumer.columns import Columns
-from ottla.client.consumer.decoding import Decoding
-from ottla.client.consumer.partition import Batch, Partition
+from ottla.client.consumer.decoder import Decoding
+from ottla.client.consumer.partition import FetchedBatch, Partition
 from ottla.client.consumer.poison import ConsumerRecord, RecordMaker
 from ottla.client.errors import CorruptBatch, KafkaError
 from ottla.client.metadata import TopicPartition
@@ -249,7 +249,9 @@ class FetchBuffer:
             self._fetch_waits = False
             self.has_room = True
 
-    def _damaged(self, partition: Partition, generation: int, batch: Batch, damage: CorruptRecords) -> None:
+    def _damaged(
+        self, partition: Partition, generation: int, batch: FetchedBatch, damage: CorruptRecords
+    ) -> None:
         """Forget what is buffered after the position, to be fetched again: the damage may have happened on the way.
 
         The caller is told when it has had what came before it.
@@ -362,7 +364,7 @@ class FetchBuffer:
         if is_old and not is_damaged:
             return
         if is_damaged or not is_unwanted:
-            partition.batches.append(Batch(batch, base_offset, end))
+            partition.batches.append(FetchedBatch(batch, base_offset, end))
             partition.buffered_bytes += len(batch)
         partition.fetch_offset = max(end, partition.fetch_offset)
         partition.last_epoch = epoch

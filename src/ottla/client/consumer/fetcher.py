@@ -20,7 +20,7 @@ from typing import Any
 
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import BrokerConnection
-from ottla.client.consumer.decoding import Decoding
+from ottla.client.consumer.decoder import Decoding
 from ottla.client.consumer.fetch_session import Place, request_body
 from ottla.client.consumer.fetched import FetchBuffer
 from ottla.client.consumer.partition import Partition

@@ -16,7 +16,7 @@ from ottla.records.batch import CRC_START, TIMESTAMP_TYPE_BIT
 from ottla.records.pieces import Piece, Rows
 
 
-class Batch(NamedTuple):
+class FetchedBatch(NamedTuple):
     """A whole batch that was fetched; `end` is the offset after it."""
 
     data: memoryview
@@ -66,7 +66,7 @@ class Partition:
         self.preferred: tuple[int, float] | None = None
         self.generation = 0
         self.paused = False
-        self.batches: deque[Batch] = deque()
+        self.batches: deque[FetchedBatch] = deque()
         self.buffered_bytes = 0
         #: How many bytes had come for all partitions when this one got its last.
         self.fed_at = 0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from ottla.client.consumer.assignors.names import Strategy, assignors_of
-from ottla.client.consumer.decoding import RECORD_DECODERS, RecordDecoder
+from ottla.client.consumer.decoder import RECORD_DECODERS, RecordDecoder
 from ottla.client.consumer.poison import ON_POISON, OnPoison
 from ottla.client.consumer.resets import reset_timestamp
 from ottla.client.consumer.stores.store import OffsetStore

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from ottla.client.errors import BufferFull, ClientClosed, KafkaError
 from ottla.client.metadata import TopicPartition
 from ottla.client.producer.batches import (
-    Batch,
     OnDelivery,
+    ProducerBatch,
     ProducerId,
     SendFuture,
     future_of,
@@ -51,8 +51,8 @@ class Drained(NamedTuple):
     """What a drain found: batches to send by leader, partitions without one, partitions that are not admitted yet, brokers that
     had something coming and were not free, and when to look again."""
 
-    ready: dict[int, list[Batch]]
-    leaderless: list[Batch]
+    ready: dict[int, list[ProducerBatch]]
+    leaderless: list[ProducerBatch]
     outside: list[TopicPartition]
     wanted: set[int]
     wait_ms: float | None
@@ -69,12 +69,12 @@ class Accumulator:
         #: A partition's producer id has no epochs left: the next one must be asked for.
         self.exhausted = False
         #: The last batch of each partition, which may be closed by now; any thread may look.
-        self.open_batches: dict[tuple[str, int], Batch] = {}
+        self.open_batches: dict[tuple[str, int], ProducerBatch] = {}
         self._partitions: dict[TopicPartition, PartitionQueue] = {}
         #: Those that have batches, the one that was served last at the end.
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         #: Told of each batch that fails for good, on the sender's thread.
-        self.on_failed: Callable[[Batch, KafkaError], None] | None = None
+        self.on_failed: Callable[[ProducerBatch, KafkaError], None] | None = None
         self.made = 0
         self._flushing = 0
         self._refusal: Callable[[], KafkaError] | None = None
@@ -90,7 +90,7 @@ class Accumulator:
 
     def join(
         self,
-        batch: Batch,
+        batch: ProducerBatch,
         value: bytes | None,
         key: bytes | None,
         headers: Headers,
@@ -163,7 +163,7 @@ class Accumulator:
                     # Records that came later must not get before those of the next.
                     batch.closed = True
                 self.made += 1
-                batch = self.open_batches[tp] = Batch(self, tp, now_ms, self.made)
+                batch = self.open_batches[tp] = ProducerBatch(self, tp, now_ms, self.made)
                 waiting.append(batch)
             # A signal that raises before this has changed nothing; later, both go back together.
             self.buffered_bytes += size_bytes
@@ -188,7 +188,7 @@ class Accumulator:
             if partition.waiting:
                 partition.waiting[-1].closed = True
             self.made += 1
-            batch = Batch(self, tp, now_ms, self.made)
+            batch = ProducerBatch(self, tp, now_ms, self.made)
             batch.records, batch.closed = records, True
             batch.size_bytes += size_bytes
             self.buffered_bytes += size_bytes
@@ -241,14 +241,14 @@ class Accumulator:
             told.append(self._room.popleft()[1])
         return told
 
-    def when_done(self, batch: Batch, index: int, callback: OnDelivery) -> None:
+    def when_done(self, batch: ProducerBatch, index: int, callback: OnDelivery) -> None:
         with self.lock:
             if not batch.done:
                 batch.callbacks.append((index, callback))
                 return
         batch.tell([(index, callback)])
 
-    def outstanding(self) -> list[Batch]:
+    def outstanding(self) -> list[ProducerBatch]:
         """Every batch that is not resolved yet."""
         with self.lock:
             return [
@@ -258,7 +258,7 @@ class Accumulator:
                 for batch in batches
             ]
 
-    def begin_flush(self) -> list[Batch]:
+    def begin_flush(self) -> list[ProducerBatch]:
         """Let all leave without lingering, until `end_flush`; the batches to wait for."""
         with self.lock:
             self._flushing += 1
@@ -358,13 +358,13 @@ class Accumulator:
                         wait_ms = next_wait_ms if wait_ms is None else min(wait_ms, next_wait_ms)
         return found._replace(wait_ms=wait_ms)
 
-    def expired(self, now_ms: float) -> list[Batch]:
+    def expired(self, now_ms: float) -> list[ProducerBatch]:
         """Fail the batches that are past their delivery time.
 
         Those on their way too: a broker may stand still for longer. What it still does with one that went under an epoch
         cannot get between what follows under the next. A transaction's end with their request, since its end must come after them.
         """
-        found: list[Batch] = []
+        found: list[ProducerBatch] = []
         with self.lock:
             for partition in self._busy.values():
                 if self.limits.bumps and partition.on_way and self._is_late(partition.on_way[0], now_ms):
@@ -394,7 +394,7 @@ class Accumulator:
             )
         return None if oldest is None else oldest + self.limits.delivery_timeout_ms
 
-    def _is_late(self, batch: Batch, now_ms: float) -> bool:
+    def _is_late(self, batch: ProducerBatch, now_ms: float) -> bool:
         return batch.created_ms + self.limits.delivery_timeout_ms <= now_ms
 
     def unreachable(self, tps: Collection[TopicPartition], error: KafkaError) -> None:
@@ -405,7 +405,7 @@ class Accumulator:
                 if partition is not None and partition.waiting:
                     partition.waiting[0].last_error = error
 
-    def fail(self, batch: Batch, error: KafkaError, now_ms: float, backoff_ms: float) -> bool:
+    def fail(self, batch: ProducerBatch, error: KafkaError, now_ms: float, backoff_ms: float) -> bool:
         """A batch on its way was not taken: it leaves again after the back-off (True), or has failed for good."""
         with self.lock:
             partition = self._partitions[batch.tp]
@@ -436,13 +436,13 @@ class Accumulator:
         self.finish(batch, error)
         return False
 
-    def _lost(self, partition: PartitionQueue, batch: Batch) -> None:
+    def _lost(self, partition: PartitionQueue, batch: ProducerBatch) -> None:
         if self.limits.bumps and not partition.lost(batch):
             self.exhausted = True
 
     def fail_waiting(self, error: KafkaError, tps: Collection[TopicPartition] | None = None) -> None:
         """Fail the batches (of these partitions, or all) that are not on their way."""
-        found: list[Batch] = []
+        found: list[ProducerBatch] = []
         with self.lock:
             for tp, partition in self._busy.items():
                 if tps is None or tp in tps:
@@ -455,7 +455,7 @@ class Accumulator:
 
     def finish(
         self,
-        batch: Batch,
+        batch: ProducerBatch,
         error: KafkaError | None,
         base_offset: int = -1,
         append_time_ms: int = -1,

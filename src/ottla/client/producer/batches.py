@@ -48,7 +48,7 @@ OnDelivery: TypeAlias = Callable[[RecordMetadata, KafkaError | None], object]
 ProducerId: TypeAlias = tuple[int, int]
 
 
-class Batch:
+class ProducerBatch:
     """Records of one partition that travel together. `order` is its place among the batches of its partition."""
 
     __slots__ = (
@@ -105,17 +105,17 @@ class Batch:
         self.producer: ProducerId | None = None
         self.sequence = -1
         # Of one that was cut: the batch it is a part of, and where in it the part begins.
-        self.parts: list[Batch] | None = None
-        self.parent: Batch | None = None
+        self.parts: list[ProducerBatch] | None = None
+        self.parent: ProducerBatch | None = None
         self.start = 0
 
-    def cut(self) -> list[Batch]:
+    def cut(self) -> list[ProducerBatch]:
         """The two halves, which take the place, the sequence numbers and the time of the whole."""
         assert len(self.records) > 1
         middle = len(self.records) // 2
         root, parts = self.parent or self, []
         for start, stop in ((0, middle), (middle, len(self.records))):
-            part = Batch(self.accumulator, self.tp, self.created_ms, 0)
+            part = ProducerBatch(self.accumulator, self.tp, self.created_ms, 0)
             part.records = self.records.part(start, stop)
             part.size_bytes += sum(size_of(record) for record in part.records)
             part.start = self.start + start
@@ -152,7 +152,7 @@ class Batch:
         stamp = self.append_time_ms if self.append_time_ms >= 0 else self.records.timestamp_of(index)
         return RecordMetadata(*self.tp, offset, stamp)
 
-    def _part(self, index: int) -> Batch:
+    def _part(self, index: int) -> ProducerBatch:
         assert self.parts is not None
         return self.parts[bisect_right(self.parts, index, key=lambda part: part.start) - 1]
 
@@ -176,7 +176,7 @@ class SendFuture:
 
     __slots__ = ("batch", "index")
 
-    batch: Batch
+    batch: ProducerBatch
     #: The record's place in its batch.
     index: int
 
@@ -224,7 +224,7 @@ class SendFuture:
         return batch.metadata_of(self.index)
 
 
-def future_of(batch: Batch, index: int) -> SendFuture:
+def future_of(batch: ProducerBatch, index: int) -> SendFuture:
     future = SendFuture()
     future.batch = batch
     future.index = index
@@ -236,7 +236,7 @@ def settle(waiting: asyncio.Future[None]) -> None:
         waiting.set_result(None)
 
 
-def timed_out(batch: Batch, delivery_timeout_ms: float) -> DeliveryTimedOut:
+def timed_out(batch: ProducerBatch, delivery_timeout_ms: float) -> DeliveryTimedOut:
     error = DeliveryTimedOut(
         f"{len(batch.records)} record(s) for {batch.tp} were not acknowledged within "
         f"{delivery_timeout_ms / 1000:g} s, after {batch.attempts} attempt(s)"

@@ -27,9 +27,9 @@ from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicInfo, T
 from ottla.client.producer.accumulator import Accumulator, Limits, buffer_full
 from ottla.client.producer.batches import (
     RECORD_OVERHEAD_BYTES,
-    Batch,
     Headers,
     OnDelivery,
+    ProducerBatch,
     SendFuture,
     as_bytes,
     headers_of,
@@ -38,7 +38,7 @@ from ottla.client.producer.batches import (
 )
 from ottla.client.producer.interceptors import Interceptors, ProducerRecord
 from ottla.client.producer.metrics import ProducerMetrics
-from ottla.client.producer.partitioning import Sticky, checked, spread_of
+from ottla.client.producer.partitioner import Sticky, checked, spread_of
 from ottla.client.producer.ready_made import ReadyMade
 from ottla.client.producer.requests import now_ms
 from ottla.client.producer.sender import Sender
@@ -101,7 +101,7 @@ class AsyncProducer:
         self._spread = spread_of(settings.partitioner)
         self._join, self._open_batches = self.accumulator.join, self.accumulator.open_batches
         #: Of a topic: the batch that its records without a key join. Empty where more must be looked at for each of them.
-        self._sticky_batches: dict[str, Batch] = {}
+        self._sticky_batches: dict[str, ProducerBatch] = {}
         self._sticks = not self._serializes and isinstance(self._spread, Sticky) and self._partitioner is None
         self._size_bytes_max = settings.max_request_size
         #: Queue a record, from any thread; it is chosen once, so that records that nobody intercepts pay nothing for it.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ottla.client.errors import KafkaError
 
 if TYPE_CHECKING:
-    from ottla.client.producer.batches import Batch
+    from ottla.client.producer.batches import ProducerBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Counts:
         self.queued_ms = self.queued_max_ms = 0.0
         self.throttled_ms = 0.0
 
-    def left(self, batch: Batch) -> None:
+    def left(self, batch: ProducerBatch) -> None:
         """A batch leaves in a request."""
         if batch.attempts:
             self.retries += 1
@@ -83,7 +83,7 @@ class Counts:
         self.latency_ms += latency_ms
         self.latency_max_ms = max(self.latency_max_ms, latency_ms)
 
-    def finished(self, batch: Batch, error: KafkaError | None) -> None:
+    def finished(self, batch: ProducerBatch, error: KafkaError | None) -> None:
         if error is None:
             self.records_sent += len(batch.records)
             self.bytes_sent += batch.size_bytes

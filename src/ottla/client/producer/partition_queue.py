@@ -25,7 +25,7 @@ from enum import Enum
 
 from ottla.client.errors import KafkaError
 from ottla.client.metadata import TopicPartition
-from ottla.client.producer.batches import Batch, ProducerId
+from ottla.client.producer.batches import ProducerBatch, ProducerId
 from ottla.model.errors import ErrorCode
 
 SEQUENCE_MASK = 0x7FFFFFFF
@@ -57,8 +57,8 @@ class PartitionQueue:
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
-        self.waiting: deque[Batch] = deque()
-        self.on_way: list[Batch] = []
+        self.waiting: deque[ProducerBatch] = deque()
+        self.on_way: list[ProducerBatch] = []
         self.node = -1
         # The producer id and epoch as they were given, and as this partition uses them now.
         self.base: ProducerId | None = None
@@ -89,7 +89,7 @@ class PartitionQueue:
             linger_ms = max(linger_ms, COMPANY_MS)
         return max(batch.not_before_ms, batch.created_ms + linger_ms)
 
-    def take(self, node: int, producer: ProducerId | None, now_ms: float) -> Batch:
+    def take(self, node: int, producer: ProducerId | None, now_ms: float) -> ProducerBatch:
         batch = self.waiting.popleft()
         batch.closed = True
         batch.taken_ms = now_ms
@@ -103,7 +103,7 @@ class PartitionQueue:
             self.next_sequence = (self.next_sequence + len(batch.records)) & SEQUENCE_MASK
         return batch
 
-    def verdict(self, batch: Batch, error: KafkaError, *, bumps: bool) -> Verdict:
+    def verdict(self, batch: ProducerBatch, error: KafkaError, *, bumps: bool) -> Verdict:
         """Whether sending again may help, and how; time and the number of attempts are the accumulator's."""
         if batch.sequence < 0 or error.code not in SEQUENCE_LOST:
             return Verdict.AGAIN if error.retriable else Verdict.FAILED
@@ -117,7 +117,7 @@ class PartitionQueue:
         forgotten = error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not batch.attempts
         return Verdict.AGAIN_WITH_A_NEW_NUMBER if forgotten else Verdict.FAILED
 
-    def _earlier(self, batch: Batch) -> bool:
+    def _earlier(self, batch: ProducerBatch) -> bool:
         """Whether a batch with lower numbers of the same epoch is still to be resolved."""
         return any(
             other.order < batch.order and other.producer == batch.producer
@@ -125,7 +125,7 @@ class PartitionQueue:
             for other in others
         )
 
-    def put_back(self, batches: list[Batch], error: KafkaError, not_before_ms: float) -> None:
+    def put_back(self, batches: list[ProducerBatch], error: KafkaError, not_before_ms: float) -> None:
         """They leave again, before all that is later; several are the parts of one that was cut."""
         for batch in batches:
             batch.attempts += 1
@@ -139,19 +139,19 @@ class PartitionQueue:
                 at = len(self.waiting)
             self.waiting.insert(at, batch)
 
-    def renumber(self, batch: Batch) -> None:
+    def renumber(self, batch: ProducerBatch) -> None:
         """Forget the number of a batch that no broker has taken."""
         batch.sequence, batch.producer, batch.encoded = -1, None, None
 
-    def resolved(self, batch: Batch) -> None:
+    def resolved(self, batch: ProducerBatch) -> None:
         if batch in self.on_way:
             self.on_way.remove(batch)
 
-    def acknowledged(self, batch: Batch) -> None:
+    def acknowledged(self, batch: ProducerBatch) -> None:
         if batch.producer is not None and batch.producer == self.identity:
             self.proven = True
 
-    def lost(self, batch: Batch) -> bool:
+    def lost(self, batch: ProducerBatch) -> bool:
         """A batch failed for good: go on under the next epoch. False if the producer id has no more of them."""
         if batch.sequence < 0 or batch.producer != self.identity or self.identity is None:
             return True

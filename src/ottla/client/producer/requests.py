@@ -17,7 +17,7 @@ from ottla.client.connection import BrokerConnection
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import TopicPartition
 from ottla.client.producer.accumulator import Accumulator
-from ottla.client.producer.batches import Batch
+from ottla.client.producer.batches import ProducerBatch
 from ottla.client.producer.settings import COMPRESSIONS, Producing
 from ottla.model.errors import ErrorCode
 
@@ -71,7 +71,7 @@ class ProduceRequests:
         self._acks = settings.acks_number
         self._woken = woken
 
-    def send(self, connection: BrokerConnection, link: Link, batches: list[Batch]) -> None:
+    def send(self, connection: BrokerConnection, link: Link, batches: list[ProducerBatch]) -> None:
         """Write one request with these batches, each of another partition."""
         topics: dict[str, list[dict[str, Any]]] = {}
         sent = []
@@ -122,7 +122,7 @@ class ProduceRequests:
         names = {topic_id: topic for topic, topic_id in ids.items() if topic_id}
         answer.add_done_callback(partial(self._answered, connection.address, link, sent, names, now_ms()))
 
-    def _encode(self, batch: Batch) -> bytes:
+    def _encode(self, batch: ProducerBatch) -> bytes:
         if batch.encoded is None:
             if batch.producer is None:
                 batch.encoded = batch.records.encode(codec=self._codec)
@@ -140,7 +140,7 @@ class ProduceRequests:
         self,
         broker: str,
         link: Link,
-        batches: list[Batch],
+        batches: list[ProducerBatch],
         names: dict[bytes, str],
         sent_ms: float,
         answer: asyncio.Future[Any],
@@ -164,7 +164,7 @@ class ProduceRequests:
         self,
         broker: str,
         link: Link,
-        batches: list[Batch],
+        batches: list[ProducerBatch],
         names: dict[bytes, str],
         sent_ms: float,
         response: Any,
@@ -198,7 +198,7 @@ class ProduceRequests:
                 ),
             )
 
-    def _settle(self, batch: Batch, part: Any, broker: str) -> None:
+    def _settle(self, batch: ProducerBatch, part: Any, broker: str) -> None:
         code = int(part.error_code)
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             stamp = part.log_append_time
@@ -222,7 +222,7 @@ class ProduceRequests:
         else:
             self._failed([batch], refusal(message=message))
 
-    def _failed(self, batches: list[Batch], error: KafkaError) -> None:
+    def _failed(self, batches: list[ProducerBatch], error: KafkaError) -> None:
         now = now_ms()
         for batch in batches:
             wait_ms = backoff_ms(self._settings, batch.attempts + 1)

@@ -21,7 +21,7 @@ from ottla.client.connection import BrokerConnection
 from ottla.client.errors import ClientClosed, KafkaError, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.client.producer.accumulator import Accumulator, Drained
-from ottla.client.producer.batches import Batch, ProducerId, future_of
+from ottla.client.producer.batches import ProducerBatch, ProducerId, future_of
 from ottla.client.producer.identity import Identity
 from ottla.client.producer.requests import Link, ProduceRequests, now_ms
 from ottla.client.producer.settings import Producing
@@ -226,7 +226,7 @@ class Sender:
             self._transactions.add_partitions()
         return waits
 
-    def _explain_leaderless(self, batches: list[Batch]) -> None:
+    def _explain_leaderless(self, batches: list[ProducerBatch]) -> None:
         """Whoever expires for want of a leader shall say whether the topic is still there."""
         metadata = self._cluster.metadata
         for batch in batches:

@@ -12,7 +12,7 @@ from ottla.client.settings import Client, ClientSettings
 
 if TYPE_CHECKING:
     from ottla.client.interception import Interceptor
-    from ottla.client.producer.partitioning import Partitioner
+    from ottla.client.producer.partitioner import Partitioner
 
 Acks = Literal["all", -1, 0, 1, "0", "1", "-1"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]

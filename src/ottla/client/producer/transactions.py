@@ -17,7 +17,7 @@ from ottla.client.coordinators import MOVED, Kind, find_coordinator
 from ottla.client.errors import KafkaError, RequestTimedOut, refused
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ottla.client.producer.accumulator import Accumulator
-from ottla.client.producer.batches import Batch, ProducerId
+from ottla.client.producer.batches import ProducerBatch, ProducerId
 from ottla.client.producer.requests import CONCURRENT_BACKOFF_MS
 from ottla.client.producer.settings import Producing
 from ottla.client.producer.transaction_states import State, TransactionStates
@@ -162,7 +162,7 @@ class Transactions:
                 KafkaError("the transaction was aborted before the record was sent")
             )
 
-    def _batch_failed(self, batch: Batch, error: KafkaError) -> None:
+    def _batch_failed(self, batch: ProducerBatch, error: KafkaError) -> None:
         self.states.batch_failed(error, numbered=batch.sequence >= 0)
         self._gate()
         self.give_up_waiting()

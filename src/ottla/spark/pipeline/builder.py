@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ottla.spark.pipeline.model import Plan, Problem
-from ottla.spark.pipeline.reading import Place, Written, read_plan
+from ottla.spark.pipeline.parser import Place, Written, read_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

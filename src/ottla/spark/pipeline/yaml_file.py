@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from ottla.spark.pipeline.model import PipelineError, Problem
-from ottla.spark.pipeline.reading import Place, Written
+from ottla.spark.pipeline.parser import Place, Written
 
 #: No field is a date, and what looks like one need not be one.
 _DATE: Final = "tag:yaml.org,2002:timestamp"

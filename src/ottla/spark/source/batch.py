@@ -14,8 +14,8 @@ from ottla.client.offsets import EARLIEST, LATEST
 from ottla.spark.source.filters import Wanted, push_down
 from ottla.spark.source.offsets import AtEnd, offsets_of, times_of
 from ottla.spark.source.options import source_options
-from ottla.spark.source.planning import Log, lost, not_before, ranges_of, split
-from ottla.spark.source.reading import Slice, read_slice, slices
+from ottla.spark.source.read_plan import Log, lost, not_before, ranges_of, split
+from ottla.spark.source.reader import Slice, read_slice, slices
 from ottla.spark.source.schema import check_schema
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 
 from ottla.client.metadata import TopicPartition
 from ottla.spark.source.offsets import NO_RECORD
-from ottla.spark.source.planning import Range
+from ottla.spark.source.read_plan import Range
 
 #: Columns in which nothing is ever null.
 _NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))

@@ -27,8 +27,8 @@ from ottla.client.offsets import EARLIEST, LATEST
 from ottla.spark.source.batch import arrow_schema
 from ottla.spark.source.offsets import AtEnd, JsonOffsets, Offsets, from_json, offsets_of, times_of, to_json
 from ottla.spark.source.options import source_options
-from ottla.spark.source.planning import Log, Loss, advanced, is_held_back, limited, lost, ranges_of, split
-from ottla.spark.source.reading import Slice, read_slice, slices
+from ottla.spark.source.read_plan import Log, Loss, advanced, is_held_back, limited, lost, ranges_of, split
+from ottla.spark.source.reader import Slice, read_slice, slices
 from ottla.spark.source.schema import check_schema
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from ottla.spark import clients
 from ottla.spark.options import OptionError
 from ottla.spark.source.offsets import Offsets
 from ottla.spark.source.options import SourceOptions
-from ottla.spark.source.planning import Log
+from ottla.spark.source.read_plan import Log
 
 if TYPE_CHECKING:
-    from ottla.client.admin.blocking import Admin
+    from ottla.client.admin.sync import Admin
 
 Answer = TypeVar("Answer")
 

@@ -33,8 +33,8 @@ from ottla.spark.values.avro_tree import (
     widened,
 )
 from ottla.spark.values.faults import BadValue, SchemaError
-from ottla.spark.values.framing import HEADER_BYTES, header
 from ottla.spark.values.registry import Schema
+from ottla.spark.values.wire_format import HEADER_BYTES, header
 
 _Change = Callable[[Any], Any]
 

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from ottla.spark.values.avro import AvroReader, AvroWriter
 from ottla.spark.values.faults import BadValue, SchemaError, UnknownSchema
-from ottla.spark.values.framing import schema_id_of
 from ottla.spark.values.json_schema import JsonReader, JsonWriter
 from ottla.spark.values.registry import AVRO, JSON, KINDS, NO_ID, PROTOBUF, Location, Registry, Schema
+from ottla.spark.values.wire_format import schema_id_of
 
 
 class Reader(Protocol):

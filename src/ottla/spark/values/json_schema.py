@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ottla.spark.values.faults import BadValue, SchemaError
-from ottla.spark.values.framing import HEADER_BYTES, header
 from ottla.spark.values.json_fit import fitting, writing
 from ottla.spark.values.json_leaves import Fit, read_as, text_of
 from ottla.spark.values.registry import Schema
+from ottla.spark.values.wire_format import HEADER_BYTES, header
 
 OBJECT: Final = "object"
 MAP: Final = "map"

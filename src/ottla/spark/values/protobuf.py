@@ -18,10 +18,10 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.message import DecodeError
 
 from ottla.spark.values.faults import BadValue, SchemaError, at, pairs, wrong
-from ottla.spark.values.framing import header, message_indexes, message_indexes_of
 from ottla.spark.values.numbers import single_of
 from ottla.spark.values.protobuf_schema import Files, files_of, indexes_of, names_at
 from ottla.spark.values.registry import NO_ID, Schema
+from ottla.spark.values.wire_format import header, message_indexes, message_indexes_of
 
 _Get = Callable[[Any], Any]
 _Set = Callable[[Any, Any, str], None]

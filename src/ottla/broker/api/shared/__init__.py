@@ -1,0 +1,1 @@
+"""What several APIs share; each file of `broker/api` is one API."""

@@ -1,0 +1,1 @@
+"""This broker in its cluster: registration and fencing, controlled shutdown, and the work of the active controller."""

@@ -1,0 +1,81 @@
+"""A clean stop in a cluster: the controller is asked (BrokerHeartbeat, want_shut_down) to move leadership to other brokers.
+
+It ends when the controller has done so, when there is nothing to hand over any more, or after ten seconds. There is nothing
+to hand over when no other broker lives, or when this broker's registration is over: the others have elected leaders then.
+
+A stopping broker claims no control, since it would give it up at once. But if no controller answers, perhaps because all other
+brokers are stopping too, nobody else will: after a few attempts it claims control and hands over by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.model.timer_wheel import Later
+from ottla.ports.effects import REFUSED
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+
+_BROKER_HEARTBEAT: Final = 63
+_BROKER_HEARTBEAT_VERSION: Final = 1
+_LIMIT_MS: Final = 10_000
+_AGAIN_MS: Final = 300
+#: Attempts without an answer of a controller before this broker claims control. A controller is elected within the first one.
+_ATTEMPTS_MAX: Final = 3
+
+
+class ControlledShutdown:
+    def __init__(self, broker: Broker, done: Callable[[], None]) -> None:
+        self._broker = broker
+        self._done: Callable[[], None] | None = done
+        self._attempts_in_vain = 0
+        self._limit = Later(self._end)
+        self._again = Later(self._ask)
+
+    @property
+    def may_claim(self) -> bool:
+        return self._attempts_in_vain >= _ATTEMPTS_MAX
+
+    def begin(self, now_ms: int) -> None:
+        self._broker.timers.add(self._limit, now_ms + _LIMIT_MS)
+        self._ask()
+
+    def look(self) -> None:
+        """The live brokers, or whether this one serves, have changed."""
+        membership = self._broker.lifecycle
+        if not membership.is_serving or all(each == membership.node_id for each in membership.live):
+            self._end()
+
+    def _ask(self) -> None:
+        self.look()
+        if self._done is None:
+            return
+        membership = self._broker.lifecycle
+        request = {
+            "broker_id": membership.node_id, "broker_epoch": membership.broker_epoch,
+            "current_metadata_offset": self._broker.image.end, "want_shut_down": True,
+        }  # fmt: skip
+        self._broker.controller_channel.ask(
+            _BROKER_HEARTBEAT, _BROKER_HEARTBEAT_VERSION, request, self._answered
+        )
+
+    def _answered(self, response: Any, error: str | None) -> None:
+        if self._done is None:
+            return
+        if error is None and not response.error_code and response.should_shut_down:
+            self._end()
+            return
+        # An error of the controller is one too: it may have been deposed without knowing it.
+        self._attempts_in_vain += 1
+        if self.may_claim:
+            self._broker.lifecycle.claim_if_free(is_controller_gone=error == REFUSED)
+        self._broker.timers.add(self._again, self._broker.now_ms + _AGAIN_MS)
+
+    def _end(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            self._broker.timers.cancel(self._limit)
+            self._broker.timers.cancel(self._again)
+            done()

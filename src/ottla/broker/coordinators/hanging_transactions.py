@@ -1,0 +1,131 @@
+"""Whether a transaction hangs: it is open in a partition here, and no coordinator will ever end it there (KIP-664).
+
+An administrator may write the abort marker of such a one (WriteTxnMarkers). A client that is no broker is not believed that it hangs:
+every coordinator of transactions is asked, with ListTransactions and DescribeTransactions. If one cannot be asked, or does not
+answer in time, nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ottla.broker.coordinators.transaction_coordinator import TRANSACTIONS_TOPIC
+from ottla.model.errors import ErrorCode
+from ottla.model.limits import HANGING_CHECKS_MAX
+from ottla.model.timer_wheel import Later
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.metadata.records import Partition
+    from ottla.transactions.formats import Place
+
+_DESCRIBE_TRANSACTIONS: Final = 65
+_LIST_TRANSACTIONS: Final = 66
+#: The lane of ASK: nobody but an administrator waits for it.
+_LANE: Final = -5
+_ANSWER_MS: Final = 2_000
+#: Its partitions have no marker yet, or not all of them.
+_OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+#: By producer id the partitions whose transaction a coordinator will end; None if that is not known.
+Coordinated: TypeAlias = Mapping[int, Collection["Place"]] | None
+
+
+class HangingTransactions:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._under_way = 0
+
+    def ask(self, producer_ids: Collection[int], done: Callable[[Coordinated], None]) -> None:
+        """Ask all coordinators for the open transactions of these producers; `done` once, at once or later."""
+        partitions = self._partitions()
+        if partitions is None:
+            return done({})
+        leaders = {each.leader for each in partitions}
+        if self._under_way >= HANGING_CHECKS_MAX or not all(map(self._broker.image.is_live, leaders)):
+            return done(None)
+        self._under_way += 1
+        _Check(self._broker, sorted(leaders), sorted(producer_ids), self._finished(partitions, done)).begin()
+        return None
+
+    def _partitions(self) -> tuple[Partition, ...] | None:
+        topic = self._broker.image.topics.get(TRANSACTIONS_TOPIC)
+        return None if topic is None else tuple(topic.partitions)
+
+    def _finished(
+        self, before: tuple[Partition, ...], done: Callable[[Coordinated], None]
+    ) -> Callable[[Coordinated], None]:
+        def finished(found: Coordinated) -> None:
+            self._under_way -= 1
+            now = self._partitions()
+            # A coordinator that took over meanwhile was not asked.
+            same = now is not None and [(each.leader, each.leader_epoch) for each in now] == [
+                (each.leader, each.leader_epoch) for each in before
+            ]
+            done(found if same else None)
+
+        return finished
+
+
+class _Check:
+    """One question to all coordinators."""
+
+    def __init__(
+        self, broker: Broker, nodes: list[int], producer_ids: list[int], done: Callable[[Coordinated], None]
+    ) -> None:
+        self._broker = broker
+        self._nodes = nodes
+        self._producer_ids = producer_ids
+        self._done: Callable[[Coordinated], None] | None = done
+        self._left = len(nodes)
+        self._found: dict[int, set[Place]] = {}
+        self._limit = Later(self._fail)
+
+    def begin(self) -> None:
+        self._broker.timers.add(self._limit, self._broker.now_ms + _ANSWER_MS)
+        request = {"state_filters": [], "producer_id_filters": self._producer_ids}
+        for node_id in self._nodes:
+
+            def listed(answer: Any, _error: str | None, node_id: int = node_id) -> None:
+                self._listed(node_id, answer)
+
+            self._broker.controller_channel.ask_broker(node_id, _LANE, _LIST_TRANSACTIONS, 0, request, listed)
+
+    def _listed(self, node_id: int, answer: Any) -> None:
+        if answer is None or answer.error_code:
+            return self._fail()
+        names = [row.transactional_id for row in answer.transaction_states if row.transaction_state in _OPEN]
+        if not names:
+            return self._answered()
+        request = {"transactional_ids": names}
+        self._broker.controller_channel.ask_broker(
+            node_id, _LANE, _DESCRIBE_TRANSACTIONS, 0, request, lambda answer, _error: self._described(answer)
+        )
+        return None
+
+    def _described(self, answer: Any) -> None:
+        if answer is None:
+            return self._fail()
+        for row in answer.transaction_states:
+            if row.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                continue
+            if row.error_code:
+                return self._fail()
+            places = self._found.setdefault(int(row.producer_id), set())
+            places.update((topic.topic, number) for topic in row.topics for number in topic.partitions)
+        return self._answered()
+
+    def _answered(self) -> None:
+        self._left -= 1
+        if not self._left:
+            self._end(self._found)
+
+    def _fail(self) -> None:
+        self._end(None)
+
+    def _end(self, found: Coordinated) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            self._broker.timers.cancel(self._limit)
+            done(found)

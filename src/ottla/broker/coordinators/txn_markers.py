@@ -1,0 +1,284 @@
+"""Markers on their way: those that end transactions in partitions which this broker leads are written here, the others are sent to
+the brokers that lead them (WriteTxnMarkers).
+
+What has been sent is answered for only when its answer is there, or when its connection is closed: nothing of it is still to come
+then but what the other broker has already. A marker in a partition of `__consumer_offsets` goes through the coordinator of its
+groups, whose offsets it commits or drops. Each is told of when it counts.
+
+Called by the coordinators of transactions and by `api/write_txn_markers.py`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from ottla.broker.coordinators.hanging_transactions import Coordinated
+from ottla.broker.coordinators.internal_appends import append_marker_as_leader
+from ottla.log.markers import Marker as LogMarker
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import Steps
+from ottla.ports.disk import DiskError
+from ottla.ports.effects import ASK
+from ottla.transactions.formats import Place
+from ottla.transactions.host import Marker, Owed
+from ottla.transactions.transaction import V2
+from ottla.wire.decode import MalformedMessage, decode_response
+from ottla.wire.encode import request_encoder
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.replication.replica import Replica
+
+_WRITE_TXN_MARKERS: Final = 27
+_VERSION: Final = 2
+#: The lane of ASK: markers wait for replicas, and nobody else waits for them.
+_LANE: Final = -2
+#: Markers that are written in one step, and what each costs (see `model/steps.py`): the log may have to be opened for it.
+_MARKERS_PER_STEP: Final = 25
+_MARKER_COST: Final = 20
+#: Transactions whose markers are written in the turn in which their ends are committed.
+_TRANSACTIONS_AT_ONCE_MAX: Final = 10
+
+Codes: TypeAlias = Mapping[Place, ErrorCode]
+
+
+class Abort(NamedTuple):
+    """A client's abort marker, and who is told what became of it in each partition."""
+
+    marker: Marker
+    places: tuple[Place, ...]
+    done: Callable[[Codes], None]
+
+
+class Opened(NamedTuple):
+    """An open transaction of a partition: its first offset, and the leader epoch in which it was looked at."""
+
+    first_offset: int
+    leader_epoch: int
+
+
+class TxnMarkers:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        #: Markers to be written here, of the transactions whose ends were committed.
+        self._owed: deque[tuple[Owed, Callable[[Codes], None]]] = deque()
+
+    # --- to others ----------------------------------------------------------------------------------------------
+
+    def send(self, owed: Owed, done: Callable[[Codes], None]) -> None:
+        """Have one broker write a transaction's markers; `done` with what became of each, or nothing if that is not known."""
+        if owed.node_id == self._broker.lifecycle.node_id:
+            if not self._owed:
+                self._broker.put_off(self._write_owed)
+            self._owed.append((owed, done))
+            return None
+        node = self._broker.image.brokers.get(owed.node_id)
+        if node is None or node.fenced:
+            return done({})
+
+        def answered(body: memoryview | None, _error: str | None) -> None:
+            done(_codes(body) if body is not None else {})
+
+        peer = (node.node_id, node.host, node.port)
+        body = request_encoder(_WRITE_TXN_MARKERS, _VERSION)({"markers": [_row(owed)]})
+        self._broker.outbox.append((ASK, peer, _LANE, _WRITE_TXN_MARKERS, _VERSION, body, answered))
+        return None
+
+    # --- here ---------------------------------------------------------------------------------------------------
+
+    def _write_owed(self) -> None:
+        """Thousands of transactions may time out together: a few are completed at once, the others in slices."""
+        for _ in range(min(len(self._owed), _TRANSACTIONS_AT_ONCE_MAX)):
+            self._write_next()
+        if self._owed:
+            self._broker.slices.begin(self._write_rest(), self._rest_written)
+
+    def _write_rest(self) -> Steps[None]:
+        while self._owed:
+            yield _MARKER_COST * min(len(self._owed[0][0].partitions), _MARKERS_PER_STEP)
+            self._write_next()
+
+    def _rest_written(self, _result: None, error: Exception | None) -> None:
+        if error is not None:
+            self._broker.isolation.contain("the markers of transactions", error)
+        if self._owed:
+            self._broker.put_off(self._write_owed)
+
+    def _write_next(self) -> None:
+        if self._owed:
+            self._broker.isolation.run(
+                "the markers of a transaction", self._write_here, *self._owed.popleft()
+            )
+
+    def _write_here(self, owed: Owed, done: Callable[[Codes], None]) -> None:
+        if len(owed.partitions) <= _MARKERS_PER_STEP:
+            return self.write_all(owed.marker, owed.partitions, done)
+
+        def ended(_result: None, error: Exception | None) -> None:
+            if error is not None:
+                self._broker.isolation.contain("the markers of a transaction", error)
+                done({})
+
+        return self._broker.slices.begin(self.write_in_steps(owed.marker, owed.partitions, done), ended)
+
+    def write_in_steps(
+        self, marker: Marker, places: tuple[Place, ...], done: Callable[[Codes], None]
+    ) -> Steps[None]:
+        """`write_all` for very many partitions. If it is given up in between, no further marker is written, and `done` not called."""
+        codes: dict[Place, ErrorCode] = {}
+        wanted = list(dict.fromkeys(places))
+
+        def some_written(some: Codes) -> None:
+            codes.update(some)
+            if len(codes) == len(wanted):
+                done(codes)
+
+        for at in range(0, len(wanted), _MARKERS_PER_STEP):
+            some = wanted[at : at + _MARKERS_PER_STEP]
+            yield _MARKER_COST * len(some)
+            began = len(self._broker.outbox)
+            self.write_all(marker, tuple(some), some_written)
+            self._broker.let_others_sync_first(began)
+        if not wanted:
+            done(codes)
+
+    def abort_hanging(self, aborts: Sequence[Abort]) -> None:
+        """The same for a client that is no broker: it may abort what hangs, and nothing else. The coordinators are asked once."""
+        opened = [
+            {place: self._opened(abort.marker, place) for place in dict.fromkeys(abort.places)}
+            for abort in aborts
+        ]
+        producer_ids = {
+            abort.marker.producer_id
+            for abort, found in zip(aborts, opened, strict=True)
+            if any(not isinstance(each, ErrorCode) for each in found.values())
+        }
+
+        def asked(coordinated: Coordinated) -> None:
+            for abort, before in zip(aborts, opened, strict=True):
+                self._abort(abort, before, coordinated)
+
+        if producer_ids:
+            self._broker.hanging_transactions.ask(producer_ids, asked)
+        else:
+            asked(None)
+
+    def _abort(
+        self, abort: Abort, before: Mapping[Place, Opened | ErrorCode], coordinated: Coordinated
+    ) -> None:
+        codes: dict[Place, ErrorCode] = {}
+        hanging = []
+        for place, opened in before.items():
+            if isinstance(opened, ErrorCode):
+                codes[place] = opened
+            elif coordinated is None:
+                codes[place] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            elif place in coordinated.get(abort.marker.producer_id, ()):
+                codes[place] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            elif (now := self._opened(abort.marker, place)) != opened:
+                codes[place] = now if isinstance(now, ErrorCode) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            else:
+                hanging.append(place)
+        self.write_all(abort.marker, tuple(hanging), lambda written: abort.done({**codes, **written}))
+
+    def _opened(self, marker: Marker, place: Place) -> Opened | ErrorCode:
+        """The transaction that a client's abort marker would end, or why it may not."""
+        replica = self._replica(place)
+        if isinstance(replica, ErrorCode):
+            return replica
+        if marker.commit:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if replica.leading is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            producer = replica.log.producers.by_id.get(marker.producer_id)
+        except DiskError:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if producer is None or producer.transaction_start < 0:
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if marker.producer_epoch != producer.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if marker.coordinator_epoch > max(producer.coordinator_epoch, 0):
+            # It would shut out the coordinator of the producer's next transaction.
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return Opened(producer.transaction_start, replica.leader_epoch)
+
+    def _replica(self, place: Place) -> Replica | ErrorCode:
+        topic, number = place
+        hosted = self._broker.partitions.by_name.get(topic)
+        replica = hosted.replicas.get(number) if hosted is not None else None
+        if replica is None:
+            return self._broker.not_here(None, topic, number) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return replica
+
+    def write_all(self, marker: Marker, places: tuple[Place, ...], done: Callable[[Codes], None]) -> None:
+        """The same for partitions that this broker should lead."""
+        codes: dict[Place, ErrorCode] = {}
+        wanted = dict.fromkeys(places)
+        if not wanted:
+            return done(codes)
+
+        def written(place: Place, code: ErrorCode) -> None:
+            codes[place] = code
+            if len(codes) == len(wanted):
+                done(codes)
+
+        for place in wanted:
+            try:
+                self._write(marker, place, partial(written, place))
+            except Exception as error:
+                self._broker.isolation.contain(f"a marker for {place[0]}-{place[1]}", error)
+                if place not in codes:
+                    written(place, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return None
+
+    def _write(self, marker: Marker, place: Place, done: Callable[[ErrorCode], None]) -> None:
+        """`done` once: when the marker counts, or with why it is not written or nobody knows."""
+        broker = self._broker
+        topic, number = place
+        replica = self._replica(place)
+        if isinstance(replica, ErrorCode):
+            return done(replica)
+        written = LogMarker(marker.commit, marker.coordinator_epoch, marker.transaction_version >= V2)
+        try:
+            if topic == OFFSETS_TOPIC:
+                tenure = broker.groups.tenure_at(number)
+                tenure.end_transaction(marker.producer_id, marker.producer_epoch, written, done)
+            else:
+                append_marker_as_leader(
+                    broker, replica, marker.producer_id, marker.producer_epoch, written, done
+                )
+        except Refusal as refusal:
+            return done(refusal.code)
+        broker.txn_verification.marked(place, marker.producer_id)
+        return None
+
+
+def _row(owed: Owed) -> dict[str, Any]:
+    marker = owed.marker
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in owed.partitions:
+        by_topic.setdefault(topic, []).append(number)
+    return {
+        "producer_id": marker.producer_id, "producer_epoch": marker.producer_epoch,
+        "transaction_result": marker.commit, "coordinator_epoch": marker.coordinator_epoch,
+        "transaction_version": marker.transaction_version,
+        "topics": [{"name": topic, "partition_indexes": numbers} for topic, numbers in by_topic.items()],
+    }  # fmt: skip
+
+
+def _codes(body: memoryview) -> Codes:
+    try:
+        answer = decode_response(_WRITE_TXN_MARKERS, _VERSION, body, 0)
+    except MalformedMessage:
+        return {}
+    return {
+        (topic.name, row.partition_index): ErrorCode(int(row.error_code))
+        for marker in answer.markers
+        for topic in marker.topics
+        for row in topic.partitions
+    }

@@ -1,0 +1,448 @@
+"""What a broker does by the clock: background flushes and their checkpoints, retention, and taking files away.
+
+A flush makes a log durable up to its present end, with its indexes and a snapshot of its producers; then the recovery
+point moves there and is checkpointed, so that a start after a crash reads at most what came since (R12). Busy logs are
+flushed every `log.recovery.point.interval.bytes`, all others in turn by the clock. The work itself is a job off the loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.broker.storage.checkpoint_writer import CheckpointWriter
+from ottla.config.topic import TopicConfig
+from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name, partition_dir
+from ottla.log.partition_log import Flush, PartitionLog
+from ottla.log.retention import expired_segments
+from ottla.log.segment import Segment
+from ottla.model import limits
+from ottla.model.errors import Refusal
+from ottla.model.steps import Steps
+from ottla.model.timer_wheel import Later, Periodic
+from ottla.ports.disk import Disk, DiskError
+from ottla.replication.partition_walk import PartitionWalk
+
+if TYPE_CHECKING:
+    from ottla.broker.core import Broker
+    from ottla.broker.storage.log_directory import LogDirectory
+    from ottla.replication.replica import Replica
+
+#: How often logs are looked at for a background flush.
+_FLUSH_CHECK_MS: Final = 1000
+#: After this long a rename is tried again.
+_AGAIN_MS: Final = 2000
+#: A log with this much unflushed is flushed at the next check, any other after the checkpoint interval.
+_FLUSH_SOON_BYTES: Final = 1 << 20
+#: Flushes under way at once: each is a few syncs in one job.
+_FLUSHES_MAX: Final = 4
+_COMPACTION_CHECK_MS_MIN: Final = 100
+#: Flushes that one check begins for no other reason than the checkpoint interval. Of ten thousand logs with a few
+#: records each, syncing all of them every few seconds would cost more than a start that reads them again.
+_FLUSHES_PER_CHECK: Final = 32
+#: What dropping segments costs the loop, in partitions that retention only looks at.
+_DROP_COST: Final = 64
+#: What closing and renaming a log costs (see `model/steps.py`).
+_DELETE_COST: Final = 20
+#: How often all producers are counted.
+_PRODUCERS_COUNT_MS: Final = 10_000
+
+
+class LogMaintenance:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._flushing: set[Replica] = set()
+        #: Logs with records that no flush covers, the one that has waited longest first.
+        self._unflushed: dict[Replica, None] = {}
+        #: Those whose turn has come, while as many flushes as may be are under way.
+        self._due: deque[Replica] = deque()
+        self._allowance = 0
+        self._retention_date_ms = 0
+        self._flush_walk = PartitionWalk(broker.timers, self._flush_if_due)
+        self._retain_walk = PartitionWalk(broker.timers, self._retain)
+        #: Producers whose last batch is older are forgotten.
+        self._silent_since_ms = 0
+        self._producers_walk = PartitionWalk(broker.timers, self._forget_producers)
+        #: (log directory, topic, partition) of deleted logs whose directories could not be renamed yet.
+        self._not_deleted: set[tuple[str, str, int]] = set()
+        #: Logs that are not this broker's any more and still have their names, by topic and partition.
+        self.to_delete: dict[tuple[str, int], tuple[Replica, LogDirectory]] = {}
+        #: How many producers each partition had when they were counted last, and how many one may have.
+        self._producer_counts: list[int] = []
+        self._producers_max = limits.PARTITION_PRODUCERS_MAX
+        self._count_walk = PartitionWalk(broker.timers, self._count_producers)
+        self._checkpoints = {
+            directory: CheckpointWriter(broker, directory) for directory in broker.directories.all
+        }
+
+    def start(self, now_ms: int) -> None:
+        broker = self._broker
+        self._every(lambda: _FLUSH_CHECK_MS, self.flush_due, now_ms)
+        self._every(lambda: broker.config.log_retention_check_interval_ms, self.retain, now_ms)
+        self._every(
+            lambda: broker.config.producer_id_expiration_check_interval_ms, self.forget_producers, now_ms
+        )
+        self._every(lambda: _PRODUCERS_COUNT_MS, self.count_producers, now_ms)
+        self._every(
+            lambda: max(_COMPACTION_CHECK_MS_MIN, broker.config.log_cleaner_backoff_ms),
+            broker.log_cleaner.look,
+            now_ms,
+        )
+
+    def _every(self, interval_ms: Callable[[], int], action: Callable[[int], None], now_ms: int) -> None:
+        timers = self._broker.timers
+        timers.add(Periodic(timers, interval_ms, action), now_ms + interval_ms())
+
+    def checkpoints(self, log: PartitionLog) -> CheckpointWriter:
+        """Those of the directory that a log is in."""
+        return self._checkpoints[self._broker.directories.of(log)]
+
+    def checkpoints_in(self, directory: LogDirectory) -> CheckpointWriter:
+        return self._checkpoints[directory]
+
+    # --- flushing -------------------------------------------------------------------------------------------
+
+    def written(self, replica: Replica, now_ms: int) -> None:
+        """A log has records that no flush covers yet."""
+        replica.since_flush_ms = now_ms
+        self._unflushed[replica] = None
+
+    def flush_due(self, now_ms: int) -> None:
+        if not self._due:
+            self._allowance = _FLUSHES_PER_CHECK
+            self._flush_walk.begin(list(self._unflushed), now_ms)
+
+    def _flush_if_due(self, replica: Replica, now_ms: int) -> int:
+        if not replica.opened:
+            self._unflushed.pop(replica, None)
+        if replica not in self._unflushed:
+            return 1
+        waited_ms = now_ms - replica.since_flush_ms
+        if waited_ms < replica.config.flush_ms and replica.log.unflushed_bytes < _FLUSH_SOON_BYTES:
+            interval_ms = self._broker.config.log_flush_offset_checkpoint_interval_ms
+            if waited_ms < interval_ms or not self._allowance:
+                return 1
+            self._allowance -= 1
+        self._due.append(replica)
+        self._flush_next()
+        return 1
+
+    def _flush_next(self) -> None:
+        while self._due and len(self._flushing) < _FLUSHES_MAX:
+            replica = self._due.popleft()
+            if replica in self._unflushed and replica.opened:
+                self._broker.isolation.run(
+                    f"a flush of {replica.topic}-{replica.number}", self.flush, replica
+                )
+
+    def is_flushing(self, replica: Replica) -> bool:
+        return replica in self._flushing
+
+    def flush(self, replica: Replica) -> None:
+        """Make a log durable in the background, unless that is under way."""
+        if replica in self._flushing:
+            return
+        self._unflushed.pop(replica, None)
+        log = replica.log
+        try:
+            flush = log.begin_flush()
+        except DiskError as error:
+            # R13: if the disk was only full it is tried again at the next check.
+            self._unflushed[replica] = None
+            log.disk_failed(error)
+            return
+        replica.since_flush_ms = -1
+        if flush is None:
+            return
+        self._flushing.add(replica)
+        parent = log.parent if log.fresh else None
+        directory = self._broker.directories.of(log)
+
+        def done(failed: DiskError | None, error: str | None) -> None:
+            self._flushing.discard(replica)
+            if error is not None:
+                # An internal error and not the disk's: nothing is known to be lost, and the flush is tried again.
+                failed = DiskError(f"a flush of {replica.topic}-{replica.number} failed: {error}")
+            self._broker.isolation.run("a flush", finished, failed)
+            self._flush_next()
+
+        def finished(failed: DiskError | None) -> None:
+            if replica.gone:
+                # Its directory was taken away under the flush; whatever that met does not matter.
+                pass
+            elif failed is not None and failed.broken:
+                self._broker.go_offline(directory, f"a sync failed: {failed}")
+            elif failed is not None:
+                # R13: the records are there; what goes with them is tried again.
+                self.written(replica, self._broker.now_ms)
+                self._broker.write_failed(directory, failed)
+            elif replica.opened and not replica.gone:
+                log.flushed(flush)
+                self._broker.advance(replica)
+                self.checkpoints_in(directory).want(replica)
+
+        def job(disk: Disk) -> DiskError | None:
+            failed = _perform(disk, replica, flush, parent)
+            if failed is not None and failed.broken and not replica.gone:
+                directory.sync_error = str(failed)
+            return failed
+
+        self._broker.run(job, done)
+
+    # --- producers ------------------------------------------------------------------------------------------
+
+    def forget_producers(self, now_ms: int) -> None:
+        """Forget producers that fell silent, but for those with a transaction open; the next snapshot is without them."""
+        date_ms = self._broker.wall_clock.retention_ms(now_ms)
+        self._silent_since_ms = date_ms - self._broker.config.producer_id_expiration_ms
+        self._producers_walk.begin(self._broker.partitions.replicas(), now_ms)
+
+    def _forget_producers(self, replica: Replica, _now_ms: int) -> int:
+        if replica.gone or not replica.opened:
+            return 1
+        producers = replica.log.producers
+        producers.expire(self._silent_since_ms)
+        return 1 + len(producers.by_id) // 16
+
+    def count_producers(self, now_ms: int) -> None:
+        """Have partitions with the most producers forget some, if all together have too many."""
+        if self._count_walk.is_under_way:
+            return
+        self._producers_max = share_of(limits.BROKER_PRODUCERS_MAX, self._producer_counts)
+        self._producer_counts = []
+        self._count_walk.begin(self._broker.partitions.replicas(), now_ms)
+
+    def _count_producers(self, replica: Replica, _now_ms: int) -> int:
+        if replica.gone or not replica.opened:
+            return 1
+        producers = replica.log.producers
+        count = len(producers.by_id)
+        self._producer_counts.append(count)
+        if count <= self._producers_max:
+            return 1
+        producers.trim(self._producers_max)
+        return 1 + count // 16
+
+    # --- retention ------------------------------------------------------------------------------------------
+
+    def retain(self, now_ms: int) -> None:
+        """Delete whole old segments by age and size (B6)."""
+        self._retention_date_ms = self._broker.wall_clock.retention_ms(now_ms)
+        self._retain_walk.begin(self._broker.partitions.replicas(), now_ms)
+
+    def _retain(self, replica: Replica, _now_ms: int) -> int:
+        if replica.gone or not replica.opened:
+            return 1
+        broker, log = self._broker, replica.log
+        try:
+            count = expired_segments(log, self._retention_date_ms, replica.high_watermark)
+            if not count:
+                return 1
+            if count == len(log.segments):
+                # Even the active segment is too old: begin a new one, so that it can go.
+                log.roll(broker.wall_ms)
+            self.remove_segments(replica, log.drop_segments(count))
+        except (DiskError, Refusal) as error:
+            broker.say(f"retention of {replica.topic}-{replica.number} failed: {error}")
+            if isinstance(error, DiskError):
+                broker.disk_failed(log.directory, error)
+        return _DROP_COST
+
+    def delete_records(self, replica: Replica, offset: int) -> None:
+        """Move a log's start up; segments wholly before it go."""
+        log = replica.log
+        if log.delete_before(offset):
+            whole = sum(1 for base in log.bases[1:] if base <= offset)
+            if whole:
+                self.remove_segments(replica, log.drop_segments(whole))
+            else:
+                self._start_moved(replica)
+
+    def _start_moved(self, replica: Replica, after: Callable[[], None] | None = None) -> None:
+        # The leader epochs among them, which bear the new start out (`LogDirectory.load`).
+        log = replica.log
+        self.checkpoints(log).want(replica, before=(list(log.loose), log.directory), after=after)
+        # Those who wait for more from before it must hear that it will not come.
+        self._broker.moved(replica)
+
+    def remove_segments(self, replica: Replica, segments: list[Segment]) -> None:
+        """Take the files away after a while: readers that were sent there may still be reading."""
+        for segment in segments:
+            segment.close()
+        paths: list[str] = []
+
+        def remove(disk: Disk) -> None:
+            for path in paths:
+                disk.remove(path + DELETED)
+
+        def rename() -> None:
+            if replica.gone:
+                # The names may belong to another topic of the same name by now.
+                return
+            # A log that began again meanwhile may use one of the names.
+            used = set(replica.log.bases) if replica.opened else set()
+            for segment in segments:
+                if segment.base_offset in used:
+                    continue
+                stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
+                for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+                    paths.append(stem + suffix)
+                    with suppress(DiskError):
+                        self._broker.disk.rename(stem + suffix, stem + suffix + DELETED)
+            self.later(replica.config.file_delete_delay_ms, remove)
+
+        # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
+        # the start that tells those from a log with a hole.
+        self._start_moved(replica, after=rename)
+
+    def was_cut(self, replica: Replica, segments: list[Segment], done: Callable[[], None]) -> None:
+        """A follower's log was cut: take away the segments that went whole, and write down where it stands.
+
+        Their names are free at once, because the next records may want one of them. The last first: what a crash leaves is
+        then a log that was cut less.
+        """
+        broker = self._broker
+        broker.log_dir_moves.cancel(replica)
+        paths = []
+        for segment in reversed(segments):
+            stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
+            segment.close()
+            if segment.is_set_aside:
+                # Its names belong to the segment that took its place.
+                paths += segment.set_aside()
+                continue
+            for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
+                with suppress(DiskError):
+                    broker.disk.rename(stem + suffix, stem + suffix + DELETED)
+                    paths.append(stem + suffix + DELETED)
+        if paths:
+            self.remove_later(replica, paths)
+        log = replica.log
+        # The cut itself too: if the next records begin a new segment, nothing else would sync this one, and what was cut off
+        # would stand before them after a crash.
+        files = [*log.loose, log.active.file]
+        self.checkpoints(log).want(replica, before=(files, log.directory), after=done)
+
+    def remove_later(self, replica: Replica, paths: list[str]) -> None:
+        """Files that compaction has replaced and renamed: readers that were sent there may still be reading."""
+
+        def remove(disk: Disk) -> None:
+            for path in paths:
+                disk.remove(path)
+
+        self.later(replica.config.file_delete_delay_ms, remove)
+
+    def delete_partition(self, replica: Replica, directory: LogDirectory) -> None:
+        """A deleted topic's partition: out of sight at once, off the disk after a while."""
+        self._unflushed.pop(replica, None)
+        directory.partitions -= 1
+        if not self.to_delete:
+            self._broker.slices.begin(self._delete_all(), self._deleted)
+        self.to_delete[replica.topic, replica.number] = (replica, directory)
+
+    def _delete_all(self) -> Steps[None]:
+        """A topic may have ten thousand partitions, and each is some system calls: a few a turn. New logs wait for it (`create_logs`)."""
+        touched: set[LogDirectory] = set()
+        while self.to_delete:
+            touched.add(self._delete_one(next(iter(self.to_delete))))
+            yield _DELETE_COST
+        for directory in touched:
+            self._broker.partitions.sync_names(directory)
+
+    def _deleted(self, _result: None, error: Exception | None) -> None:
+        if error is not None:
+            self._broker.isolation.contain("the deletion of logs", error)
+        if self.to_delete:
+            self._broker.slices.begin(self._delete_all(), self._deleted)
+
+    def _delete_one(self, place: tuple[str, int]) -> LogDirectory:
+        replica, directory = self.to_delete.pop(place)
+        if replica.opened:
+            replica.log.close()
+            # It refers to the replica, and the replica to the log: only the garbage collector would find out.
+            replica.log.on_failure = None
+        self.delete_log(directory, replica.topic, replica.number, replica.config)
+        return directory
+
+    def finish_deletions(self) -> None:
+        """All that is left, at once: the broker stops."""
+        for directory in {self._delete_one(place) for place in list(self.to_delete)}:
+            self._broker.partitions.sync_names(directory)
+
+    def delete_log(self, directory: LogDirectory, topic: str, number: int, config: TopicConfig) -> None:
+        """The folder of a partition that is not here any more."""
+        broker = self._broker
+        try:
+            path = directory.retire(topic, number, broker.entropy.id_bytes())
+        except DiskError as error:
+            broker.write_failed(directory, error)
+            if directory.offline is None and self._is_there(directory, topic, number):
+                # What keeps its name could be taken for the log of the next topic that is called so: that one waits.
+                self._not_deleted.add((directory.path, topic, number))
+                again = Later(lambda: self.delete_log(directory, topic, number, config))
+                broker.timers.add(again, broker.now_ms + _AGAIN_MS)
+            return
+        self._not_deleted.discard((directory.path, topic, number))
+        self.checkpoints_in(directory).want()
+        self.later(config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
+
+    def _is_there(self, directory: LogDirectory, topic: str, number: int) -> bool:
+        try:
+            return partition_dir(topic, number) in self._broker.disk.list(directory.path)
+        except DiskError:
+            return True
+
+    def check_name_is_free(self, directory: LogDirectory, topic: str, number: int) -> None:
+        """Raises DiskError while the log of a deleted topic could not be set aside. One whose turn has not come goes now."""
+        if (topic, number) in self.to_delete:
+            self._broker.partitions.sync_names(self._delete_one((topic, number)))
+        if (directory.path, topic, number) in self._not_deleted:
+            raise DiskError(
+                f"the log of a deleted topic is still at {directory.partition_path(topic, number)}",
+                short=True,
+            )
+
+    def later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
+        broker = self._broker
+
+        def done(_result: Any, error: str | None) -> None:
+            if error is not None:
+                broker.say(f"old files could not be removed: {error}")
+
+        broker.timers.add(Later(lambda: broker.run(job, done)), broker.now_ms + delay_ms)
+
+
+def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> DiskError | None:
+    """The job of a flush: data and indexes, then the snapshot that belongs to their end.
+
+    Returns what failed. Unless the device itself failed (`broken`) it may be tried again: opening a file, or the snapshot.
+    """
+    log = replica.log
+    try:
+        for file in flush.files:
+            disk.sync(file)
+        if replica.gone:
+            # The name of its directory may be that of another topic's by now.
+            return None
+        # This makes the names durable too: it syncs the directory.
+        disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
+        if parent is not None:
+            disk.sync_dir(parent)
+        for path in log.stale_snapshots(flush.end_offset):
+            disk.remove(path)
+    except DiskError as error:
+        return error
+    return None
+
+
+def share_of(limit: int, counts: list[int]) -> int:
+    """The largest number such that no more than `limit` are left when nobody has more than this number."""
+    left, share = limit, limit
+    for position, count in enumerate(sorted(counts)):
+        share = left // (len(counts) - position)
+        if count > share:
+            return share
+        left -= count
+    return limit

@@ -1,0 +1,89 @@
+"""A decision about a consumer group while it is made: records that build on one another, so that each is replayed at once.
+
+If one of them cannot be written, as the target of a member that shall have too many partitions, all that were made are taken
+back, newest first, and the request is refused: nothing has changed. Made by `membership.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from ottla.groups.formats import Encoded, encode
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.records.layout import Malformed
+
+if TYPE_CHECKING:
+    from ottla.groups.consumer_group import ConsumerGroup
+    from ottla.groups.consumer_member import ConsumerMember
+    from ottla.groups.formats import Record
+    from ottla.groups.reconciliation import Holding
+    from ottla.groups.shard import Shard
+
+
+class Draft:
+    def __init__(self, shard: Shard, group: ConsumerGroup, taken_back: Callable[[], None]) -> None:
+        self._shard = shard
+        self._group = group
+        #: Called after the group is again what it was: members that were gone have no sessions.
+        self._taken_back = taken_back
+        self._known = shard.groups.get(group.group_id)
+        self._topics_version = group.topics_version
+        self._before: list[Record] = []
+        self.records: list[Record | Encoded] = []
+
+    def note(self, record: Record) -> None:
+        """A record of another kind of group, which the log needs and this group does not."""
+        self.records.append(record)
+
+    def begin(self) -> None:
+        """The group is there from now on, if it was not."""
+        self._shard.groups[self._group.group_id] = self._group
+
+    def encoded(self, record: Record) -> Encoded | None:
+        """A record as it is written; None if it cannot be."""
+        try:
+            encoded = Encoded(*encode(record))
+        except Malformed:
+            return None
+        return encoded if record.value is None or self._shard.host.fits(encoded) else None
+
+    def do(self, record: Record, encoded: Encoded | None = None) -> None:
+        """Make the group what the record says. Raises Refusal if it cannot be written; then nothing was done."""
+        encoded = encoded or self.encoded(record)
+        if encoded is None:
+            self.take_back()
+            raise too_large()
+        self._before.append(self._group.as_it_is(record.key))
+        self._group.replay(record.key, record.value)
+        self.records.append(encoded)
+
+    def hold(self, member: ConsumerMember, holding: Holding, record: Encoded) -> None:
+        """The last step of a draft, whose record is encoded already: a member has this from now on."""
+        if not self._shard.host.fits(record):
+            self.take_back()
+            raise too_large()
+        self._group.hold(member, holding)
+        self.records.append(record)
+
+    def do_all(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.do(record)
+
+    def take_back(self) -> None:
+        for key, value in reversed(self._before):
+            self._group.replay(key, value)
+        self._group.topics_version = self._topics_version
+        if self._known is None:
+            self._shard.groups.pop(self._group.group_id, None)
+        else:
+            self._shard.groups[self._group.group_id] = self._known
+        if self._known is self._group:
+            self._taken_back()
+
+
+def too_large() -> Refusal:
+    return Refusal(
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        "The group, or a member's assignment, is too large to be written down.",
+    )

@@ -1,0 +1,250 @@
+"""Groups that change their protocol while they have members (KIP-848): classic to consumer, and back.
+
+Up: a ConsumerGroupHeartbeat joins a classic group of consumers. Its members stay, each with the partitions that it was assigned and
+those that it still claimed in its last join, in an epoch that is the generation; they go on with their own requests
+(`classic_members.py`), and hear soon that they must join again. Nobody who waits in the classic group waits on: the answer
+is REBALANCE_IN_PROGRESS.
+
+Down: the last member that speaks the consumer protocol has gone and others are left, or it is a static one that comes back
+speaking the classic protocol. The generation is the group's epoch, and a rebalance begins. The record says so by naming no
+leader: whoever loads it has the group rebalance, since nobody reads what the one who left had.
+
+`group.consumer.migration.policy` says which of the two may happen. Groups without members change whenever somebody comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+from ottla.groups.classic_group import CONSUMER, ClassicMember, Group, State
+from ottla.groups.consumer_group import ConsumerGroup, Phase
+from ottla.groups.consumer_member import ClassicSide, ConsumerMember, Subscription
+from ottla.groups.draft import Draft
+from ottla.groups.formats import GROUP_METADATA, Record
+from ottla.groups.rebalance import joined
+from ottla.groups.reconciliation import STABLE, Holding
+from ottla.model.assignors import Place, Places
+from ottla.model.errors import ErrorCode, Refusal
+from ottla.ports.coordination import Decision, Reply
+from ottla.records.consumer_protocol import (
+    NamedPlace,
+    Wanted,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
+from ottla.records.layout import Malformed
+
+if TYPE_CHECKING:
+    from ottla.groups.shard import Shard
+
+_UP: Final = ("bidirectional", "upgrade")
+_DOWN: Final = ("bidirectional", "downgrade")
+#: Assignors of the clients' own. What others add to an assignment would be lost; what these add nobody needs.
+_KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+
+
+class Migrating:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._host = shard.host
+
+    # --- up -----------------------------------------------------------------------------------------------------
+
+    def upgrade(self, classic: Group, group: ConsumerGroup, draft: Draft) -> int:
+        """Make `group` what a classic one is; how many members it has then. Raises Refusal. `classic` is left as it is."""
+        if classic.state is not State.EMPTY:
+            self._check_upgrade(classic)
+        # Who waits in its first join has nothing, and will come again.
+        members = [member for member in classic.members.values() if not member.is_new]
+        wanted = {member.member_id: self._wanted(classic, member) for member in members}
+        held = self._held(classic, members, wanted)
+        draft.note(Record((GROUP_METADATA, group.group_id), None))
+        if not members:
+            return 0
+        draft.do(group.record(classic.generation, 0))
+        for member in members:
+            name = member.member_id
+            said = Subscription(
+                member.instance_id, wanted[name].rack, member.client_id, member.client_host, wanted[name].topics,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                classic=ClassicSide(member.session_timeout_ms, member.protocols),
+            )  # fmt: skip
+            draft.do(group.member_record(name, said))
+            draft.do(group.target_record(name, held[name]))
+            holding = Holding(classic.generation, classic.generation, STABLE, held[name])
+            draft.do(group.holding_record(name, holding))
+        draft.do(group.assignment_record(self._host.wall_ms))
+        return len(members)
+
+    def retire(self, classic: Group) -> None:
+        """A classic group is a consumer group from now on."""
+        for reply in self._shard.classic.rebalancing.forget((classic,)):
+            reply.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def _check_upgrade(self, classic: Group) -> None:
+        problem = None
+        if self._host.config.group_consumer_migration_policy.lower() not in _UP:
+            problem = "online upgrade is disabled"
+        elif classic.protocol_type != CONSUMER:
+            problem = "the group does not use the consumer embedded protocol"
+        elif len(classic.members) > self._host.config.group_consumer_max_size:
+            problem = "the group size exceeds the consumer group maximum size"
+        if problem is not None:
+            raise _cannot_upgrade(classic, problem)
+
+    def _wanted(self, classic: Group, member: ClassicMember) -> Wanted:
+        # All protocols of a member have the same subscription; before the first generation none is chosen.
+        metadata = member.metadata(classic.protocol) or member.protocols[0][1]
+        try:
+            return read_subscription(metadata)
+        except Malformed:
+            raise _cannot_upgrade(classic, "the embedded consumer protocol is malformed") from None
+
+    def _held(
+        self, classic: Group, members: Collection[ClassicMember], wanted: Mapping[str, Wanted]
+    ) -> dict[str, Places]:
+        """What each member may be reading. A claim may be old, so that an assignment to somebody else counts for more."""
+        owners: dict[Place, str] = {}
+        for member in members:
+            try:
+                given, extra = read_assignment(member.assignment)
+            except Malformed:
+                raise _cannot_upgrade(classic, "the embedded consumer protocol is malformed") from None
+            if extra and classic.protocol not in _KNOWN_ASSIGNORS:
+                raise _cannot_upgrade(classic, "an unsupported custom assignor is in use")
+            for place in self.places(given):
+                owners.setdefault(place, member.member_id)
+        for name, each in wanted.items():
+            for place in self.places(each.owned):
+                owners.setdefault(place, name)
+        held: dict[str, set[Place]] = {member.member_id: set() for member in members}
+        for place, name in owners.items():
+            held[name].add(place)
+        return {name: frozenset(places) for name, places in held.items()}
+
+    # --- down ---------------------------------------------------------------------------------------------------
+
+    def may_downgrade(
+        self, group: ConsumerGroup, gone: Collection[ConsumerMember], joining: ClassicSide | None = None
+    ) -> bool:
+        """Whether only members that speak the classic protocol are left when these are gone, and are to be a classic group."""
+        if joining is None and not group.classic_count:
+            return False
+        ids = {member.member_id for member in gone}
+        left = [member.said.classic for member in group.members.values() if member.member_id not in ids]
+        if joining is not None:
+            left.append(joining)
+        if not left or len(left) > self._host.config.group_max_size:
+            return False
+        if self._host.config.group_consumer_migration_policy.lower() not in _DOWN:
+            return False
+        common: frozenset[str] | None = None
+        for classic in left:
+            if classic is None:
+                return False
+            common = classic.names if common is None else common & classic.names
+        return bool(common)
+
+    def downgrade(
+        self, group: ConsumerGroup, gone: Collection[ConsumerMember], now_ms: int
+    ) -> list[Record] | None:
+        """Make a classic group of those who are left, and have it rebalance. None, and nothing, if it cannot be written."""
+        classic = self._classic(group, gone)
+        record = _unled(classic)
+        if not self._host.fits(record):
+            return None
+        records = [*group.tombstones(), record]
+        self._replace(group, classic, now_ms)
+        self._shard.classic.rebalancing.prepare(classic, now_ms)
+        return records
+
+    def downgrade_with(
+        self, group: ConsumerGroup, old: ConsumerMember, member: ClassicMember, reply: Reply, now_ms: int
+    ) -> bool:
+        """The same when the static `old` is back as a classic `member`: it has what it had, without a rebalance if nobody has
+        anything to do. False, and nothing, if it cannot be written."""
+        is_settled = group.state is Phase.STABLE and len(group.members) > 1
+        is_settled &= read_subscription(member.protocols[0][1]).topics == group.names_of(old.said.wish)
+        classic = self._classic(group, (old,))
+        member.assignment = self.written(ClassicSide(0, member.protocols), old.holding.assigned)
+        classic.add(member, CONSUMER)
+        self._choose(classic)
+        record = classic.record() if is_settled else _unled(classic)
+        if not self._host.fits(record):
+            return False
+        records = [*group.tombstones(), record]
+        self._replace(group, classic, now_ms)
+        if is_settled:
+            answers = [(reply, joined(classic, member))]
+            self._host.decided(Decision(records, answers, is_replayed=True))
+        else:
+            classic.await_others(member, reply)
+            self._host.decided(Decision(records, is_replayed=True))
+            self._shard.classic.rebalancing.prepare(classic, now_ms)
+        return True
+
+    def _classic(self, group: ConsumerGroup, gone: Collection[ConsumerMember]) -> Group:
+        """The classic group of those who are left, in the state of its last assignment."""
+        ids = {member.member_id for member in gone}
+        classic = Group(group.group_id)
+        classic.generation, classic.since_ms = group.epoch, self._host.wall_ms
+        classic.protocol_type = CONSUMER
+        classic.state = classic.previous = State.STABLE
+        for name, each in group.members.items():
+            said = each.said
+            if name in ids or said.classic is None:
+                continue
+            member = ClassicMember(
+                name, said.instance_id, client_id=said.client_id, client_host=said.client_host,
+                session_timeout_ms=said.classic.session_timeout_ms,
+                rebalance_timeout_ms=said.rebalance_timeout_ms, protocols=said.classic.protocols,
+            )  # fmt: skip
+            member.assignment = self.written(said.classic, each.holding.assigned)
+            classic.add(member, CONSUMER)
+        if classic.members:
+            self._choose(classic)
+        return classic
+
+    @staticmethod
+    def _choose(classic: Group) -> None:
+        classic.protocol = classic.choose_protocol()
+        classic.look_at_subscriptions()
+
+    def _replace(self, group: ConsumerGroup, classic: Group, now_ms: int) -> None:
+        for each in group.members.values():
+            each.end_session()
+        self._shard.groups[group.group_id] = classic
+        for member in classic.members.values():
+            self._shard.classic.rebalancing.begin_session(classic, member, now_ms)
+
+    # --- names and ids ------------------------------------------------------------------------------------------
+
+    def places(self, named: Collection[NamedPlace]) -> Places:
+        """Partitions by the ids of their topics; those of topics that do not exist are left out."""
+        ids = {
+            topic: view.topic_id
+            for topic in {topic for topic, _number in named}
+            if (view := self._host.topic(topic))
+        }
+        return frozenset((ids[topic], number) for topic, number in named if topic in ids)  # fmt: skip
+
+    def written(self, classic: ClassicSide, places: Places) -> bytes:
+        """An assignment as a classic member reads it."""
+        names = {topic_id: self._host.topic_name(topic_id) for topic_id in {place[0] for place in places}}
+        named = [(name, number) for topic_id, number in places if (name := names[topic_id]) is not None]
+        return write_assignment(classic.version, named)
+
+
+def _unled(classic: Group) -> Record:
+    """The record of a group that has to be rebalanced by whoever loads it."""
+    key, value = classic.record()
+    return Record(key, value | {"leader": None})
+
+
+def _cannot_upgrade(classic: Group, reason: str) -> Refusal:
+    return Refusal(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"Cannot upgrade classic group {classic.group_id} to consumer group because {reason}.",
+    )

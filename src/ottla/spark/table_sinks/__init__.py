@@ -1,0 +1,25 @@
+"""Tables as sinks of streaming queries, exactly once: in databases, and as Parquet files. Used in `foreachBatch`.
+
+from ottla.spark import table_sinks
+
+query = (
+    df.writeStream.foreachBatch(table_sinks.upsert("postgresql://user:pw@host/db", table="customers", key=["id"], sink_id="customers"))
+    .option("checkpointLocation", "…")
+    .start()
+)
+"""
+
+from ottla.spark.table_sinks.errors import BatchRefused, RowsRefused, SchemaMismatch, SinkError
+from ottla.spark.table_sinks.files import parquet_table, read_table
+from ottla.spark.table_sinks.table import append, upsert
+
+__all__ = [
+    "BatchRefused",
+    "RowsRefused",
+    "SchemaMismatch",
+    "SinkError",
+    "append",
+    "parquet_table",
+    "read_table",
+    "upsert",
+]

@@ -1,0 +1,71 @@
+"""`df.write.format("ottla")`: all rows in one transaction, so that readers of committed records see all of them or none.
+
+In foreachBatch, with a `sinkId`, it is a micro-batch's, and written once however often that runs: so a stream in update mode is exactly
+once too, which Spark lets no sink in Python have.
+Spark makes the writer while it plans and carries it to the tasks and to the commit, so all of them know the write by one name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from ottla.spark.options import OptionError
+from ottla.spark.topic_sink.plan import EXACTLY_ONCE, read_plan
+from ottla.spark.topic_sink.staged_batches import Prepared
+from ottla.spark.worker import spare_loaded
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class OttlaWriter(DataSourceArrowWriter):
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise OptionError(
+                "rows are added to a topic, and never replace what it has: use mode('append'); "
+                "to begin anew delete the topic first"
+            )
+        self._plan = read_plan(options, schema)
+        self._write_id = f"write-{uuid.uuid4()}"
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from ottla.spark.topic_sink.task import write_micro_batch, write_rows
+
+        if self._plan.sink_id is not None:
+            return write_micro_batch(self._plan, iterator)
+        return write_rows(self._plan, iterator, self._write_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from ottla.spark.topic_sink.commit import commit_micro_batch, commit_write
+
+        if self._plan.guarantee != EXACTLY_ONCE:
+            return
+        prepared = _of_all(messages)
+        if self._plan.sink_id is None:
+            commit_write(self._plan, prepared, self._write_id)
+        for batch_id in {each.batch_id for each in prepared if each.batch_id is not None}:
+            commit_micro_batch(self._plan, prepared, batch_id)
+        spare_loaded()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        from ottla.spark.topic_sink.commit import forget_write
+        from ottla.spark.topic_sink.staged_batches import clean
+
+        # Of tasks that failed there is no message, and what they have staged nobody knows: it goes with the write's topic, or by the retention of a sink's.
+        if self._plan.sink_id is not None:
+            clean(self._plan, _of_some(messages))
+        elif self._plan.guarantee == EXACTLY_ONCE:
+            forget_write(self._plan, self._write_id)
+
+
+def _of_some(messages: list[WriterCommitMessage | None]) -> list[Prepared | None]:
+    return cast("list[Prepared | None]", messages)
+
+
+def _of_all(messages: list[WriterCommitMessage | None]) -> list[Prepared]:
+    assert None not in messages, "Spark commits when all tasks have ended well"
+    return cast("list[Prepared]", messages)

@@ -1,4 +1,0 @@
-"""The simulator: the real core on a simulated disk, network and clock, every run replayed from its seed.
-
-`python -m ottla.testing.sim 1-200` runs seeds; `python -m ottla.testing.sim 17 --trace` replays one and tells it.
-"""

@@ -1,0 +1,134 @@
+"""Who of a group reads what, as its members see it: no partition is read by two, and nobody commits who is out of the group.
+
+A member claims partitions from when it learns that they are its own until it gives them up, or until its time is over: a member
+that was not heard of for its session may be out of the group without knowing it, so that its claims count only so long. Once
+they have lapsed, an answer that it gets does not bring them back.
+
+    two-owners              a partition is given to a member while another's claim to it counts; or to two in one generation
+    generation-regression   a generation is told after a higher one was
+    zombie-commit           a commit counts that was begun when its generation was over, or its partition another's
+    member-lost             a member hears that it is none, though it was heard of in time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from testkit.checkers.partition import Anomaly
+
+Place = tuple[bytes, int]
+
+
+class Commit(NamedTuple):
+    """What was known when a commit was begun."""
+
+    who: str
+    member_id: str
+    generation: int
+    newest: int
+    owners: dict[Place, str]
+
+
+class _Claim:
+    __slots__ = ("places", "until_ms")
+
+    def __init__(self) -> None:
+        self.places: dict[Place, None] = {}
+        self.until_ms = -1
+
+
+class Ownership:
+    """Of one group. A member is known by its instance, if it has one: another process may take its place."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self._claims: dict[str, _Claim] = {}
+        #: The newest generation that any member was given an assignment of; generations are those of classic groups.
+        self.generation = -1
+        self._assigned: dict[int, dict[tuple[str, int], str]] = {}
+        #: The id of the process that was last given a partition.
+        self.holders: dict[Place, str] = {}
+
+    # --- classic generations ------------------------------------------------------------------------------------
+
+    def synced(self, who: str, asked: int, generation: int, places: Iterable[tuple[str, int]]) -> None:
+        """A member has its assignment of a generation; `asked` is the newest one when it asked for it."""
+        if generation < asked:
+            raise Anomaly(
+                "generation-regression",
+                f"{self.group_id}: {who} is given an assignment of {generation}, after {asked}",
+            )
+        self.generation = max(self.generation, generation)
+        known = self._assigned.setdefault(generation, {})
+        for place in places:
+            owner = known.setdefault(place, who)
+            if owner != who:
+                raise Anomaly(
+                    "two-owners", f"{self.group_id}: {place} is {owner}'s and {who}'s in {generation}"
+                )
+
+    # --- claims -------------------------------------------------------------------------------------------------
+
+    def take(self, who: str, member_id: str, places: Iterable[Place], now_ms: int, until_ms: int) -> None:
+        """These are a member's own from now on."""
+        claim = self._claims.setdefault(who, _Claim())
+        if claim.until_ms <= now_ms:
+            claim.places.clear()
+        for place in places:
+            for other, its in self._claims.items():
+                if other != who and place in its.places and its.until_ms > now_ms:
+                    raise Anomaly(
+                        "two-owners",
+                        f"{self.group_id}: {place[0].hex()[:4]}-{place[1]} is given to {who} while {other} has it",
+                    )
+            claim.places[place] = None
+            self.holders[place] = member_id
+        claim.until_ms = max(claim.until_ms, until_ms)
+
+    def unsure(self, places: Iterable[Place]) -> None:
+        """Somebody believes that these are its own, and may be wrong: nobody knows whose they are."""
+        for place in places:
+            self.holders.pop(place, None)
+
+    def release(self, who: str, places: Iterable[Place] | None = None) -> None:
+        """A member has given these up, or all."""
+        claim = self._claims.get(who)
+        if claim is not None:
+            for place in list(claim.places if places is None else places):
+                claim.places.pop(place, None)
+
+    def heard(self, who: str, now_ms: int, until_ms: int) -> None:
+        """A member has been heard of: its claims count for longer, if they still do."""
+        claim = self._claims.get(who)
+        if claim is not None and claim.until_ms > now_ms:
+            claim.until_ms = until_ms
+
+    def is_out(self, who: str, now_ms: int, why: str) -> None:
+        """A member hears that it is none, though it has neither left nor asked for anything else."""
+        claim = self._claims.get(who)
+        if claim is not None and claim.places and claim.until_ms > now_ms:
+            raise Anomaly(
+                "member-lost",
+                f"{self.group_id}: {who} hears {why}, {claim.until_ms - now_ms} ms before its time is over",
+            )
+
+    # --- commits ------------------------------------------------------------------------------------------------
+
+    def commit(self, who: str, member_id: str, generation: int, places: Iterable[Place]) -> Commit:
+        owners = {place: self.holders[place] for place in places if place in self.holders}
+        return Commit(who, member_id, generation, self.generation, owners)
+
+    def counts(self, commit: Commit) -> None:
+        """It was acknowledged."""
+        if commit.generation < commit.newest:
+            raise Anomaly(
+                "zombie-commit",
+                f"{self.group_id}: {commit.who} commits in {commit.generation}, after {commit.newest} had begun",
+            )
+        for place, owner in commit.owners.items():
+            if owner != commit.member_id:
+                raise Anomaly(
+                    "zombie-commit",
+                    f"{self.group_id}: {commit.who} commits {place[0].hex()[:4]}-{place[1]}, which {owner} has",
+                )

@@ -1,0 +1,4 @@
+"""The simulator: the real core on a simulated disk, network and clock, every run replayed from its seed.
+
+`python -m testkit.sim 1-200` runs seeds; `python -m testkit.sim 17 --trace` replays one and tells it.
+"""

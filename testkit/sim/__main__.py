@@ -1,0 +1,174 @@
+"""`python -m testkit.sim [--cluster] [SEEDS]`: run seeds, and for each that fails say how to see it again.
+
+Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster (`cluster.py`).
+
+SEEDS is a number, a range (1-200), or several of either; without any, a hundred fresh ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from testkit.sim.cluster import ClusterOptions, run_cluster
+from testkit.sim.scenario import Failure, Options, run
+
+_FRESH_SEEDS = 100
+
+
+def seeds_of(texts: Sequence[str]) -> list[int]:
+    seeds: list[int] = []
+    for text in ",".join(texts).split(","):
+        first, dash, last = text.partition("-")
+        if first:
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    return seeds
+
+
+def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
+    parser = argparse.ArgumentParser(
+        prog="python -m testkit.sim", description="Run the broker's core on a simulated machine."
+    )
+    parser.add_argument("seeds", nargs="*", help="7, 1-200, or several of either; by default 100 fresh ones")
+    parser.add_argument("--trace", action="store_true", help="tell everything that happens")
+    parser.add_argument("--lives", type=int, default=Options.lives, help="how often the node starts")
+    parser.add_argument("--events-max", type=int, default=Options.events_max, help="how long a life is")
+    parser.add_argument(
+        "--disk", choices=("strict", "nasty"), help="what a power cut leaves of unsynced data"
+    )
+    parser.add_argument("--policy", choices=("durable", "page-cache", "mixed"), default=Options.policy)
+    parser.add_argument(
+        "--endings", help="how lives end, some of cut,kill,stop; repeat one to see more of it"
+    )
+    parser.add_argument("--directories", type=int, choices=(1, 2), default=Options.directories)
+    parser.add_argument("--compacts", action="store_true", help="some of the topics are compacted")
+    parser.add_argument("--faults", help="what else goes wrong, some of sync,full")
+    parser.add_argument(
+        "--ignored-site", help="leave out the syncs of one site, to see whether it is noticed"
+    )
+    given = parser.parse_args(arguments)
+    for name, allowed in (("endings", ("cut", "kill", "stop")), ("faults", ("sync", "full"))):
+        if getattr(given, name) and not set(getattr(given, name).split(",")) <= set(allowed):
+            parser.error(f"--{name} takes {', '.join(allowed)}")
+    options = Options(
+        lives=given.lives,
+        is_strict=None if given.disk is None else given.disk == "strict",
+        endings=tuple(given.endings.split(",")) if given.endings else Options.endings,
+        policy=given.policy,
+        faults=tuple(given.faults.split(",")) if given.faults else (),
+        events_max=given.events_max,
+        directories=given.directories,
+        compacts=given.compacts,
+        ignored_site=given.ignored_site,
+    )
+    try:
+        seeds = seeds_of(given.seeds)
+    except ValueError:
+        parser.error("seeds are numbers or ranges, such as 7 or 1-200")
+    if not seeds:
+        first = random.randrange(1 << 31)
+        seeds = list(range(first, first + _FRESH_SEEDS))
+    return seeds, options, given.trace
+
+
+def main_cluster(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m testkit.sim --cluster", description="Run a simulated cluster."
+    )
+    parser.add_argument("seeds", nargs="*", help="7, 1-200, or several of either; by default 100 fresh ones")
+    parser.add_argument("--trace", action="store_true", help="tell everything that happens")
+    parser.add_argument("--brokers", type=int, help="how many, instead of what the seed says")
+    parser.add_argument("--kinds", help="which faults, such as kill,pause")
+    parser.add_argument("--faults", type=int, default=ClusterOptions.faults, help="how many")
+    parser.add_argument("--seconds", type=int, default=ClusterOptions.seconds, help="of simulated time")
+    parser.add_argument(
+        "--groups",
+        action=argparse.BooleanOptionalAction,
+        help="consumer groups, instead of in every third seed",
+    )
+    parser.add_argument(
+        "--transactions",
+        action=argparse.BooleanOptionalAction,
+        help="transactions, instead of in every fourth seed",
+    )
+    given = parser.parse_args(arguments)
+    options = ClusterOptions(
+        groups=given.groups,
+        transactions=given.transactions,
+        seconds=given.seconds,
+        faults=given.faults,
+        brokers=given.brokers,
+        kinds=tuple(given.kinds.split(",")) if given.kinds else (),
+    )
+    try:
+        seeds = seeds_of(given.seeds)
+    except ValueError:
+        parser.error("seeds are numbers or ranges, such as 7 or 1-200")
+    if not seeds:
+        first = random.randrange(1 << 31)
+        seeds = list(range(first, first + _FRESH_SEEDS))
+    print(f"{len(seeds)} clusters, from seed {seeds[0]} on", flush=True)
+    started = time.monotonic()
+    faults: Counter[str] = Counter()
+    acknowledged = commits = transactions = events = failed = 0
+    for seed in seeds:
+        try:
+            outcome = run_cluster(seed, options, traced=given.trace)
+        except Failure as failure:
+            failed += 1
+            for line in failure.trace:
+                print(line)
+            print(f"FAILED {failure}", flush=True)
+            continue
+        for line in outcome.trace:
+            print(line)
+        faults += outcome.faults
+        acknowledged += outcome.acknowledged
+        commits += outcome.commits
+        transactions += outcome.transactions
+        events += outcome.events
+    told = ", ".join(f"{count} {name}" for name, count in sorted(faults.items()))
+    print(
+        f"{len(seeds) - failed} of {len(seeds)} clusters held in {time.monotonic() - started:.1f} s: "
+        f"{acknowledged:,} records acknowledged, {commits:,} offsets and {transactions:,} transactions committed, "
+        f"{events:,} events; {told}"
+    )
+    return 1 if failed else 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    if "--cluster" in arguments:
+        return main_cluster([each for each in arguments if each != "--cluster"])
+    seeds, options, traced = parse(arguments)
+    print(f"{len(seeds)} seeds, from {seeds[0]} on", flush=True)
+    started = time.monotonic()
+    endings: Counter[str] = Counter()
+    acknowledged = events = failed = 0
+    for seed in seeds:
+        try:
+            outcome = run(seed, options, traced=traced)
+        except Failure as failure:
+            failed += 1
+            for line in failure.trace:
+                print(line)
+            print(f"FAILED {failure}", flush=True)
+            continue
+        for line in outcome.trace:
+            print(line)
+        endings += outcome.endings
+        acknowledged += outcome.acknowledged
+        events += outcome.events
+    print(
+        f"{len(seeds) - failed} of {len(seeds)} seeds held in {time.monotonic() - started:.1f} s: "
+        f"{endings['cut']} power cuts, {endings['kill']} kills, {endings['stop']} clean stops, "
+        f"{acknowledged:,} records acknowledged, {events:,} events"
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

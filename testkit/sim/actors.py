@@ -1,0 +1,156 @@
+"""Clients of a simulated cluster: where they ask, what they know of leaders, and the topics they share.
+
+An actor asks any broker for the metadata and the leaders for data. It believes the newest leader epoch that it was told, as
+Kafka's clients do, since any broker may lag behind. Whatever gets no answer is told as None: nobody knows what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.model.errors import ErrorCode
+from ottla.wire.decode import decode_response
+from ottla.wire.encode import request_encoder
+from testkit.sim.clients import METADATA, VERSIONS, Topic
+from testkit.sim.network import ASK_TIMEOUT_MS, Lane, Network, Place
+from testkit.sim.world import World
+
+if TYPE_CHECKING:
+    from testkit.sim.ensemble import Ensemble
+
+ELECT_LEADERS: Final = 43
+ALTER_PARTITION_REASSIGNMENTS: Final = 45
+CREATE_PARTITIONS: Final = 37
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = range(8, 15)
+DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 42, 47, 68
+_VERSIONS: Final = {
+    **VERSIONS, ELECT_LEADERS: 2, ALTER_PARTITION_REASSIGNMENTS: 0, CREATE_PARTITIONS: 3,
+    OFFSET_COMMIT: 10, OFFSET_FETCH: 10, FIND_COORDINATOR: 4, JOIN_GROUP: 9, HEARTBEAT: 4, LEAVE_GROUP: 5, SYNC_GROUP: 5,
+    DELETE_GROUPS: 2, OFFSET_DELETE: 0, CONSUMER_GROUP_HEARTBEAT: 1,
+}  # fmt: skip
+
+#: Between two questions for the metadata.
+_REFRESH_MS: Final = 150
+
+#: What a client answers with a look at the metadata and another try.
+RETRIABLE: Final = frozenset(
+    (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_CONTROLLER, ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+)  # fmt: skip
+
+
+class Leader(NamedTuple):
+    node_id: int
+    epoch: int
+
+
+class Common:
+    """What the actors of one run share."""
+
+    def __init__(self, world: World, network: Network, brokers: list[int], ensemble: Ensemble) -> None:
+        self.world = world
+        self.ensemble = ensemble
+        self.network = network
+        self.brokers = brokers
+        self.topics: dict[bytes, Topic] = {}
+        #: Whether anything new is begun.
+        self.is_open = True
+        self.producer_ids: dict[int, str] = {}
+
+    def live(self) -> list[Topic]:
+        return [topic for topic in self.topics.values() if topic.live]
+
+
+class Actor:
+    def __init__(self, common: Common, name: str) -> None:
+        self.common = common
+        self.world = common.world
+        self.name = name
+        self.place = Place(name)
+        #: By broker and purpose: those of one purpose do not wait behind others.
+        self._lanes: dict[tuple[int, str], Lane] = {}
+        self.leaders: dict[tuple[bytes, int], Leader] = {}
+        #: By name, as the metadata last had them.
+        self.ids: dict[str, bytes] = {}
+        self._refreshing = False
+        self._after_refresh: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        """Set to work."""
+
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Unless this process is gone by then; while it is paused, that waits."""
+        self.world.later(delay_ms, lambda: self.place.take(0, action))
+
+    def die(self) -> None:
+        """The process ends, and its kernel closes its connections."""
+        self.place.life += 1
+        for lane in self._lanes.values():
+            lane.close()
+
+    def ask(
+        self,
+        node_id: int,
+        key: int,
+        body: dict[str, Any],
+        answered: Callable[[Any | None], None],
+        *,
+        purpose: str = "",
+        timeout_ms: int = ASK_TIMEOUT_MS,
+        version: int | None = None,
+        as_broker: int | None = None,
+    ) -> None:
+        """`answered(response)`, or with None if no answer will come. With `as_broker` it is sent in the name of that broker."""
+        if self.place.life:
+            return
+        if as_broker is not None:
+            purpose += f" as broker {as_broker}"
+        lane = self._lanes.get((node_id, purpose))
+        if lane is None:
+            prove_to = None if as_broker is None else self.common.ensemble.prove_as(as_broker)
+            lane = self._lanes[node_id, purpose] = Lane(
+                self.common.network, self.place, node_id, lambda: None, timeout_ms, prove_to
+            )
+        spoken = _VERSIONS[key] if version is None else version
+
+        def done(answer: Any, error: str | None) -> None:
+            answered(decode_response(key, spoken, bytes(answer), 0) if error is None else None)
+
+        lane.ask(key, spoken, request_encoder(key, spoken)(body), done)
+
+    def any_broker(self) -> int:
+        return self.common.brokers[self.world.below(len(self.common.brokers))]
+
+    def refresh(self, then: Callable[[], None]) -> None:
+        """Ask somebody how things stand, a little later; those who want to know meanwhile share the answer."""
+        self._after_refresh.append(then)
+        if not self._refreshing:
+            self._refreshing = True
+            self.later(_REFRESH_MS, self._ask_metadata)
+
+    def _ask_metadata(self) -> None:
+        self.ask(self.any_broker(), METADATA, {"topics": None}, self._know)
+
+    def _know(self, response: Any | None) -> None:
+        if response is None:
+            self.later(_REFRESH_MS, self._ask_metadata)
+            return
+        self.ids = {}
+        for topic in response.topics:
+            topic_id = topic.topic_id.bytes
+            self.ids[topic.name] = topic_id
+            for row in topic.partitions:
+                key = (topic_id, row.partition_index)
+                known = self.leaders.get(key)
+                if known is None or row.leader_epoch >= known.epoch:
+                    self.leaders[key] = Leader(row.leader_id, row.leader_epoch)
+        self._refreshing = False
+        waiting, self._after_refresh = self._after_refresh, []
+        for then in waiting:
+            then()

@@ -1,0 +1,132 @@
+"""A client's connection in the simulation, and the topics that the clients of one run share.
+
+Requests are real frames: bodies by the compiled encoders, framing by `wire/frames.py`. A client whose connection breaks
+connects again as soon as there is a node, and whoever asked learns that no answer will come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ottla.wire.decode import decode_response
+from ottla.wire.encode import request_encoder
+from ottla.wire.frames import ClientConnection
+from testkit.checkers.partition import PartitionHistory
+from testkit.sim.node import Link, SimNode
+from testkit.sim.world import World
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
+ALTER_REPLICA_LOG_DIRS = 34
+#: The versions spoken: topics by id wherever the protocol can, so that a topic made anew is another topic.
+VERSIONS = {
+    PRODUCE: 13, FETCH: 13, LIST_OFFSETS: 7, METADATA: 12,
+    CREATE_TOPICS: 7, DELETE_TOPICS: 6, DELETE_RECORDS: 2, INIT_PRODUCER_ID: 4,
+    ALTER_REPLICA_LOG_DIRS: 2,
+}  # fmt: skip
+
+_RECONNECT_MS = 40
+
+
+class Topic:
+    """A topic as its clients know it. `live` only while it is certain that it exists."""
+
+    __slots__ = ("_label", "is_compacted", "is_durable", "live", "name", "partitions", "topic_id")
+
+    def __init__(
+        self, name: str, topic_id: bytes, count: int, *, is_durable: bool, is_compacted: bool
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.live = True
+        self.is_compacted = is_compacted
+        self.is_durable = is_durable
+        self._label = f"{name}/{topic_id.hex()[:4]}"
+        self.partitions: list[PartitionHistory] = []
+        self.grow(count)
+
+    def grow(self, count: int) -> None:
+        """There are at least so many partitions."""
+        for at in range(len(self.partitions), count):
+            name = f"{self._label}-{at}"
+            self.partitions.append(
+                PartitionHistory(name, is_durable=self.is_durable, is_compacted=self.is_compacted)
+            )
+
+
+class Shared:
+    """What the clients of one run have in common: the node there is now, and the topics by id, in order of creation."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.node: SimNode | None = None
+        self.topics: dict[bytes, Topic] = {}
+        #: Whether clients start anything new.
+        self.is_open = True
+        self.producer_ids: dict[int, str] = {}
+        #: Whether something just happened that a crash soon afterwards would find half done.
+        self.is_delicate = False
+
+    def live(self, *, is_durable: bool | None = None) -> list[Topic]:
+        return [
+            topic
+            for topic in self.topics.values()
+            if topic.live and is_durable in (None, topic.partitions[0].is_durable)
+        ]
+
+
+class Client:
+    """One connection at a time. Subclasses say what to do when it is there, and when it is lost."""
+
+    def __init__(self, shared: Shared, name: str) -> None:
+        self.shared = shared
+        self.world = shared.world
+        self.name = name
+        self._link: Link | None = None
+        self._framing = ClientConnection(name)
+        self._waiting: deque[tuple[int, int, Callable[[Any], None]]] = deque()
+
+    def connected(self) -> None:
+        """Called when there is a new connection."""
+
+    def disconnected(self) -> None:
+        """Called when it is gone, with everything that was not answered."""
+
+    @property
+    def is_connected(self) -> bool:
+        return self._link is not None
+
+    def begin(self) -> None:
+        node = self.shared.node
+        if node is None or not node.alive:
+            self.world.later(_RECONNECT_MS, self.begin)
+            return
+        self._framing = ClientConnection(self.name)
+        self._link = node.connect(self._received, self._lost)
+        self.connected()
+
+    def request(self, api_key: int, body: dict[str, Any], answered: Callable[[Any], None]) -> None:
+        assert self._link is not None
+        version = VERSIONS[api_key]
+        _, frame = self._framing.request(api_key, version, request_encoder(api_key, version)(body))
+        self._waiting.append((api_key, version, answered))
+        self._link.send(frame)
+
+    def hang_up(self) -> None:
+        """Break the connection from this side, as a client does that gave up waiting."""
+        if self._link is not None:
+            self._link.close()
+            self._lost()
+
+    def _received(self, data: bytes) -> None:
+        for _, body in self._framing.feed(data):
+            api_key, version, answered = self._waiting.popleft()
+            answered(decode_response(api_key, version, body, 0))
+
+    def _lost(self) -> None:
+        self._link = None
+        self._waiting.clear()
+        self.disconnected()
+        self.world.later(_RECONNECT_MS + self.world.below(_RECONNECT_MS), self.begin)

@@ -1,0 +1,160 @@
+"""An administrator of a cluster: creates topics and deletes them, elects preferred leaders, moves replicas to other brokers.
+
+It asks any broker, and often does not learn what became of it: a topic that it asked for is one once the metadata has it, and one
+that it asked to be deleted is nobody's business any more, unless the answer was yes: then it may not be there at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from ottla.model.errors import ErrorCode
+from testkit.checkers.partition import Anomaly
+from testkit.sim.actors import (
+    ALTER_PARTITION_REASSIGNMENTS,
+    CREATE_PARTITIONS,
+    ELECT_LEADERS,
+    Actor,
+    Common,
+)
+from testkit.sim.clients import CREATE_TOPICS, DELETE_TOPICS, Topic
+
+_TOPICS_MAX: Final = 3
+_PARTITIONS_MAX: Final = 4
+
+
+class ClusterKind(NamedTuple):
+    """What topics of a name are like."""
+
+    name: str
+    partitions: int
+    replicas: int
+    is_durable: bool
+    configs: dict[str, str]
+
+
+class ClusterAdmin(Actor):
+    def __init__(
+        self, common: Common, kinds: list[ClusterKind], *, pause_ms: int, grows: bool = False
+    ) -> None:
+        super().__init__(common, "admin")
+        #: Whether topics get more partitions.
+        self._grows = grows
+        self._kinds = {kind.name: kind for kind in kinds}
+        self._pause_ms = pause_ms
+        #: Topics whose deletion was granted.
+        self.deleted: dict[bytes, None] = {}
+
+    def begin(self) -> None:
+        self._create(next(iter(self._kinds.values())))
+
+    def _next(self, delay_ms: int | None = None) -> None:
+        pause_ms = 500 + self.world.below(self._pause_ms) if delay_ms is None else delay_ms
+        self.world.later(pause_ms, lambda: self.refresh(self._act))
+
+    def _act(self) -> None:
+        self.adopt()
+        if not self.common.is_open:
+            return
+        live = self.common.live()
+        choice = self.world.below(10)
+        taken = set(self.ids)
+        free = [kind for kind in self._kinds.values() if kind.name not in taken]
+        if free and (len(live) < 2 or (len(live) < _TOPICS_MAX and choice < 3)):
+            self._create(free[self.world.below(len(free))])
+        elif len(live) > 1 and choice < 2:
+            self._delete(live[self.world.below(len(live))])
+        elif live and self._grows and choice < 4:
+            self._grow(live[self.world.below(len(live))])
+        elif live and choice < 6:
+            self._elect()
+        elif live:
+            self._move(live[self.world.below(len(live))])
+        else:
+            self._next()
+
+    def adopt(self) -> None:
+        """Take on what the metadata has and nobody has heard of."""
+        for name, topic_id in self.ids.items():
+            if topic_id not in self.common.topics and name in self._kinds and topic_id not in self.deleted:
+                kind = self._kinds[name]
+                topic = Topic(name, topic_id, kind.partitions, is_durable=True, is_compacted=False)
+                self.common.topics[topic_id] = topic
+                self.world.tell(f"admin: topic {name} is {topic_id.hex()} {kind.configs}")
+        if self._grows:
+            for topic_id, number in self.leaders:
+                if topic_id in self.common.topics:
+                    self.common.topics[topic_id].grow(number + 1)
+
+    def _create(self, kind: ClusterKind) -> None:
+        self.world.tell(f"admin: create {kind.name}")
+
+        def answered(response: Any | None) -> None:
+            if response is not None:
+                self.world.tell(f"admin: {kind.name}: {response.topics[0].error_code!r}")
+            self._next(100)
+
+        configs = [{"name": name, "value": value} for name, value in kind.configs.items()]
+        topic = {
+            "name": kind.name, "num_partitions": kind.partitions, "replication_factor": kind.replicas,
+            "assignments": [], "configs": configs,
+        }  # fmt: skip
+        self.ask(self.any_broker(), CREATE_TOPICS, {"topics": [topic]}, answered)
+
+    def _delete(self, topic: Topic) -> None:
+        self.world.tell(f"admin: delete {topic.name} {topic.topic_id.hex()}")
+        topic.live = False
+
+        def answered(response: Any | None) -> None:
+            if response is not None and response.responses[0].error_code == 0:
+                self.world.tell(f"admin: {topic.name} {topic.topic_id.hex()} is deleted")
+                self.deleted[topic.topic_id] = None
+            self._next()
+
+        topics = [{"name": None, "topic_id": topic.topic_id}]
+        self.ask(self.any_broker(), DELETE_TOPICS, {"topics": topics, "timeout": 1000}, answered)
+
+    def _grow(self, topic: Topic) -> None:
+        count = len(topic.partitions) + 1
+        if count > _PARTITIONS_MAX:
+            self._next()
+            return
+        self.world.tell(f"admin: {topic.name} gets {count} partitions")
+
+        def answered(response: Any | None) -> None:
+            if response is not None:
+                self.world.tell(f"admin: {topic.name}: {response.results[0].error_code!r}")
+            self._next(100)
+
+        rows = [{"name": topic.name, "count": count, "assignments": None}]
+        body = {"topics": rows, "timeout": 1000, "validate_only": False}
+        self.ask(self.any_broker(), CREATE_PARTITIONS, body, answered)
+
+    def _elect(self) -> None:
+        self.world.tell("admin: elect preferred leaders")
+        body = {"election_type": 0, "topic_partitions": None, "timeout": 1000}
+        self.ask(self.any_broker(), ELECT_LEADERS, body, self._answered("elect"))
+
+    def _move(self, topic: Topic) -> None:
+        at = self.world.below(len(topic.partitions))
+        brokers = list(self.common.brokers)
+        self.world.random.shuffle(brokers)
+        replicas = brokers[: self._kinds[topic.name].replicas]
+        self.world.tell(f"admin: move {topic.name}-{at} to {replicas}")
+        rows = [{"partition_index": at, "replicas": replicas}]
+        body = {"timeout": 1000, "topics": [{"name": topic.name, "partitions": rows}]}
+        self.ask(self.any_broker(), ALTER_PARTITION_REASSIGNMENTS, body, self._answered("move"))
+
+    def _answered(self, what: str) -> Callable[[Any | None], None]:
+        def answered(response: Any | None) -> None:
+            if response is not None:
+                self.world.tell(f"admin: {what}: {ErrorCode(response.error_code)!r}")
+            self._next()
+
+        return answered
+
+    def check_deleted(self, names: dict[bytes, None]) -> None:
+        for topic_id in self.deleted:
+            if topic_id in names:
+                raise Anomaly("deletion-lost", f"{topic_id.hex()} was deleted, yet it is there")

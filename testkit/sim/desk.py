@@ -1,0 +1,120 @@
+"""A desk is a transactional id: somebody sits there, is killed, or held up so long that somebody else sits down and fences it; then it
+comes back, and knows nothing of that. Most of it happens in the midst of a transaction.
+
+When everything is mended the desks of those who must work are taken, others only sometimes; of some the last one is killed in its
+last transaction, which must end by its time-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from testkit.sim.script import play
+from testkit.sim.transaction_client import Ghost
+from testkit.sim.transaction_worker import Worker
+from testkit.sim.world import World
+
+
+class Desk:
+    #: How often the last worker of a desk is killed in its last transaction.
+    killed_at_last: ClassVar = 0.35
+
+    def __init__(
+        self, world: World, make: Callable[[int], Worker], haunt: Callable[[Ghost], None], *, must_work: bool
+    ) -> None:
+        self._world = world
+        self._make = make
+        self._haunt = haunt
+        #: Whether somebody has to sit there in the end.
+        self._must_work = must_work
+        self._life = 0
+        self.worker: Worker | None = None
+        #: Those who were held up.
+        self.zombies: list[Worker] = []
+        self._is_healed = False
+
+    def begin(self) -> None:
+        if self.worker is not None:
+            return
+        self._life += 1
+        worker = self.worker = self._make(self._life)
+        worker.gone = lambda: self._gone(worker)
+        worker.haunt = self._haunt
+        worker.tell(f"--- comes, version {worker.version}")
+        play(worker.work())
+        if not self._is_healed:
+            self._world.later(2000 + self._world.below(12_000), lambda: self._doom(worker))
+
+    def _doom(self, worker: Worker) -> None:
+        """Its end comes, mostly in the midst of something."""
+        if self.worker is not worker or self._is_healed:
+            return
+        if self._world.chance(0.8):
+            worker.strike(lambda: self._end(worker))
+        self._world.later(5000, lambda: self._end(worker))
+
+    def _gone(self, worker: Worker) -> None:
+        worker.tell("--- gives up")
+        if self.worker is worker:
+            self.worker = None
+            if self._must_work or not self._is_healed:
+                self._world.later(100 + self._world.below(2000), self.begin)
+
+    def _end(self, worker: Worker) -> None:
+        if self.worker is not worker or self._is_healed:
+            return
+        world = self._world
+        self.worker = None
+        away_ms = world.below(1500) if world.chance(0.7) else world.below(12_000)
+        if world.chance(0.5):
+            worker.tell("--- is killed")
+            ghost = worker.last_words()
+            if ghost is not None:
+                world.later(world.below(9000), lambda: self._haunt(ghost))
+            worker.die()
+        else:
+            worker.tell("--- is held up")
+            worker.place.state = "paused"
+            worker.is_retired = True
+            self.zombies.append(worker)
+            world.later(200 + world.below(7000), lambda: self._resume(worker))
+        world.later(away_ms, self.begin)
+
+    def _resume(self, worker: Worker) -> None:
+        if worker.place.state != "paused":
+            return
+        worker.tell("--- goes on")
+        worker.place.state = "running"
+        inbox, worker.place.inbox = worker.place.inbox, []
+        for action in inbox:
+            action()
+
+    def heal(self) -> None:
+        self._is_healed = True
+        for zombie in self.zombies:
+            self._resume(zombie)
+        worker = self.worker
+        if worker is not None and not self._must_work and self._world.chance(self.killed_at_last):
+            # One more transaction, which is left to time.
+            worker.wants_one_more = True
+            worker.strike(lambda: self._leave(worker))
+        elif self._must_work or self._world.chance(0.4):
+            self.begin()
+
+    def _leave(self, worker: Worker) -> None:
+        worker.tell("--- is killed, and nobody comes back")
+        worker.die()
+
+    def unrest(self) -> str | None:
+        if self.worker is not None and self._must_work and self.worker.is_fenced:
+            # By a zombie that came back late.
+            self.worker.die()
+            self.worker = None
+            self.begin()
+        if self._must_work and self.worker is None:
+            return "nobody is at a desk"
+        for each in (*self.zombies, self.worker if not self._must_work else None):
+            if each is not None and not each.is_done and not each.place.life:
+                return f"{each.label} is not done"
+        return None
