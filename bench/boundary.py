@@ -16,6 +16,7 @@ from bench.members import FIND_COORDINATOR, OFFSET_COMMIT, frame
 from bench.raw import produce_frame
 from ottla.broker.core import Broker
 from ottla.config.broker import BrokerConfig
+from ottla.model.api_key import ApiKey
 from ottla.ports.effects import PROPOSE, SEND
 from ottla.runtime.disk import SystemDisk
 from ottla.runtime.entropy import SystemEntropy
@@ -26,7 +27,6 @@ PRODUCES = 50_000
 FETCHES = 20_000
 COMMITS = 20_000
 COMMITS_IN_A_TURN = 50
-CREATE_TOPICS, FETCH = 19, 1
 
 
 def request(api_key: int, version: int, body: bytes) -> memoryview:
@@ -39,8 +39,8 @@ def started(directory: str, policy: str) -> Broker:
     broker.committed(broker.start([], 0), 0)
     broker.proposed = broker.image
     topics = [{"name": TOPIC, "num_partitions": 1, "replication_factor": 1}]
-    body = request_encoder(CREATE_TOPICS, 7)({"topics": topics, "timeout": 1000})
-    propose(broker, request(CREATE_TOPICS, 7, body))
+    body = request_encoder(ApiKey.CREATE_TOPICS, 7)({"topics": topics, "timeout": 1000})
+    propose(broker, request(ApiKey.CREATE_TOPICS, 7, body))
     return broker
 
 
@@ -85,7 +85,7 @@ def measure(policy: str) -> dict[str, float]:
         figures = {"produce": per_call_us(produce, PRODUCES)}
         if policy == "page-cache":
             partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-            body = request_encoder(FETCH, 12)(
+            body = request_encoder(ApiKey.FETCH, 12)(
                 {
                     "topics": [{"topic": TOPIC, "partitions": [partition]}],
                     "max_wait": 100,
@@ -94,7 +94,7 @@ def measure(policy: str) -> dict[str, float]:
                     "session_epoch": -1,
                 }
             )
-            fetch_frame = request(FETCH, 12, body)
+            fetch_frame = request(ApiKey.FETCH, 12, body)
 
             def fetch() -> None:
                 broker.receive(connection, fetch_frame, now_ms())

@@ -10,13 +10,12 @@ from struct import Struct
 from typing import Any, Final
 
 from ottla.broker.api.shared.api_table import APIS
+from ottla.model.api_key import ApiKey
 from ottla.wire.decode import read_tolerant, response_reader
 from ottla.wire.schema import response_class, response_header_is_flexible
 from testkit.fuzz.outcome import Failed
 
 _START: Final = Struct(">hhi")
-_PRODUCE: Final = 0
-_API_VERSIONS: Final = 18
 #: How deep and how wide an answer is looked through for errors.
 _LOOK: Final = 3
 
@@ -46,10 +45,10 @@ class Expected:
                     return key, version, self._decode(key, version, frame)
                 except Failed:
                     # A produce that wanted no answer, whose flipped bits made it a namesake of a later request?
-                    if key != _PRODUCE or all(other[2] != correlation_id for other in self._asked):
+                    if key != ApiKey.PRODUCE or all(other[2] != correlation_id for other in self._asked):
                         raise
                     continue
-            if key != _PRODUCE:
+            if key != ApiKey.PRODUCE:
                 raise Failed(
                     f"API {key} version {version}, request {asked}, was passed over by {correlation_id}"
                 )
@@ -58,7 +57,7 @@ class Expected:
     def _decode(self, key: int, version: int, frame: bytes | memoryview) -> Any:
         api = APIS[key]
         if not api.oldest <= version <= api.newest:
-            if key != _API_VERSIONS:
+            if key != ApiKey.API_VERSIONS:
                 raise Failed(f"API {key} version {version} is not served and was answered")
             # The one answer to a version that is not served is in version 0.
             version = 0

@@ -19,10 +19,11 @@ from ottla.broker.api.shared.api_table import APIS
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from ottla.broker.coordinators.transaction_coordinator import TRANSACTIONS_TOPIC
 from ottla.groups.classic_group import Group
+from ottla.model.api_key import ApiKey
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import Record, encode_batch, whole_batches
 from testkit.fuzz.answers import Expected, is_refusal
-from testkit.fuzz.harness import DELETE_TOPICS, FETCH, FIND_COORDINATOR, Client, Harness, records_from
+from testkit.fuzz.harness import Client, Harness, records_from
 from testkit.fuzz.mutations import mutate
 from testkit.fuzz.outcome import Failed, Tally, shortened
 from testkit.fuzz.pool import in_processes
@@ -111,7 +112,7 @@ class Round(Harness):
         self.tally.add("answered")
         if is_refusal(message):
             self.tally.add("refused")
-        if key == FETCH and message.session_id:
+        if key == ApiKey.FETCH and message.session_id:
             self.known.sessions = [*self.known.sessions[-2:], (message.session_id, 1)]
 
     def closed(self, client: Client, reason: str) -> None:
@@ -126,9 +127,9 @@ class Round(Harness):
             self.known.topics[WIDE] = self.create(WIDE, WIDE_PARTITIONS, {})
         if OFFSETS_TOPIC not in self.broker.image.topics:
             # Whoever asks for a group's coordinator makes it.
-            self.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["group"])
+            self.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["group"])
         if TRANSACTIONS_TOPIC not in self.broker.image.topics:
-            self.ask(FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["tx"])
+            self.ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["tx"])
 
     # --- the story --------------------------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Round(Harness):
         self._make_topics()
         others = [name for name in self.broker.image.topics if name not in (*TOPICS, WITNESS, WIDE)]
         if len(others) > 20:
-            self.ask(DELETE_TOPICS, 6, topics=[{"name": name} for name in others], timeout=1000)
+            self.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": name} for name in others], timeout=1000)
 
     def _witness(self) -> None:
         """Produce one record and look at the newest few."""

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from ottla.broker.storage.log_directories import NoDirectory
 from ottla.broker.storage.log_directory import ForeignDirectory
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import Refusal
 from ottla.ports.disk import DiskError, File
 from ottla.records.errors import CorruptRecords
@@ -38,7 +39,6 @@ from testkit.fuzz.pool import in_processes
 REFUSALS: Final = (DiskError, DamagedJournal, ForeignDirectory, NoDirectory)
 #: Longer than any start of so little takes.
 _SECONDS_MAX: Final = 10.0
-_DELETE_RECORDS: Final = 21
 #: Directories that one process damages in one go.
 _PART: Final = 100
 _SMALL: Final = {"index.interval.bytes": "200", "segment.index.bytes": "64"}
@@ -94,7 +94,7 @@ def make_originals(under: Path) -> list[Original]:
     harness.pass_time(120_000)
     _fill(harness, written, range(60, 100))
     rows = [{"partition_index": 0, "offset": 17}]
-    harness.ask(_DELETE_RECORDS, 2, topics=[{"name": "shortened", "partitions": rows}], timeout=1000)
+    harness.ask(ApiKey.DELETE_RECORDS, 2, topics=[{"name": "shortened", "partitions": rows}], timeout=1000)
     harness.pass_time(10)
     starts = {key: 17 if key[0] == "shortened" else 0 for key in written}
     killed = under / "killed"

@@ -16,6 +16,7 @@ from ottla.broker.storage.kafka_import import take_over
 from ottla.config.broker import BrokerConfig
 from ottla.log.compaction import clean
 from ottla.metadata.records import TopicRemoved
+from ottla.model.api_key import ApiKey
 from ottla.ports.disk import Disk, DiskError
 from ottla.ports.effects import AUTHENTICATED, CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, WORK
 from ottla.records.errors import CorruptRecords
@@ -28,8 +29,6 @@ from testkit.fuzz.outcome import Failed, Stopwatch
 from testkit.fuzz.valid_requests import frame_of
 from testkit.injected import is_injected
 from testkit.sim.world import START_MS, SeededEntropy
-
-PRODUCE, FETCH, FIND_COORDINATOR, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 10, 19, 20
 
 
 class Client:
@@ -214,13 +213,13 @@ class Harness:
     # --- what is asked for most -------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int, settings: dict[str, str]) -> bytes:
-        return created(self.ask(CREATE_TOPICS, 7, **new_topic(name, partitions, settings)))
+        return created(self.ask(ApiKey.CREATE_TOPICS, 7, **new_topic(name, partitions, settings)))
 
     def produce(self, topic: str, partition: int, batch: bytes) -> Any:
         """The row of the partition."""
         rows = [{"index": partition, "records": batch}]
         topics = [{"name": topic, "partition_data": rows}]
-        answer = self.ask(PRODUCE, 9, acks=-1, timeout=30_000, topic_data=topics)
+        answer = self.ask(ApiKey.PRODUCE, 9, acks=-1, timeout=30_000, topic_data=topics)
         return answer.responses[0].partition_responses[0]
 
     def fetch(self, topic: str, partition: int, offset: int) -> Any:
@@ -229,7 +228,7 @@ class Harness:
             "partition": partition, "fetch_offset": offset, "partition_max_bytes": _ALL, "current_leader_epoch": -1,
         }  # fmt: skip
         answer = self.ask(
-            FETCH, 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=_ALL, session_epoch=-1,
+            ApiKey.FETCH, 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=_ALL, session_epoch=-1,
             topics=[{"topic": topic, "partitions": [row]}],
         )  # fmt: skip
         return answer.responses[0].partitions[0]

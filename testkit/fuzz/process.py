@@ -10,10 +10,11 @@ import threading
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
-from testkit.fuzz.harness import CREATE_TOPICS, created, new_topic
+from testkit.fuzz.harness import created, new_topic
 from testkit.fuzz.outcome import Failed
 
 PATIENCE_S: Final = 30.0
@@ -110,4 +111,4 @@ class Asker:
                 return decode_response(key, version, body, 0)
 
     def create(self, name: str, partitions: int, settings: dict[str, str]) -> bytes:
-        return created(self.ask(CREATE_TOPICS, 7, **new_topic(name, partitions, settings)))
+        return created(self.ask(ApiKey.CREATE_TOPICS, 7, **new_topic(name, partitions, settings)))

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, Final, NamedTuple
 
 from ottla.broker.api.shared.api_table import APIS, Api
+from ottla.model.api_key import ApiKey
 from ottla.records.compression import GZIP, LZ4, NONE, ZSTD, compress
 from ottla.wire.encode import request_encoder
 from ottla.wire.layout import FieldLayout, layout
@@ -28,7 +29,6 @@ from testkit.fuzz.admin import AdminCalls
 from testkit.fuzz.batches import batch_around, crowd_payload, make_batch
 from testkit.fuzz.valid_requests import HEAD, Maker, frame_of
 
-_PRODUCE: Final = 0
 #: How many bytes a request may have, and how often.
 _BYTES: Final = (2_000, 20_000, 200_000, 1_000_000, 3_900_000)
 _BYTES_WEIGHTS: Final = (7500, 2000, 450, 45, 5)
@@ -133,7 +133,7 @@ class Shaper:
 
     def _produced_counts(self, correlation_id: int) -> bytes:
         random, maker = self._random, self._maker
-        api = APIS[_PRODUCE]
+        api = APIS[ApiKey.PRODUCE]
         version = random.randint(api.oldest, api.newest)
         # The topic named more than once; all of it together within the bytes.
         times = random.choice((2, 10, 50)) if random.random() < 0.2 else 1
@@ -176,7 +176,7 @@ class Shaper:
             "transactional_id": None,
             "topic_data": topics,
         }
-        return self._encoded(_PRODUCE, version, correlation_id, message)
+        return self._encoded(ApiKey.PRODUCE, version, correlation_id, message)
 
     def _boundary_strings(self, correlation_id: int) -> bytes:
         key, version, message = self._message()

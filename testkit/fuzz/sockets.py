@@ -21,11 +21,11 @@ from random import Random
 from struct import Struct
 from typing import Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.wire.decode import MalformedMessage
 from ottla.wire.schema import request_class
 from testkit.fuzz.answers import Expected, is_refusal
 from testkit.fuzz.core import PARTITIONS, TOPICS, WIDE, WIDE_PARTITIONS, WITNESS
-from testkit.fuzz.harness import DELETE_TOPICS, FETCH, PRODUCE
 from testkit.fuzz.mutations import framed, mutate
 from testkit.fuzz.outcome import Failed, Tally, megabytes, resident_bytes, shortened
 from testkit.fuzz.process import PATIENCE_S, Asker, Descriptors, Process
@@ -52,8 +52,6 @@ _LISTEN_S: Final = 0.15
 _CONNECTIONS: Final = 16
 #: Requests on one connection: all behind the first that is refused are in vain.
 _BURSTS: Final = (1, 1, 1, 2, 2, 3, 3, 8)
-_METADATA: Final = 3
-_LIST_GROUPS, _DELETE_GROUPS = 16, 42
 
 
 class Sent(NamedTuple):
@@ -343,7 +341,7 @@ def _warm_up(process: Process, maker: Maker) -> None:
     asker = Asker(process.address)
     for key, version in served_versions():
         # Neither one that wants no answer nor one that waits.
-        if key not in (PRODUCE, FETCH):
+        if key not in (ApiKey.PRODUCE, ApiKey.FETCH):
             asker.ask(key, version, **maker.message(request_class(key, version), key))
     asker.close()
 
@@ -367,10 +365,10 @@ def _step_all(attackers: list[Attacker], last: list[bytes]) -> list[Attacker]:
 
 def _undo(admin: Asker, known: Known) -> None:
     """Topics that garbage made go, those that it deleted come back."""
-    there = {topic.name for topic in admin.ask(_METADATA, 9, topics=None).topics}
+    there = {topic.name for topic in admin.ask(ApiKey.METADATA, 9, topics=None).topics}
     strange = [name for name in there if name not in (*TOPICS, WITNESS, WIDE)]
     if strange:
-        admin.ask(DELETE_TOPICS, 6, topics=[{"name": name} for name in strange], timeout=30_000)
+        admin.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": name} for name in strange], timeout=30_000)
     for name, settings in TOPICS.items():
         if name not in there:
             known.topics[name] = admin.create(name, PARTITIONS, settings)
@@ -380,9 +378,9 @@ def _undo(admin: Asker, known: Known) -> None:
 
 def _delete_groups(admin: Asker) -> None:
     """What groups have stored is not memory that was lost."""
-    names = [group.group_id for group in admin.ask(_LIST_GROUPS, 4, states_filter=[]).groups]
+    names = [group.group_id for group in admin.ask(ApiKey.LIST_GROUPS, 4, states_filter=[]).groups]
     for start in range(0, len(names), 100):
-        admin.ask(_DELETE_GROUPS, 2, groups_names=names[start : start + 100])
+        admin.ask(ApiKey.DELETE_GROUPS, 2, groups_names=names[start : start + 100])
 
 
 def _report(

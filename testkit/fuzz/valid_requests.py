@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ottla.broker import api as _served  # noqa: F401  (fills the table)
 from ottla.broker.api.shared.api_table import APIS
+from ottla.model.api_key import ApiKey
 from ottla.wire.encode import request_encoder
 from ottla.wire.layout import FieldLayout, layout
 from ottla.wire.schema import request_class, request_header_is_flexible
@@ -22,10 +23,11 @@ from testkit.fuzz.batches import make_batch
 
 HEAD: Final = Struct(">hhih")
 _CLIENT_ID: Final = b"fuzz"
-_PRODUCE: Final = 0
-_TXN_OFFSET_COMMIT: Final = 28
 #: What is null more often than not: most of what is produced belongs to no transaction, most members are no instances.
-_NULLS: Final = {(_PRODUCE, "transactional_id"): 0.6, (_TXN_OFFSET_COMMIT, "group_instance_id"): 0.8}
+_NULLS: Final[dict[tuple[int, str], float]] = {
+    (ApiKey.PRODUCE, "transactional_id"): 0.6,
+    (ApiKey.TXN_OFFSET_COMMIT, "group_instance_id"): 0.8,
+}
 #: The APIs that the data goes through, and those that make groups and transactions, asked for more often than the others.
 _OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68, 68)
 
@@ -186,7 +188,7 @@ class Maker:
     def member(self, part: int) -> Any:
         """Group, id or generation of a member: mostly of the one that joined last, so that they belong together."""
         members = self.known.members
-        if not members or self.random.random() < (0.7 if self._key == _TXN_OFFSET_COMMIT else 0.3):
+        if not members or self.random.random() < (0.7 if self._key == ApiKey.TXN_OFFSET_COMMIT else 0.3):
             return (
                 self.random.choice(GROUPS), self.random.choice(("", "", "somebody")), self.random.choice((-1, -1, 0, 0, -2)),
             )[part]  # fmt: skip

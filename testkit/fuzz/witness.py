@@ -23,13 +23,12 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.records.record import Record, decode_batches, encode_batch
 from testkit.fuzz.core import WITNESS, WITNESS_SETTINGS
-from testkit.fuzz.harness import FETCH, FIND_COORDINATOR, PRODUCE
 from testkit.fuzz.outcome import Failed
 from testkit.fuzz.process import PATIENCE_S, Asker
 
-_METADATA, _OFFSET_COMMIT, _OFFSET_FETCH = 3, 8, 9
 #: The coordinator loads its log, or is not there: the attack may rightly delete `__consumer_offsets`, and then it is made again.
 _TRANSIENT: Final = (14, 15, 16)
 _ALL: Final = 1 << 30
@@ -94,12 +93,12 @@ class Witnessing:
 
     def once(self) -> None:
         value = b"%d" % self.count
-        topics = self._timed(_METADATA, 9, topics=[{"name": WITNESS}]).topics
+        topics = self._timed(ApiKey.METADATA, 9, topics=[{"name": WITNESS}]).topics
         if [(topic.name, len(topic.partitions)) for topic in topics] != [(WITNESS, 1)]:
             raise Failed(f"metadata of {WITNESS} says {topics}")
         batch = encode_batch([Record(0, time.time_ns() // 1_000_000, b"w", value)])
         rows = [{"name": WITNESS, "partition_data": [{"index": 0, "records": batch}]}]
-        produced = self._timed(PRODUCE, 9, acks=-1, timeout=30_000, topic_data=rows)
+        produced = self._timed(ApiKey.PRODUCE, 9, acks=-1, timeout=30_000, topic_data=rows)
         row = produced.responses[0].partition_responses[0]
         if row.error_code.value or row.base_offset != self.count:
             raise Failed(f"wrote {self.count} and was told {row}")
@@ -121,12 +120,12 @@ class Witnessing:
             "committed_metadata": "",
         }
         answer = self._timed(
-            _OFFSET_COMMIT, 8, group_id=WITNESS, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+            ApiKey.OFFSET_COMMIT, 8, group_id=WITNESS, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
             topics=[{"name": WITNESS, "partitions": [row]}],
         )  # fmt: skip
         code = answer.topics[0].partitions[0].error_code.value
         if code in _TRANSIENT:
-            self._timed(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[WITNESS])
+            self._timed(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[WITNESS])
             return False
         if code:
             raise Failed(f"a commit was refused with error {code}")
@@ -134,7 +133,7 @@ class Witnessing:
 
     def _check_commit(self, offset: int) -> None:
         asked = [{"group_id": WITNESS, "topics": [{"name": WITNESS, "partition_indexes": [0]}]}]
-        [group] = self._timed(_OFFSET_FETCH, 8, groups=asked, require_stable=False).groups
+        [group] = self._timed(ApiKey.OFFSET_FETCH, 8, groups=asked, require_stable=False).groups
         if group.error_code.value in _TRANSIENT:
             self.phase.unavailable += 1
             return
@@ -150,7 +149,7 @@ class Witnessing:
             "current_leader_epoch": -1,
         }
         answer = self._timed(
-            FETCH, 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=_ALL, session_epoch=-1,
+            ApiKey.FETCH, 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=_ALL, session_epoch=-1,
             topics=[{"topic": WITNESS, "partitions": [row]}],
         )  # fmt: skip
         found = answer.responses[0].partitions[0]

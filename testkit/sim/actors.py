@@ -9,25 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
-from testkit.sim.clients import METADATA, VERSIONS, Topic
+from testkit.sim.clients import VERSIONS, Topic
 from testkit.sim.network import ASK_TIMEOUT_MS, Lane, Network, Place
 from testkit.sim.world import World
 
 if TYPE_CHECKING:
     from testkit.sim.ensemble import Ensemble
 
-ELECT_LEADERS: Final = 43
-ALTER_PARTITION_REASSIGNMENTS: Final = 45
-CREATE_PARTITIONS: Final = 37
-OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = range(8, 15)
-DELETE_GROUPS, OFFSET_DELETE, CONSUMER_GROUP_HEARTBEAT = 42, 47, 68
-_VERSIONS: Final = {
-    **VERSIONS, ELECT_LEADERS: 2, ALTER_PARTITION_REASSIGNMENTS: 0, CREATE_PARTITIONS: 3,
-    OFFSET_COMMIT: 10, OFFSET_FETCH: 10, FIND_COORDINATOR: 4, JOIN_GROUP: 9, HEARTBEAT: 4, LEAVE_GROUP: 5, SYNC_GROUP: 5,
-    DELETE_GROUPS: 2, OFFSET_DELETE: 0, CONSUMER_GROUP_HEARTBEAT: 1,
+_VERSIONS: Final[dict[int, int]] = {
+    **VERSIONS, ApiKey.ELECT_LEADERS: 2, ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0, ApiKey.CREATE_PARTITIONS: 3,
+    ApiKey.OFFSET_COMMIT: 10, ApiKey.OFFSET_FETCH: 10, ApiKey.FIND_COORDINATOR: 4, ApiKey.JOIN_GROUP: 9, ApiKey.HEARTBEAT: 4, ApiKey.LEAVE_GROUP: 5, ApiKey.SYNC_GROUP: 5,
+    ApiKey.DELETE_GROUPS: 2, ApiKey.OFFSET_DELETE: 0, ApiKey.CONSUMER_GROUP_HEARTBEAT: 1,
 }  # fmt: skip
 
 #: Between two questions for the metadata.
@@ -135,7 +131,7 @@ class Actor:
             self.later(_REFRESH_MS, self._ask_metadata)
 
     def _ask_metadata(self) -> None:
-        self.ask(self.any_broker(), METADATA, {"topics": None}, self._know)
+        self.ask(self.any_broker(), ApiKey.METADATA, {"topics": None}, self._know)
 
     def _know(self, response: Any | None) -> None:
         if response is None:

@@ -10,18 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from testkit.checkers.partition import Anomaly
-from testkit.sim.clients import (
-    ALTER_REPLICA_LOG_DIRS,
-    CREATE_TOPICS,
-    DELETE_RECORDS,
-    DELETE_TOPICS,
-    METADATA,
-    Client,
-    Shared,
-    Topic,
-)
+from testkit.sim.clients import Client, Shared, Topic
 
 _TOPICS_MAX: Final = 3
 #: Log start offsets that retention may reach: any.
@@ -76,7 +68,7 @@ class Admin(Client):
             self.unknown.clear()
             self._look()
 
-        self.request(METADATA, {"topics": None}, answered)
+        self.request(ApiKey.METADATA, {"topics": None}, answered)
 
     def _adopt(self, kind: Kind, topic_id: bytes) -> None:
         is_compacted = "compact" in kind.configs.get("cleanup.policy", "")
@@ -123,7 +115,7 @@ class Admin(Client):
             "name": kind.name, "num_partitions": kind.partitions, "replication_factor": 1,
             "assignments": [], "configs": configs,
         }  # fmt: skip
-        self.request(CREATE_TOPICS, {"topics": [topic]}, answered)
+        self.request(ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
     def _delete(self, topic: Topic) -> None:
         self.world.tell(f"admin: delete {topic.name} {topic.topic_id.hex()}")
@@ -141,7 +133,9 @@ class Admin(Client):
             self._look()
 
         self.request(
-            DELETE_TOPICS, {"topics": [{"name": None, "topic_id": topic.topic_id}], "timeout": 1000}, answered
+            ApiKey.DELETE_TOPICS,
+            {"topics": [{"name": None, "topic_id": topic.topic_id}], "timeout": 1000},
+            answered,
         )
 
     def _move(self, topic: Topic) -> None:
@@ -157,7 +151,7 @@ class Admin(Client):
             self._look()
 
         topics = [{"name": topic.name, "partitions": [at]}]
-        self.request(ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]}, answered)
+        self.request(ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]}, answered)
 
     def _delete_records(self, topic: Topic) -> None:
         at = self.world.below(len(topic.partitions))
@@ -167,7 +161,7 @@ class Admin(Client):
         self.world.tell(f"admin: delete records of {history.name} before {offset}")
         partitions = [{"partition_index": at, "offset": offset}]
         self.request(
-            DELETE_RECORDS,
+            ApiKey.DELETE_RECORDS,
             {"topics": [{"name": topic.name, "partitions": partitions}], "timeout": 1000},
             lambda _: self._look(),
         )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from testkit.checkers.partition import Anomaly
-from testkit.sim.actors import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 from testkit.sim.group_client import AGAIN_MS, MOVED, GroupStory, Identity, Place
 from testkit.sim.group_member import (
     Named,
@@ -91,7 +91,7 @@ class ClassicReader(GroupReader):
             if attempt == self._attempt:
                 self._joined(response)
 
-        self.client.ask(JOIN_GROUP, body, answered)
+        self.client.ask(ApiKey.JOIN_GROUP, body, answered)
 
     def _joined(self, response: Any | None) -> None:
         code = None if response is None else response.error_code
@@ -168,7 +168,7 @@ class ClassicReader(GroupReader):
             else:
                 self._synced(decode_assignment(response.assignment), sent_ms, asked)
 
-        self.client.ask(SYNC_GROUP, body, answered)
+        self.client.ask(ApiKey.SYNC_GROUP, body, answered)
 
     def _synced(self, assigned: tuple[Named, ...], sent_ms: int, asked: int) -> None:
         self.tell(f"has in {self._generation}: {assigned}")
@@ -228,7 +228,7 @@ class ClassicReader(GroupReader):
                     self.story.ownership.is_out(self.who, self.world.now_ms, repr(code))
                 self._failed(code)
 
-        self.client.ask(HEARTBEAT, body, answered)
+        self.client.ask(ApiKey.HEARTBEAT, body, answered)
 
     def _rejoin(self, attempt: int) -> None:
         """It has to join again; it commits first, and some are slow."""
@@ -267,4 +267,4 @@ class ClassicReader(GroupReader):
         body = {"group_id": self.story.group_id, "members": [row]}
         self.give_up()
         self._is_stable = False
-        self.client.ask(LEAVE_GROUP, body, lambda _response: self.die())
+        self.client.ask(ApiKey.LEAVE_GROUP, body, lambda _response: self.die())

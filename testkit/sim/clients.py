@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from ottla.model.api_key import ApiKey
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
 from ottla.wire.frames import ClientConnection
@@ -17,14 +18,11 @@ from testkit.checkers.partition import PartitionHistory
 from testkit.sim.node import Link, SimNode
 from testkit.sim.world import World
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, INIT_PRODUCER_ID = 19, 20, 21, 22
-ALTER_REPLICA_LOG_DIRS = 34
 #: The versions spoken: topics by id wherever the protocol can, so that a topic made anew is another topic.
-VERSIONS = {
-    PRODUCE: 13, FETCH: 13, LIST_OFFSETS: 7, METADATA: 12,
-    CREATE_TOPICS: 7, DELETE_TOPICS: 6, DELETE_RECORDS: 2, INIT_PRODUCER_ID: 4,
-    ALTER_REPLICA_LOG_DIRS: 2,
+VERSIONS: dict[int, int] = {
+    ApiKey.PRODUCE: 13, ApiKey.FETCH: 13, ApiKey.LIST_OFFSETS: 7, ApiKey.METADATA: 12,
+    ApiKey.CREATE_TOPICS: 7, ApiKey.DELETE_TOPICS: 6, ApiKey.DELETE_RECORDS: 2, ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: 2,
 }  # fmt: skip
 
 _RECONNECT_MS = 40

@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from testkit.checkers.partition import Anomaly
-from testkit.sim.actors import (
-    ALTER_PARTITION_REASSIGNMENTS,
-    CREATE_PARTITIONS,
-    ELECT_LEADERS,
-    Actor,
-    Common,
-)
-from testkit.sim.clients import CREATE_TOPICS, DELETE_TOPICS, Topic
+from testkit.sim.actors import Actor, Common
+from testkit.sim.clients import Topic
 
 _TOPICS_MAX: Final = 3
 _PARTITIONS_MAX: Final = 4
@@ -100,7 +95,7 @@ class ClusterAdmin(Actor):
             "name": kind.name, "num_partitions": kind.partitions, "replication_factor": kind.replicas,
             "assignments": [], "configs": configs,
         }  # fmt: skip
-        self.ask(self.any_broker(), CREATE_TOPICS, {"topics": [topic]}, answered)
+        self.ask(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
     def _delete(self, topic: Topic) -> None:
         self.world.tell(f"admin: delete {topic.name} {topic.topic_id.hex()}")
@@ -113,7 +108,7 @@ class ClusterAdmin(Actor):
             self._next()
 
         topics = [{"name": None, "topic_id": topic.topic_id}]
-        self.ask(self.any_broker(), DELETE_TOPICS, {"topics": topics, "timeout": 1000}, answered)
+        self.ask(self.any_broker(), ApiKey.DELETE_TOPICS, {"topics": topics, "timeout": 1000}, answered)
 
     def _grow(self, topic: Topic) -> None:
         count = len(topic.partitions) + 1
@@ -129,12 +124,12 @@ class ClusterAdmin(Actor):
 
         rows = [{"name": topic.name, "count": count, "assignments": None}]
         body = {"topics": rows, "timeout": 1000, "validate_only": False}
-        self.ask(self.any_broker(), CREATE_PARTITIONS, body, answered)
+        self.ask(self.any_broker(), ApiKey.CREATE_PARTITIONS, body, answered)
 
     def _elect(self) -> None:
         self.world.tell("admin: elect preferred leaders")
         body = {"election_type": 0, "topic_partitions": None, "timeout": 1000}
-        self.ask(self.any_broker(), ELECT_LEADERS, body, self._answered("elect"))
+        self.ask(self.any_broker(), ApiKey.ELECT_LEADERS, body, self._answered("elect"))
 
     def _move(self, topic: Topic) -> None:
         at = self.world.below(len(topic.partitions))
@@ -144,7 +139,7 @@ class ClusterAdmin(Actor):
         self.world.tell(f"admin: move {topic.name}-{at} to {replicas}")
         rows = [{"partition_index": at, "replicas": replicas}]
         body = {"timeout": 1000, "topics": [{"name": topic.name, "partitions": rows}]}
-        self.ask(self.any_broker(), ALTER_PARTITION_REASSIGNMENTS, body, self._answered("move"))
+        self.ask(self.any_broker(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, self._answered("move"))
 
     def _answered(self, what: str) -> Callable[[Any | None], None]:
         def answered(response: Any | None) -> None:

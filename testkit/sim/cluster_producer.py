@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
 from testkit.checkers.partition import Anomaly
 from testkit.sim.actors import RETRIABLE, Actor, Common
-from testkit.sim.clients import INIT_PRODUCER_ID, PRODUCE, Topic
+from testkit.sim.clients import Topic
 
 _IN_FLIGHT_MAX: Final = 5
 Key = tuple[bytes, int]
@@ -74,7 +75,7 @@ class ClusterProducer(Actor):
             self._next()
 
         body = {"transactional_id": None, "transaction_timeout": 1000}
-        self.ask(self.any_broker(), INIT_PRODUCER_ID, body, answered)
+        self.ask(self.any_broker(), ApiKey.INIT_PRODUCER_ID, body, answered)
 
     def _next(self) -> None:
         def go_on() -> None:
@@ -136,7 +137,7 @@ class ClusterProducer(Actor):
         rows = [{"index": batch.partition, "records": data}]
         self.ask(
             node_id,
-            PRODUCE,
+            ApiKey.PRODUCE,
             {
                 "transactional_id": None, "acks": self._acks, "timeout": 1500,
                 "topic_data": [{"topic_id": batch.topic.topic_id, "partition_data": rows}],

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import decode_batches
 from testkit.checkers.partition import Anomaly
 from testkit.sim.actors import RETRIABLE, Actor, Common
-from testkit.sim.clients import FETCH, Topic
+from testkit.sim.clients import Topic
 
 _WAIT_MS: Final = 500
 Key = tuple[bytes, int]
@@ -108,7 +109,7 @@ class ClusterReader(Actor):
 
         self.ask(
             node_id,
-            FETCH,
+            ApiKey.FETCH,
             {
                 "max_wait": self._wait_ms, "min_bytes": 1, "max_bytes": 500 + self.world.below(8000),
                 "isolation_level": self.isolation_level,

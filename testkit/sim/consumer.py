@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.batch import HEADER
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import decode_batches, whole_batches
 from testkit.checkers.partition import Anomaly
-from testkit.sim.clients import FETCH, LIST_OFFSETS, METADATA, Client, Shared, Topic
+from testkit.sim.clients import Client, Shared, Topic
 from testkit.sim.node import SimNode
 
 _WAIT_MS: Final = 300
@@ -55,7 +56,7 @@ class Reader(Client):
             }
             by_topic.setdefault(topic.topic_id, []).append(row)
         self.request(
-            FETCH,
+            ApiKey.FETCH,
             {
                 "max_wait": _WAIT_MS, "min_bytes": 1, "max_bytes": 200 + self.world.below(8000),
                 "session_id": 0, "session_epoch": -1, "rack_id": "", "forgotten_topics_data": [],
@@ -212,7 +213,7 @@ class Auditor(Reader):
                         log_start_offset=self.starts.get(key, 0),
                         end_offset=self._ends[key],
                     )
-        self.request(METADATA, {"topics": None}, self._check_topics)
+        self.request(ApiKey.METADATA, {"topics": None}, self._check_topics)
 
     def _check_topics(self, response: Any) -> None:
         known = {topic.topic_id.bytes for topic in response.topics if topic.topic_id is not None}
@@ -234,7 +235,7 @@ class Auditor(Reader):
                         asked.append((topic, at, offset, history.sent[log[offset]].timestamp_ms))
         for topic, at, offset, timestamp_ms in asked:
             self._ask_for_time(topic, at, offset, timestamp_ms)
-        self.request(METADATA, {"topics": []}, lambda _: self._finish())
+        self.request(ApiKey.METADATA, {"topics": []}, lambda _: self._finish())
 
     def _ask_for_time(self, topic: Topic, at: int, offset: int, timestamp_ms: int) -> None:
         def answered(response: Any) -> None:
@@ -249,7 +250,7 @@ class Auditor(Reader):
 
         partitions = [{"partition_index": at, "timestamp": timestamp_ms}]
         self.request(
-            LIST_OFFSETS,
+            ApiKey.LIST_OFFSETS,
             {
                 "replica_id": -1,
                 "isolation_level": 0,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from testkit.checkers.partition import Anomaly
-from testkit.sim.actors import CONSUMER_GROUP_HEARTBEAT
 from testkit.sim.consumer_member import JOINING, ConsumerMember
 from testkit.sim.group_client import AGAIN_MS, MOVED, GroupStory, Identity
 from testkit.sim.group_reader import GroupReader
@@ -84,7 +84,7 @@ class ConsumerReader(GroupReader):
                 self._is_asking = False
                 self._failed(code)
 
-        self.client.ask(CONSUMER_GROUP_HEARTBEAT, member.request(self.story.rebalance_ms), answered)
+        self.client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, member.request(self.story.rebalance_ms), answered)
 
     def _heard(self, answer: Any, said: Any, sent_ms: int) -> None:
         member = self._member
@@ -162,4 +162,4 @@ class ConsumerReader(GroupReader):
             self.die()
             return
         body = self._member.farewell(is_back_soon=self.instance_id is not None)
-        self.client.ask(CONSUMER_GROUP_HEARTBEAT, body, lambda _response: self.die())
+        self.client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, body, lambda _response: self.die())

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
-from testkit.sim.actors import DELETE_GROUPS, OFFSET_DELETE, Actor, Common
-from testkit.sim.clients import CREATE_TOPICS
+from testkit.sim.actors import Actor, Common
 from testkit.sim.group_client import GroupClient, GroupStory, Identity, Place
 
 _PAUSE_MS: Final = 3500
@@ -52,7 +52,7 @@ class GroupAdmin(Actor):
             if response is not None:
                 self.world.tell(f"hand: {name}: {response.topics[0].error_code!r} {configs}")
 
-        self.ask(self.any_broker(), CREATE_TOPICS, {"topics": [topic]}, answered)
+        self.ask(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]}, answered)
 
     def _next(self) -> None:
         def act() -> None:
@@ -145,7 +145,7 @@ class GroupAdmin(Actor):
             done(None if response is None else int(response.results[0].error_code))
 
         client = self._clients[story.group_id]
-        client.ask(DELETE_GROUPS, {"groups_names": [story.group_id]}, answered)
+        client.ask(ApiKey.DELETE_GROUPS, {"groups_names": [story.group_id]}, answered)
 
     def _delete_offset(self, story: GroupStory) -> None:
         places = [place for place in story.histories if story.is_live(place)]
@@ -173,4 +173,4 @@ class GroupAdmin(Actor):
             "group_id": story.group_id,
             "topics": [{"name": name, "partitions": [{"partition_index": number}]}],
         }
-        self._clients[story.group_id].ask(OFFSET_DELETE, body, answered)
+        self._clients[story.group_id].ask(ApiKey.OFFSET_DELETE, body, answered)

@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from testkit.checkers.offsets import OffsetHistory
 from testkit.checkers.ownership import Commit, Ownership
-from testkit.sim.actors import FIND_COORDINATOR, OFFSET_COMMIT, OFFSET_FETCH, Actor, Common
+from testkit.sim.actors import Actor, Common
 
 Place = tuple[bytes, int]
 
@@ -129,7 +130,7 @@ class GroupClient:
             self._ask(row.node_id, key, body, answered)
 
         request = {"key_type": 0, "coordinator_keys": [group_id]}
-        self._actor.ask(self._actor.any_broker(), FIND_COORDINATOR, request, found)
+        self._actor.ask(self._actor.any_broker(), ApiKey.FIND_COORDINATOR, request, found)
 
     def _ask(
         self, node_id: int, key: int, body: dict[str, Any], answered: Callable[[Any | None], None]
@@ -196,7 +197,7 @@ class GroupClient:
             done(codes)
 
         self._actor.world.tell(f"{self._actor.name}: commit {text} in {me.generation}: {told(offsets)}")
-        self.ask(OFFSET_COMMIT, body, answered)
+        self.ask(ApiKey.OFFSET_COMMIT, body, answered)
 
     def _check(self, noted: Commit | None, codes: Mapping[Place, int]) -> None:
         accepted = [place for place, code in codes.items() if not code]
@@ -241,7 +242,7 @@ class GroupClient:
             self._actor.world.tell(f"{self._actor.name}: {story.group_id} has committed {told(found)}")
             done(found)
 
-        self.ask(OFFSET_FETCH, {"groups": [group], "require_stable": True}, answered)
+        self.ask(ApiKey.OFFSET_FETCH, {"groups": [group], "require_stable": True}, answered)
 
 
 def told(offsets: Mapping[Place, int]) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
 from testkit.checkers.partition import Anomaly, key_of
-from testkit.sim.clients import INIT_PRODUCER_ID, PRODUCE, Client, Shared, Topic
+from testkit.sim.clients import Client, Shared, Topic
 
 _IN_FLIGHT_MAX: Final = 5
 #: Refusals after which the same batch is sent again.
@@ -72,7 +73,9 @@ class Producer(Client):
             self._sequences.clear()
             self._next()
 
-        self.request(INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout": 1000}, answered)
+        self.request(
+            ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout": 1000}, answered
+        )
 
     def _next(self) -> None:
         """Send a new batch now and then."""
@@ -128,7 +131,7 @@ class Producer(Client):
         self._in_flight += 1
         rows = [{"index": batch.partition, "records": data}]
         self.request(
-            PRODUCE,
+            ApiKey.PRODUCE,
             {
                 "transactional_id": None, "acks": acks, "timeout": 30_000,
                 "topic_data": [{"topic_id": batch.topic.topic_id, "partition_data": rows}],

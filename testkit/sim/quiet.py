@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from ottla.config.broker import BrokerConfig
 from ottla.metadata.records import Partition
+from ottla.model.api_key import ApiKey
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.replication.replica import Replica
 from ottla.wire.decode import decode_response
 from ottla.wire.encode import request_encoder
-from testkit.sim.clients import CREATE_TOPICS, FETCH, PRODUCE
 from testkit.sim.disk import SimDisk
 from testkit.sim.ensemble import Ensemble
 from testkit.sim.member import Member
@@ -26,7 +26,6 @@ from testkit.sim.world import World
 _PRODUCE_VERSION: Final = 13
 _FETCH_VERSION: Final = 16
 _CREATE_VERSION: Final = 7
-_INCREMENTAL_ALTER_CONFIGS: Final = 44
 #: Nothing that a story waits for takes longer.
 _PATIENCE_MS: Final = 30_000
 
@@ -147,7 +146,7 @@ class Quiet:
             ],
         }  # fmt: skip
         node_id = next(iter(self.members))
-        row = self.call(node_id, CREATE_TOPICS, _CREATE_VERSION, {"topics": [topic], "timeout": 5000})
+        row = self.call(node_id, ApiKey.CREATE_TOPICS, _CREATE_VERSION, {"topics": [topic], "timeout": 5000})
         assert row.topics[0].error_code == 0, row
         self.until(lambda: all(name in each.broker.image.topics for each in self.members.values()))
         topic_id: bytes = row.topics[0].topic_id.bytes
@@ -160,7 +159,7 @@ class Quiet:
         ]
         resource = {"resource_type": resource_type, "resource_name": name, "configs": configs}
         node_id = next(iter(self.members))
-        answer = self.call(node_id, _INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource]})
+        answer = self.call(node_id, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource]})
         assert answer.responses[0].error_code == 0, answer
         end = self.ensemble.end
         self.until(lambda: all(each.broker.image.end >= end for each in self.members.values()))
@@ -188,12 +187,14 @@ class Quiet:
 
         def done(answer: Any, error: str | None) -> None:
             if error is None:
-                response = decode_response(PRODUCE, _PRODUCE_VERSION, bytes(answer), 0)
+                response = decode_response(ApiKey.PRODUCE, _PRODUCE_VERSION, bytes(answer), 0)
                 rows.append(response.responses[0].partition_responses[0])
             else:
                 rows.append(None)
 
-        lane.ask(PRODUCE, _PRODUCE_VERSION, request_encoder(PRODUCE, _PRODUCE_VERSION)(body), done)
+        lane.ask(
+            ApiKey.PRODUCE, _PRODUCE_VERSION, request_encoder(ApiKey.PRODUCE, _PRODUCE_VERSION)(body), done
+        )
         return rows
 
     def write(self, topic: str, *values: bytes, number: int = 0, acks: int = -1) -> int:
@@ -222,7 +223,7 @@ class Quiet:
         self, node_id: int, topic: str, offset: int, *, version: int = _FETCH_VERSION, **more: Any
     ) -> Any:
         """The row of the answer to a consumer's fetch."""
-        answer = self.call(node_id, FETCH, version, self.fetch_body(topic, offset, **more))
+        answer = self.call(node_id, ApiKey.FETCH, version, self.fetch_body(topic, offset, **more))
         return answer.responses[0].partitions[0]
 
     def values(self, row: Any) -> list[bytes]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from ottla.model.api_key import ApiKey
 from testkit.checkers.partition import Anomaly
-from testkit.sim.actors import ALTER_PARTITION_REASSIGNMENTS, RETRIABLE, Common
-from testkit.sim.clients import CREATE_TOPICS, DELETE_TOPICS, PRODUCE
+from testkit.sim.actors import RETRIABLE, Common
 from testkit.sim.script import Scripted
 from testkit.sim.transaction_client import PRODUCE_VERSIONS, Ghost
 from testkit.sim.transaction_invariants import LateMarker
 
-_WRITE_TXN_MARKERS: Final = 27
 _PAUSE_MS: Final = 6500
 
 
@@ -66,7 +65,9 @@ class TransactionAdmin(Scripted):
         }  # fmt: skip
         # Any broker but the leader.
         sender = leader.node_id + 1
-        answer = await self.call(leader.node_id, _WRITE_TXN_MARKERS, {"markers": [row]}, 2, as_broker=sender)
+        answer = await self.call(
+            leader.node_id, ApiKey.WRITE_TXN_MARKERS, {"markers": [row]}, 2, as_broker=sender
+        )
         code = answer.markers[0].topics[0].partitions[0].error_code if answer is not None else None
         self.world.tell(f"clerk: {marker} comes late: {code!r}")
         if code == 0:
@@ -82,7 +83,7 @@ class TransactionAdmin(Scripted):
                 continue
             was_fenced = who.is_fenced
             version = PRODUCE_VERSIONS[who.version]
-            answer = await self.call(leader.node_id, PRODUCE, ghost.body, version, "ghosts")
+            answer = await self.call(leader.node_id, ApiKey.PRODUCE, ghost.body, version, "ghosts")
             code = answer.responses[0].partition_responses[0].error_code if answer is not None else None
             self.world.tell(
                 f"{who.label}: its ghost sends {ghost.value!r} to {ghost.name}-{place[1]}: {code!r}"
@@ -98,13 +99,13 @@ class TransactionAdmin(Scripted):
             "name": name, "num_partitions": count, "replication_factor": self._replicas, "assignments": [],
             "configs": [{"name": key, "value": value} for key, value in configs.items()],
         }  # fmt: skip
-        answer = await self.call(self.any_broker(), CREATE_TOPICS, {"topics": [topic]})
+        answer = await self.call(self.any_broker(), ApiKey.CREATE_TOPICS, {"topics": [topic]})
         code = answer.topics[0].error_code if answer is not None else None
         self.world.tell(f"clerk: create {name}: {code!r} {configs}")
 
     async def _delete(self, name: str) -> None:
         topics = [{"name": name, "topic_id": None}]
-        answer = await self.call(self.any_broker(), DELETE_TOPICS, {"topics": topics, "timeout": 1000})
+        answer = await self.call(self.any_broker(), ApiKey.DELETE_TOPICS, {"topics": topics, "timeout": 1000})
         code = answer.responses[0].error_code if answer is not None else None
         self.world.tell(f"clerk: delete {name}: {code!r}")
 
@@ -121,4 +122,4 @@ class TransactionAdmin(Scripted):
         rows = [{"partition_index": number, "replicas": brokers[: self._replicas]}]
         body = {"timeout": 1000, "topics": [{"name": known[topic_id], "partitions": rows}]}
         self.world.tell(f"clerk: move {known[topic_id]}-{number} to {brokers[: self._replicas]}")
-        await self.call(self.any_broker(), ALTER_PARTITION_REASSIGNMENTS, body)
+        await self.call(self.any_broker(), ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)

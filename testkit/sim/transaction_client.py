@@ -13,22 +13,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
 from testkit.checkers.partition import Anomaly
 from testkit.checkers.transactions import Log, Place, Producers, Transaction
-from testkit.sim.actors import FIND_COORDINATOR, RETRIABLE, Common
-from testkit.sim.clients import INIT_PRODUCER_ID, PRODUCE
+from testkit.sim.actors import RETRIABLE, Common
 from testkit.sim.script import Scripted
 
-ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 24, 25, 26, 28
 #: By transaction version.
 PRODUCE_VERSIONS: Final = {1: 11, 2: 13}
 _END: Final = {1: 4, 2: 5}
 _COMMIT_OFFSETS: Final = {1: 4, 2: 5}
 _GROUP, _TRANSACTION = 0, 1
 #: What could be taken for a part of the next transaction.
-_WRITES: Final = frozenset((PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT))
+_WRITES: Final = frozenset(
+    (
+        ApiKey.PRODUCE,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+    )
+)
 _AGAIN_MS: Final = 120
 
 #: The coordinator is another; what it was asked may have been written all the same.
@@ -161,7 +168,7 @@ class TransactionClient(Scripted):
     async def coordinator(self, kind: int, name: str) -> int:
         while (kind, name) not in self._coordinators:
             body = {"key_type": kind, "coordinator_keys": [name]}
-            answer = await self.call(self.any_broker(), FIND_COORDINATOR, body, 4)
+            answer = await self.call(self.any_broker(), ApiKey.FIND_COORDINATOR, body, 4)
             row = answer.coordinators[0] if answer is not None else None
             if row is None or row.error_code:
                 await self.sleep(_AGAIN_MS + self.world.below(_AGAIN_MS))
@@ -201,7 +208,9 @@ class TransactionClient(Scripted):
             "producer_id": self.producer_id if names_itself else -1, "producer_epoch": self.epoch if names_itself else -1,
         }  # fmt: skip
         was_fenced = names_itself and self.is_fenced
-        answer, _is_sure = await self._insist(self._own, INIT_PRODUCER_ID, 4, body, lambda it: it.error_code)
+        answer, _is_sure = await self._insist(
+            self._own, ApiKey.INIT_PRODUCER_ID, 4, body, lambda it: it.error_code
+        )
         code = answer.error_code if answer is not None else ErrorCode.PRODUCER_FENCED
         if names_itself and code in _FENCED:
             raise Fenced
@@ -244,7 +253,9 @@ class TransactionClient(Scripted):
             return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
         was_fenced = self.is_fenced
-        answer, _is_sure = await self._insist(self._own, ADD_PARTITIONS, 3, body, code_of, patience=25)
+        answer, _is_sure = await self._insist(
+            self._own, ApiKey.ADD_PARTITIONS_TO_TXN, 3, body, code_of, patience=25
+        )
         if answer is None:
             raise Spoilt
         self._take(code_of(answer), was_fenced, "AddPartitionsToTxn")
@@ -276,7 +287,7 @@ class TransactionClient(Scripted):
         for _ in range(60 if log is not None else 6):
             leader = self.leaders.get(place)
             if leader is not None and leader.node_id >= 0:
-                answer = await self.call(leader.node_id, PRODUCE, body, PRODUCE_VERSIONS[self.version])
+                answer = await self.call(leader.node_id, ApiKey.PRODUCE, body, PRODUCE_VERSIONS[self.version])
                 code = (
                     answer.responses[0].partition_responses[0].error_code
                     if answer is not None
@@ -327,7 +338,7 @@ class TransactionClient(Scripted):
         if self.version == 1 and group_id not in self._added:
             body = self._who | {"group_id": group_id}
             answer, _is_sure = await self._insist(
-                self._own, ADD_OFFSETS, 3, body, lambda it: it.error_code, patience=25
+                self._own, ApiKey.ADD_OFFSETS_TO_TXN, 3, body, lambda it: it.error_code, patience=25
             )
             if answer is None:
                 raise Spoilt
@@ -346,7 +357,12 @@ class TransactionClient(Scripted):
             return int(answer.topics[0].partitions[0].error_code)
 
         answer, _is_sure = await self._insist(
-            (_GROUP, group_id), TXN_OFFSET_COMMIT, _COMMIT_OFFSETS[self.version], body, code_of, patience=25
+            (_GROUP, group_id),
+            ApiKey.TXN_OFFSET_COMMIT,
+            _COMMIT_OFFSETS[self.version],
+            body,
+            code_of,
+            patience=25,
         )
         if answer is None:
             raise Spoilt
@@ -363,7 +379,7 @@ class TransactionClient(Scripted):
                 transaction.ask_to_commit()
             body = self._who | {"committed": commit}
             answer, is_sure = await self._insist(
-                self._own, END_TXN, _END[self.version], body, lambda it: it.error_code
+                self._own, ApiKey.END_TXN, _END[self.version], body, lambda it: it.error_code
             )
             code = answer.error_code if answer is not None else ErrorCode.INVALID_PRODUCER_EPOCH
             if code:

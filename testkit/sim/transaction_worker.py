@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from testkit.checkers.transactions import Place
-from testkit.sim.actors import OFFSET_FETCH, RETRIABLE
-from testkit.sim.clients import FETCH
+from testkit.sim.actors import RETRIABLE
 from testkit.sim.isolation import delivered
 from testkit.sim.script import together
 from testkit.sim.transaction_client import Fenced, Ghost, Spoilt, TransactionClient
@@ -165,7 +165,7 @@ class Copier(Worker):
         group = {"group_id": self.group_id, "member_id": None, "member_epoch": -1, "topics": topics}
         who = (0, self.group_id)
         body = {"groups": [group], "require_stable": True}
-        answer = await self.call(await self.coordinator(*who), OFFSET_FETCH, body, purpose="0")
+        answer = await self.call(await self.coordinator(*who), ApiKey.OFFSET_FETCH, body, purpose="0")
         if answer is None or answer.groups[0].error_code:
             self._coordinators.pop(who, None)
             return None
@@ -188,7 +188,7 @@ class Copier(Worker):
         if leader is None or leader.node_id < 0:
             await self.refreshed()
             return {}, None
-        answer = await self.call(leader.node_id, FETCH, body, purpose="read")
+        answer = await self.call(leader.node_id, ApiKey.FETCH, body, purpose="read")
         got = answer.responses[0].partitions[0] if answer is not None and answer.responses else None
         if got is None or got.error_code in RETRIABLE:
             await self.refreshed()

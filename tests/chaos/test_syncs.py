@@ -20,12 +20,13 @@ from ottla.log.names import EPOCHS
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import open_log
 from ottla.metadata import records as r
+from ottla.model.api_key import ApiKey
 from ottla.ports.effects import RUN, SYNC
 from ottla.records.record import Record, decode_batches, encode_batch
 from ottla.replication.replica import Replica
 from ottla.runtime.embedded_store import EmbeddedStore
 from testkit.checkers.partition import Anomaly
-from testkit.sim.clients import DELETE_TOPICS, FETCH, PRODUCE, Shared
+from testkit.sim.clients import Shared
 from testkit.sim.disk import PowerCut, SimDisk
 from testkit.sim.node import DATA_DIR, Delays, SimNode
 from testkit.sim.scenario import Failure, Options, run
@@ -109,17 +110,17 @@ def a_deleted_topic_stays_deleted(site: str | None) -> bool:
     batch = encode_batch([Record(0, world.now_ms, None, b"of the first")])
     rows = [{"topic_id": first, "partition_data": [{"index": 0, "records": batch}]}]
     produced = caller.call(
-        PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows}
+        ApiKey.PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows}
     )
     assert produced.responses[0].partition_responses[0].error_code == 0
-    caller.call(DELETE_TOPICS, {"topics": [{"name": None, "topic_id": first}], "timeout": 1000})
+    caller.call(ApiKey.DELETE_TOPICS, {"topics": [{"name": None, "topic_id": first}], "timeout": 1000})
     second = caller.create()
     assert shared.node is not None
     shared.node.kill()
     disk.crash()
     caller = start()
     fetched = caller.call(
-        FETCH,
+        ApiKey.FETCH,
         {
             "max_wait": 1000, "min_bytes": 1, "max_bytes": 1 << 20, "session_id": 0, "session_epoch": -1,
             "topics": [{
@@ -192,7 +193,7 @@ def an_epoch_is_durable_with_its_first_record(site: str | None) -> bool:
     shared.node.delays.job_ms = 1 << 40
     batch = encode_batch([Record(0, world.now_ms, None, b"a")])
     rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch}]}]
-    caller.call(PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows})
+    caller.call(ApiKey.PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows})
     shared.node.kill()
     disk.crash()
     epochs = LeaderEpochs.parse(disk.read_file(f"{DATA_DIR}/t-0/{EPOCHS}"))

@@ -1,6 +1,8 @@
 """The commit of the Spark sink on Apache Kafka: the tests of `tests/spark/topic_sink/test_commit.py`, with another server."""
 
 import pytest
+
+from tests.running_broker import topic_name
 from tests.spark.topic_sink.test_commit import (
     _no_kept_clients,
     test_a_first_micro_batch_without_rows_has_its_topic_made,
@@ -14,8 +16,6 @@ from tests.spark.topic_sink.test_commit import (
     test_what_was_staged_is_removed_after_the_commit,
     topic,
 )
-
-from tests.running_broker import topic_name
 
 __all__ = [
     "_no_kept_clients",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from ottla.metadata import records as r
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.replication.leader_state import LeaderState
-from testkit.sim.clients import DELETE_TOPICS, FETCH, LIST_OFFSETS
 from testkit.sim.quiet import Quiet
 
 OFFSET_FOR_LEADER_EPOCH = 23
@@ -36,7 +36,7 @@ def fetch(quiet: Quiet, epoch: int) -> int:
 def list_offsets(quiet: Quiet, epoch: int) -> int:
     row = {"partition_index": 0, "current_leader_epoch": epoch, "timestamp": -1}
     body = {"replica_id": -1, "isolation_level": 0, "topics": [{"name": "t", "partitions": [row]}]}
-    return int(quiet.call(1, LIST_OFFSETS, 7, body).topics[0].partitions[0].error_code)
+    return int(quiet.call(1, ApiKey.LIST_OFFSETS, 7, body).topics[0].partitions[0].error_code)
 
 
 def end_of_epoch(quiet: Quiet, epoch: int) -> int:
@@ -140,7 +140,7 @@ def as_follower(quiet: Quiet, epoch: int, offset: int) -> int:
         epoch=quiet.partition("t").leader_epoch,
         replica_state={"replica_id": 3, "replica_epoch": epoch},
     )
-    return int(quiet.call(1, FETCH, 16, body, as_broker=3).responses[0].partitions[0].error_code)
+    return int(quiet.call(1, ApiKey.FETCH, 16, body, as_broker=3).responses[0].partitions[0].error_code)
 
 
 def test_r5_an_earlier_life_joins_no_isr() -> None:
@@ -209,7 +209,7 @@ def test_r10_a_late_deletion_does_not_reach_a_topic_of_the_same_name() -> None:
     quiet = three()
     old = quiet.image_topic("t").topic_id
     quiet.stop(3)
-    quiet.call(1, DELETE_TOPICS, 6, {"topics": [{"name": "t", "topic_id": None}], "timeout": 1000})
+    quiet.call(1, ApiKey.DELETE_TOPICS, 6, {"topics": [{"name": "t", "topic_id": None}], "timeout": 1000})
     quiet.until(lambda: "t" not in quiet.ensemble.image.topics)
     quiet.create("t", (1, 2, 3), min_insync_replicas="2")
     quiet.write("t", b"new")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
-from testkit.sim.clients import FETCH
 from testkit.sim.quiet import Quiet
 
 
@@ -24,7 +24,7 @@ def fetch(
     body["replica_state" if version >= 15 else "replica_id"] = (
         {"replica_id": 2, "replica_epoch": epoch} if version >= 15 else 2
     )
-    return quiet.call(1, FETCH, version, body, as_broker)
+    return quiet.call(1, ApiKey.FETCH, version, body, as_broker)
 
 
 def refused(answer: Any) -> bool:
@@ -60,7 +60,7 @@ def test_nor_does_it_get_into_a_followers_session() -> None:
         )
         assert is_unauthorized(answer)
         body = quiet.fetch_body("t", 2, session_id=known.id, session_epoch=session_epoch)
-        assert is_unauthorized(quiet.call(1, FETCH, 16, body))
+        assert is_unauthorized(quiet.call(1, ApiKey.FETCH, 16, body))
     assert known.id in sessions
     assert quiet.replica(1, "t").high_watermark == 1
 
@@ -128,4 +128,4 @@ def test_a_new_life_counts_before_the_leader_has_heard_of_it_from_the_log() -> N
     assert broker.image.brokers[2].epoch < new
     body = quiet.fetch_body("t", 1, epoch=broker.image.topics["t"].partitions[0].leader_epoch)
     body["replica_state"] = {"replica_id": 2, "replica_epoch": new}
-    assert not refused(quiet.call(1, FETCH, 16, body, as_broker=2))
+    assert not refused(quiet.call(1, ApiKey.FETCH, 16, body, as_broker=2))

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from ottla.security.broker_handshake import SASL_AUTHENTICATE, SASL_HANDSHAKE, Credentials, Dialing, Request
+from ottla.model.api_key import ApiKey
+from ottla.security.broker_handshake import Credentials, Dialing, Request
 from ottla.wire.decode import decode_request
 from ottla.wire.encode import response_encoder
 
@@ -10,7 +11,7 @@ from ottla.wire.encode import response_encoder
 class Prover:
     def __init__(self, me: Credentials, accepting_id: int, nonce: bytes) -> None:
         self._dialing = Dialing(me, accepting_id, nonce)
-        body = response_encoder(SASL_HANDSHAKE, 1)({"error_code": 0, "mechanisms": []})
+        body = response_encoder(ApiKey.SASL_HANDSHAKE, 1)({"error_code": 0, "mechanisms": []})
         self.hello = _message(self._dialing.answered(memoryview(body)))
 
     def answered(self, auth_bytes: bytes, code: int = 0, text: str | None = None) -> Request | None:
@@ -18,12 +19,12 @@ class Prover:
         fields: dict[str, Any] = {
             "error_code": code, "error_message": text, "auth_bytes": auth_bytes, "session_lifetime": 0,
         }  # fmt: skip
-        return self._dialing.answered(memoryview(response_encoder(SASL_AUTHENTICATE, 2)(fields)))
+        return self._dialing.answered(memoryview(response_encoder(ApiKey.SASL_AUTHENTICATE, 2)(fields)))
 
     def proof(self, challenge: bytes) -> bytes:
         return _message(self.answered(challenge))
 
 
 def _message(request: Request | None) -> bytes:
-    assert request is not None and request.key == SASL_AUTHENTICATE
+    assert request is not None and request.key == ApiKey.SASL_AUTHENTICATE
     return bytes(decode_request(request.key, request.version, memoryview(request.body), 0).auth_bytes)

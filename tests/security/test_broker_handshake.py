@@ -4,14 +4,8 @@ import pickle
 
 import pytest
 
-from ottla.security.broker_handshake import (
-    NONCE_BYTES,
-    SASL_HANDSHAKE,
-    Accepting,
-    Credentials,
-    Dialing,
-    NotProven,
-)
+from ottla.model.api_key import ApiKey
+from ottla.security.broker_handshake import NONCE_BYTES, Accepting, Credentials, Dialing, NotProven
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.wire.encode import response_encoder
 from tests.security.prover import Prover
@@ -107,7 +101,7 @@ def test_the_accepting_end_is_not_believed_either() -> None:
 
 
 def test_what_the_accepting_end_refuses_is_told() -> None:
-    refusal = response_encoder(SASL_HANDSHAKE, 1)({"error_code": 34, "mechanisms": []})
+    refusal = response_encoder(ApiKey.SASL_HANDSHAKE, 1)({"error_code": 34, "mechanisms": []})
     with pytest.raises(NotProven, match="ILLEGAL_SASL_STATE"):
         Dialing(ONE, 2, nonce("d")).answered(memoryview(refusal))
     dialing = dial()

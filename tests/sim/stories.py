@@ -4,15 +4,9 @@ from random import Random
 from typing import Any
 
 from ottla.config.broker import BrokerConfig
+from ottla.model.api_key import ApiKey
 from ottla.records.record import Record, decode_batches, encode_batch
-from testkit.sim.clients import (
-    ALTER_REPLICA_LOG_DIRS,
-    CREATE_TOPICS,
-    FETCH,
-    PRODUCE,
-    Client,
-    Shared,
-)
+from testkit.sim.clients import Client, Shared
 from testkit.sim.disk import PowerCut, SimDisk
 from testkit.sim.node import DATA_DIR, OTHER_DIR, Delays, SimNode
 from testkit.sim.world import World
@@ -34,7 +28,7 @@ class Caller(Client):
         topic = {
             "name": "t", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": rows,
         }  # fmt: skip
-        topic_id: bytes = self.call(CREATE_TOPICS, {"topics": [topic]}).topics[0].topic_id.bytes
+        topic_id: bytes = self.call(ApiKey.CREATE_TOPICS, {"topics": [topic]}).topics[0].topic_id.bytes
         return topic_id
 
     def produce(self, topic_id: bytes, value: bytes, key: bytes | None = None) -> int:
@@ -42,7 +36,7 @@ class Caller(Client):
         batch = encode_batch([Record(0, self.world.now_ms, key, value)])
         rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch}]}]
         body = {"transactional_id": None, "acks": -1, "timeout": 9999, "topic_data": rows}
-        code: int = self.call(PRODUCE, body).responses[0].partition_responses[0].error_code
+        code: int = self.call(ApiKey.PRODUCE, body).responses[0].partition_responses[0].error_code
         return code
 
     def read(self, topic_id: bytes) -> list[bytes | None]:
@@ -58,7 +52,7 @@ class Caller(Client):
                 "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20, "session_id": 0, "session_epoch": -1,
                 "topics": [{"topic_id": topic_id, "partitions": [row]}],
             }  # fmt: skip
-            answer = self.call(FETCH, body).responses[0].partitions[0]
+            answer = self.call(ApiKey.FETCH, body).responses[0].partitions[0]
             assert answer.error_code == 0, answer.error_code
             more = [each for each in decode_batches(answer.records or b"") if each.offset >= offset]
             if not more:
@@ -125,7 +119,7 @@ class TwoDirectories(Story):
 
     def move(self, path: str) -> None:
         topics = [{"name": "t", "partitions": [0]}]
-        answer = self.caller.call(ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]})
+        answer = self.caller.call(ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": [{"path": path, "topics": topics}]})
         assert answer.results[0].partitions[0].error_code == 0
 
     def finish_move(self, path: str) -> None:

@@ -4,8 +4,8 @@ who leads (KIP-951).
 
 import pytest
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
-from testkit.sim.clients import FETCH
 from testkit.sim.quiet import Quiet
 
 RACKS = {1: {"broker.rack": "a"}, 2: {"broker.rack": "b"}, 3: {"broker.rack": "c"}}
@@ -48,7 +48,7 @@ def test_nobody_is_sent_away_unless_that_is_wanted(selector: str) -> None:
 def test_a_session_is_told_at_once_too() -> None:
     quiet = racks()
     body = quiet.fetch_body("t", 2, wait_ms=2000, rack_id="b") | {"session_epoch": 0}
-    answers = quiet.ask(1, FETCH, 16, body)
+    answers = quiet.ask(1, ApiKey.FETCH, 16, body)
     took_ms = quiet.until(lambda: bool(answers))
     assert took_ms < 100
 
@@ -106,7 +106,7 @@ def test_a_consumer_of_a_follower_need_not_wait_for_the_next_fetch() -> None:
     def latency_ms(selector: str) -> int:
         quiet = racks(selector)
         quiet.run(3000)
-        answers = quiet.ask(2, FETCH, 16, quiet.fetch_body("t", 2, wait_ms=2500))
+        answers = quiet.ask(2, ApiKey.FETCH, 16, quiet.fetch_body("t", 2, wait_ms=2500))
         quiet.run(700)
         quiet.write("t", b"three")
         assert not answers or selector != "leader"
@@ -122,14 +122,14 @@ def test_a_consumer_of_a_follower_need_not_wait_for_the_next_fetch() -> None:
 def test_a_fetch_at_the_wrong_broker_hears_who_leads_and_where() -> None:
     quiet = racks()
     quiet.create("u", (1, 3))
-    answer = quiet.call(2, FETCH, 16, quiet.fetch_body("u", 0))
+    answer = quiet.call(2, ApiKey.FETCH, 16, quiet.fetch_body("u", 0))
     row = answer.responses[0].partitions[0]
     assert row.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (row.current_leader.leader_id, row.current_leader.leader_epoch) == (1, 0)
     (node,) = answer.node_endpoints
     assert (node.node_id, node.host, node.port, node.rack) == (1, "b1", 9092, "a")
     # Version 12 has the leader, and no place for addresses.
-    answer = quiet.call(2, FETCH, 12, quiet.fetch_body("u", 0))
+    answer = quiet.call(2, ApiKey.FETCH, 12, quiet.fetch_body("u", 0))
     assert answer.responses[0].partitions[0].current_leader.leader_id == 1
 
 
@@ -139,7 +139,7 @@ def test_an_old_leader_epoch_is_told_the_new_one() -> None:
     quiet.until(lambda: quiet.leader("t") == 2 and quiet.replica(2, "t").leading is not None)
     quiet.until(lambda: quiet.replica(3, "t").leader_epoch == quiet.partition("t").leader_epoch)
     for node in (2, 3):
-        answer = quiet.call(node, FETCH, 16, quiet.fetch_body("t", 0, epoch=0))
+        answer = quiet.call(node, ApiKey.FETCH, 16, quiet.fetch_body("t", 0, epoch=0))
         row = answer.responses[0].partitions[0]
         assert row.error_code == ErrorCode.FENCED_LEADER_EPOCH
         assert row.current_leader.leader_id == 2
@@ -149,7 +149,7 @@ def test_an_old_leader_epoch_is_told_the_new_one() -> None:
 
 def test_other_errors_say_nothing_of_leaders() -> None:
     quiet = racks()
-    answer = quiet.call(1, FETCH, 16, quiet.fetch_body("t", 9))
+    answer = quiet.call(1, ApiKey.FETCH, 16, quiet.fetch_body("t", 9))
     assert answer.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert answer.responses[0].partitions[0].current_leader.leader_id == -1
     assert answer.node_endpoints == ()

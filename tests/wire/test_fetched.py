@@ -4,12 +4,13 @@ from uuid import UUID
 
 import pytest
 
+from ottla.model.api_key import ApiKey
 from ottla.wire.decode import MalformedMessage
 from ottla.wire.encode import response_encoder
-from ottla.wire.fetched import FETCH, FetchAnswer, FetchedPartition, FetchedTopic, read_fetch_response
+from ottla.wire.fetched import FetchAnswer, FetchedPartition, FetchedTopic, read_fetch_response
 from ottla.wire.schema import version_range
 
-RANGE = version_range(FETCH)
+RANGE = version_range(ApiKey.FETCH)
 assert RANGE is not None
 VERSIONS = range(RANGE[0], RANGE[1] + 1)
 TOPIC_ID = bytes(range(16))
@@ -35,11 +36,11 @@ def partition(number: int = 3, **changes: Any) -> dict[str, Any]:
 def encoded(version: int, *partitions: dict[str, Any], **changes: Any) -> memoryview:
     topic = {"topic": "t", "topic_id": TOPIC_ID, "partitions": list(partitions)}
     body = {"throttle_time": 12, "error_code": 0, "session_id": 77, "responses": [topic], **changes}
-    return memoryview(b"before" + response_encoder(FETCH, version)(body))
+    return memoryview(b"before" + response_encoder(ApiKey.FETCH, version)(body))
 
 
 def read(version: int, body: memoryview) -> FetchAnswer:
-    return read_fetch_response(FETCH, version, body, len(b"before"))
+    return read_fetch_response(ApiKey.FETCH, version, body, len(b"before"))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -53,6 +53,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.metadata import records as r
 from ottla.metadata.image import BROKER_RESOURCE, Image
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import QUEUED_ANSWER_BYTES_PER_CONNECTION, REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.model.timer_wheel import TimerWheel
@@ -71,7 +72,6 @@ from ottla.wire.frames import after_tags
 _REQUEST_HEAD: Final = struct.Struct(">hhih")
 _RESPONSE_HEAD: Final = struct.Struct(">ii")
 _FLEXIBLE_RESPONSE_HEAD: Final = struct.Struct(">iib")
-_API_VERSIONS: Final = 18
 #: Of what was said once so much is remembered: some of it names offsets, and never ends.
 _TOLD_MAX: Final = 1000
 #: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
@@ -396,7 +396,7 @@ class Broker:
         return entry
 
     def _unsupported(self, connection: Connection, key: int, version: int, correlation_id: int) -> None:
-        if key != _API_VERSIONS:
+        if key != ApiKey.API_VERSIONS:
             known = APIS.get(key)
             served = f"versions {known.oldest} to {known.newest} are" if known else "this API is not"
             return self.close(connection, f"API {key} version {version}: {served} served here")

@@ -17,13 +17,12 @@ from ottla.client.sasl.exchange import Exchange, ExchangeFailed
 from ottla.client.sasl.oauthbearer import OAuthBearer
 from ottla.client.sasl.plain import Plain
 from ottla.client.sasl.scram import Scram
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.settings import Client
 
-SASL_HANDSHAKE = 17
-SASL_AUTHENTICATE = 36
 #: No mechanism takes more; a server that goes on and on is not believed.
 ROUNDS_MAX = 8
 
@@ -35,7 +34,7 @@ async def authenticate(ask: Ask, address: str, settings: Client) -> float | None
     """Prove who we are, or raise `AuthenticationFailed`; gives for how many seconds that holds, None for always."""
     mechanism = settings.sasl_mechanism
     assert mechanism is not None
-    answer = await ask(SASL_HANDSHAKE, {"mechanism": mechanism})
+    answer = await ask(ApiKey.SASL_HANDSHAKE, {"mechanism": mechanism})
     if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
         raise AuthenticationFailed(
             f"the listener {address} is one without SASL", code=ErrorCode.ILLEGAL_SASL_STATE, broker=address,
@@ -62,7 +61,7 @@ async def authenticate(ask: Ask, address: str, settings: Client) -> float | None
 async def _converse(ask: Ask, exchange: Exchange, address: str, settings: Client) -> float | None:
     message: bytes | None = exchange.first()
     for _ in range(ROUNDS_MAX):
-        answer = await ask(SASL_AUTHENTICATE, {"auth_bytes": message})
+        answer = await ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": message})
         if answer.error_code:
             _refuse(answer, exchange, address, settings)
         message = await asyncio.to_thread(exchange.answer, bytes(answer.auth_bytes))

@@ -30,11 +30,11 @@ from ottla.client.hedged_request import AllFailed, first_answer
 from ottla.client.metadata import Metadata, Node, TopicInfo, TopicPartition
 from ottla.client.pool import Address, Pool
 from ottla.client.settings import Client, address_text
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 __all__ = ["Address", "Cluster", "backoff_ms"]
 
-METADATA = 3
 #: How many brokers are asked for metadata, one after the other, when connections break under the question.
 ASKED_MAX: Final = 3
 
@@ -105,7 +105,7 @@ class Cluster:
     async def _ask_metadata(self, body: Body, *, complete: bool) -> Metadata:
         for asked in range(1, ASKED_MAX + 1):
             try:
-                response = await self.ask_any(METADATA, body)
+                response = await self.ask_any(ApiKey.METADATA, body)
             except (ConnectionLost, RequestTimedOut):
                 # That one is closed now, and opened anew it may answer.
                 if asked == ASKED_MAX or not self._started:

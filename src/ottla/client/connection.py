@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import ottla
-from ottla.client.authentication import SASL_HANDSHAKE, authenticate
+from ottla.client.authentication import authenticate
 from ottla.client.connect import dial, unreachable
 from ottla.client.errors import (
     AuthenticationFailed,
@@ -29,12 +30,12 @@ from ottla.client.errors import (
 from ottla.client.receive_buffer import ReceiveBuffer
 from ottla.client.security import tls_failure
 from ottla.client.settings import Client, address_text
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.wire import decode, encode, schema
-from ottla.wire.fetched import FETCH, read_fetch_response
+from ottla.wire.fetched import read_fetch_response
 from ottla.wire.frames import ClientConnection
 
-API_VERSIONS = 18
 RESPONSE_BYTES_MAX = 1 << 30
 #: How an answer in version 0 begins when the broker does not know the version it was asked in (KIP-511).
 UNSUPPORTED_VERSION_BYTES = b"\x00\x23"
@@ -44,7 +45,7 @@ TLS_ALERT: Final = b"\x15\x03"
 TLS_GOODBYE_S: Final = 1.0
 
 #: Answers that have a reader of their own, because the general one would copy much.
-READERS = {FETCH: read_fetch_response}
+READERS: Mapping[int, Callable[[int, int, Any, int], Any]] = {ApiKey.FETCH: read_fetch_response}
 
 Body = dict[str, Any]
 
@@ -106,7 +107,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         await self._negotiate()
         if self.settings.security_protocol.startswith("SASL"):
             self._stage = "SASL"
-            if not self.serves(SASL_HANDSHAKE):
+            if not self.serves(ApiKey.SASL_HANDSHAKE):
                 raise AuthenticationFailed(
                     f"{self.address} does not know SASL", broker=self.address,
                     advice="Use security_protocol PLAINTEXT or SSL with it",
@@ -149,14 +150,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return tls_failure(self.address, error, has_certificate=has_certificate)
 
     async def _negotiate(self) -> None:
-        ours = schema.version_range(API_VERSIONS)
+        ours = schema.version_range(ApiKey.API_VERSIONS)
         assert ours is not None
         version = ours[1]
         body: Body = {"client_software_name": "ottla", "client_software_version": ottla.__version__}
         answer = await self._request_versions(version, body)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION and version:
             # KIP-511: the broker answers in version 0 and lists what it has of this API.
-            theirs = next((row.max_version for row in answer.api_keys if row.api_key == API_VERSIONS), 0)
+            theirs = next(
+                (row.max_version for row in answer.api_keys if row.api_key == ApiKey.API_VERSIONS), 0
+            )
             answer = await self._request_versions(min(version, max(theirs, 0)), body)
         if answer.error_code:
             raise UnsupportedVersion(
@@ -172,7 +175,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     async def _request_versions(self, version: int, body: Body) -> Any:
         return await self._write(
-            API_VERSIONS, version, encode.request_encoder(API_VERSIONS, version)(body), None
+            ApiKey.API_VERSIONS, version, encode.request_encoder(ApiKey.API_VERSIONS, version)(body), None
         )
 
     # Authentication
@@ -368,7 +371,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 future, api_key, version, timer = self._pending.pop(correlation_id)
                 if timer is not None:
                     timer.cancel()
-                if api_key == API_VERSIONS and version and bytes(body[:2]) == UNSUPPORTED_VERSION_BYTES:
+                if (
+                    api_key == ApiKey.API_VERSIONS
+                    and version
+                    and bytes(body[:2]) == UNSUPPORTED_VERSION_BYTES
+                ):
                     version = 0
                 response = READERS.get(api_key, decode.decode_response)(api_key, version, body, 0)
                 if not future.done():

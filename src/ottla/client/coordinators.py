@@ -14,11 +14,11 @@ from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import BrokerUnreachable, KafkaError, refused
 from ottla.client.metadata import Node
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 Kind = Literal["group", "transactional id"]
 
-FIND_COORDINATOR = 10
 ATTEMPTS_MAX = 12
 #: The answers that another attempt may change.
 MOVED: Final = frozenset(
@@ -58,7 +58,7 @@ async def find_coordinator(cluster: Cluster, kind: Kind, key: str) -> tuple[Node
     code = 0
     for attempt in range(1, ATTEMPTS_MAX + 1):
         answer = await cluster.ask_any(
-            FIND_COORDINATOR, {"key": key, "key_type": _KEY_TYPES[kind], "coordinator_keys": [key]}
+            ApiKey.FIND_COORDINATOR, {"key": key, "key_type": _KEY_TYPES[kind], "coordinator_keys": [key]}
         )
         row = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
         code = int(row.error_code)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import Node, TopicPartition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
-LIST_OFFSETS = 2
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -108,7 +108,7 @@ async def _ask(
         "topics": [{"name": topic, "partitions": rows} for topic, rows in topics.items()],
         "timeout": cluster.settings.request_timeout_ms,
     }
-    response = await connection.request(LIST_OFFSETS, body)
+    response = await connection.request(ApiKey.LIST_OFFSETS, body)
     good: dict[TopicPartition, OffsetAndTime] = {}
     bad: list[KafkaError] = []
     for topic in response.topics:

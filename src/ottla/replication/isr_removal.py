@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.timer_wheel import Later
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ottla.metadata.records import Partition
     from ottla.replication.replica import Replica
 
-_ALTER_PARTITION: Final = 56
 _ALTER_PARTITION_VERSION: Final = 3
 _ANY_EPOCH: Final = -1
 #: Between two requests about the same replicas: the first may have failed, or its outcome be not known here yet.
@@ -91,7 +91,7 @@ class IsrRemoval:
                 broker.timers.cancel(self._timer)
 
         try:
-            broker.controller_channel.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
+            broker.controller_channel.ask(ApiKey.ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
         except Exception:
             self._asking = False
             self._soon(_AGAIN_MS)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.log.fetched import append_fetched
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.timer_wheel import Later
 from ottla.ports.disk import DiskError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.replication.replica import Replica
 
-_FETCH: Final = 1
 #: The newest version without a field of its own for each partition's directory.
 _VERSION: Final = 16
 #: Logs that are opened for one request: opening thousands at once would hold up everybody.
@@ -123,7 +123,7 @@ class ReplicaFetcher:
         config = broker.config
         global _encode
         if _encode is None:
-            _encode = request_encoder(_FETCH, _VERSION)
+            _encode = request_encoder(ApiKey.FETCH, _VERSION)
         body = _encode({
             "replica_state": {
                 "replica_id": broker.lifecycle.node_id, "replica_epoch": broker.lifecycle.broker_epoch,
@@ -147,7 +147,7 @@ class ReplicaFetcher:
         def done(answer: memoryview | None, error: str | None) -> None:
             self._answered(generation, answer, error)
 
-        broker.outbox.append((ASK, peer, self._lane, _FETCH, _VERSION, body, done))
+        broker.outbox.append((ASK, peer, self._lane, ApiKey.FETCH, _VERSION, body, done))
         return None
 
     def _positions(self) -> dict[bytes, list[dict[str, Any]]]:
@@ -262,11 +262,11 @@ class ReplicaFetcher:
             return self._rest()
         try:
             try:
-                response = response_reader(_FETCH, _VERSION)(answer, 0)[0]
+                response = response_reader(ApiKey.FETCH, _VERSION)(answer, 0)[0]
             except (
                 Exception
             ):  # kio raises many kinds; the tolerant reader says what is wrong, or that nothing is
-                response = decode_response(_FETCH, _VERSION, answer, 0)
+                response = decode_response(ApiKey.FETCH, _VERSION, answer, 0)
             return self._take_all(response)
         except MalformedMessage as error:
             self._broker.say_once(f"broker {self._leader} answered a fetch with what cannot be read: {error}")

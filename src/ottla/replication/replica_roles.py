@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ottla.metadata.records import Partition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.model.timer_wheel import Later, Periodic
 from ottla.replication.isr_removal import IsrRemoval
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.replication.replica import Replica
 
-_ALTER_PARTITION: Final = 56
 _ALTER_PARTITION_VERSION: Final = 3
 #: After a request about ISRs that failed, and after one that was refused.
 _AGAIN_MS: Final = 200
@@ -355,7 +355,7 @@ class ReplicaRoles:
             return None
 
         try:
-            broker.controller_channel.ask(_ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
+            broker.controller_channel.ask(ApiKey.ALTER_PARTITION, _ALTER_PARTITION_VERSION, request, answered)
         except Exception:
             self._asking = False
             self._ask_soon(_REFUSED_MS)

@@ -28,6 +28,7 @@ import hmac
 import struct
 from typing import Any, Final, NamedTuple
 
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.security.cluster_secret import ClusterSecret
 from ottla.wire.decode import MalformedMessage, decode_response
@@ -36,8 +37,6 @@ from ottla.wire.encode import request_encoder
 MECHANISM: Final = "OTTLA-BROKER"
 NONCE_BYTES: Final = 32
 
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 2
 
@@ -76,19 +75,19 @@ class Dialing:
         self._accepting_id = accepting_id
         self._nonce = nonce
         self._expected: bytes | None = None
-        self._key = SASL_HANDSHAKE
+        self._key = ApiKey.SASL_HANDSHAKE
 
     def first(self) -> Request:
-        body = request_encoder(SASL_HANDSHAKE, _HANDSHAKE_VERSION)({"mechanism": MECHANISM})
-        return Request(SASL_HANDSHAKE, _HANDSHAKE_VERSION, body)
+        body = request_encoder(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION)({"mechanism": MECHANISM})
+        return Request(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, body)
 
     def answered(self, body: memoryview) -> Request | None:
         """The next request; None when both ends have proven themselves. Raises NotProven."""
-        if self._key == SASL_HANDSHAKE:
-            self._read(SASL_HANDSHAKE, _HANDSHAKE_VERSION, body)
-            self._key = SASL_AUTHENTICATE
+        if self._key == ApiKey.SASL_HANDSHAKE:
+            self._read(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, body)
+            self._key = ApiKey.SASL_AUTHENTICATE
             return _authenticate(_HELLO.pack(_FORMAT, self._me.node_id, self._accepting_id, self._nonce))
-        value = _value(self._read(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, body).auth_bytes)
+        value = _value(self._read(ApiKey.SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, body).auth_bytes)
         if self._expected is None:
             transcript = _transcript(
                 self._me.cluster_id, self._me.node_id, self._accepting_id, self._nonce, value
@@ -150,8 +149,8 @@ class Accepting:
 
 
 def _authenticate(message: bytes) -> Request:
-    body = request_encoder(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION)({"auth_bytes": message})
-    return Request(SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, body)
+    body = request_encoder(ApiKey.SASL_AUTHENTICATE, _AUTHENTICATE_VERSION)({"auth_bytes": message})
+    return Request(ApiKey.SASL_AUTHENTICATE, _AUTHENTICATE_VERSION, body)
 
 
 def _value(message: bytes) -> bytes:

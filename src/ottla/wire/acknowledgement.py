@@ -12,11 +12,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
+from ottla.model.api_key import ApiKey
 from ottla.wire.encode import response_encoder
 from ottla.wire.schema import response_header_is_flexible
 
-PRODUCE: Final = 0
-OFFSET_COMMIT: Final = 8
 _INDEX: Final = 0x51A7E0F1
 _BASE_OFFSET: Final = 0x1122334455667788
 _APPEND_TIME: Final = 0x2233445566778899
@@ -41,7 +40,7 @@ def acknowledgement(version: int, topic: dict[str, Any]) -> Acknowledge:
     fields = "ihqqq" if version >= _LOG_START_SINCE else "ihqq"
     known = struct.pack(">ihqqq", _INDEX, 0, _BASE_OFFSET, _APPEND_TIME, _LOG_START)
     response = {"responses": [topic | {"partition_responses": [row]}]}
-    size, prefix, suffix, pack = _around(PRODUCE, version, response, known, fields)
+    size, prefix, suffix, pack = _around(ApiKey.PRODUCE, version, response, known, fields)
     if version >= _LOG_START_SINCE:
         return lambda correlation_id, index, base_offset, append_time, log_start: pack(
             size, correlation_id, prefix, index, 0, base_offset, append_time, log_start, suffix
@@ -58,7 +57,7 @@ def commit_acknowledgement(version: int, topic: str | bytes) -> AcknowledgeCommi
     row = {"partition_index": _INDEX, "error_code": 0}
     known = struct.pack(">ih", _INDEX, 0)
     response = {"topics": [named | {"partitions": [row]}]}
-    size, prefix, suffix, pack = _around(OFFSET_COMMIT, version, response, known, "ih")
+    size, prefix, suffix, pack = _around(ApiKey.OFFSET_COMMIT, version, response, known, "ih")
     return lambda correlation_id, index: pack(size, correlation_id, prefix, index, 0, suffix)
 
 

@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from ottla.wire.decode import decode_response
 from ottla.wire.guard import MalformedMessage, read_uvarint
 
-FETCH: Final = 1
 #: The last version that names topics; later ones carry ids.
 FETCH_BY_NAME: Final = 12
 _FLEXIBLE: Final = 12

@@ -9,9 +9,10 @@ import pytest
 import ottla
 from ottla.client.admin import transactions
 from ottla.client.admin.core import AsyncAdmin
-from ottla.client.admin.transactions import LIST_TRANSACTIONS, ProducerState, TransactionInfo, is_known
+from ottla.client.admin.transactions import ProducerState, TransactionInfo, is_known
 from ottla.client.errors import InvalidRequest, TopicNotFound, UnsupportedVersion
 from ottla.client.metadata import TopicPartition
+from ottla.model.api_key import ApiKey
 
 HERE, ELSEWHERE = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -55,7 +56,7 @@ def test_a_broker_that_does_not_know_a_filter_is_not_asked(
     async def listing() -> None:
         async with AsyncAdmin(ottla_address) as admin:
             connection = await admin.cluster.any_connection()
-            connection.versions[LIST_TRANSACTIONS] = (0, version)
+            connection.versions[ApiKey.LIST_TRANSACTIONS] = (0, version)
             await admin.list_transactions(**filters)
 
     if is_refused:

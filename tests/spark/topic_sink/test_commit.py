@@ -13,7 +13,7 @@ from ottla.client.offsets import EARLIEST
 from ottla.client.producer import transactions
 from ottla.records.record import Record, encode_batch
 from ottla.spark import clients
-from ottla.spark.topic_sink import commit
+from ottla.spark.topic_sink import commit as commit_module
 from ottla.spark.topic_sink.batch import OttlaWriter
 from ottla.spark.topic_sink.commit import commit_micro_batch, commit_write
 from ottla.spark.topic_sink.encoder import Encoded
@@ -223,7 +223,7 @@ def test_rows_that_name_their_topics_may_come_after_micro_batches_without_any(
     with pytest.raises(CheckpointMismatch):
         commit_micro_batch(by_rows, [Prepared("another", 0)], 3)
     # From now on there is a place for the marker, and no topic is asked for.
-    monkeypatch.setattr(commit, "create_staging", lambda *_: pytest.fail("a topic is made"))
+    monkeypatch.setattr(commit_module, "create_staging", lambda *_: pytest.fail("a topic is made"))
     commit_micro_batch(by_rows, [Prepared("query", 0)], 4)
     assert marked(ottla_address, topic) == 5
     assert values_of(ottla_address, topic) == ["a"]
@@ -326,9 +326,9 @@ def test_lost_answers_and_a_broker_that_dies_in_the_middle(
     # A commit that fails for good the first time is begun anew.
     failing = iter([KafkaError("now", code=transactions.ErrorCode.REQUEST_TIMED_OUT)])
 
-    is_done = commit.is_done
+    is_done = commit_module.is_done
     monkeypatch.setattr(
-        commit, "is_done", lambda *given, **named: (fail(failing), is_done(*given, **named))[1]
+        commit_module, "is_done", lambda *given, **named: (fail(failing), is_done(*given, **named))[1]
     )
     commit(5)
     assert values_of(proxy.address, "t") == expected

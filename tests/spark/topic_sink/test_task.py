@@ -6,7 +6,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
-from tests.spark.topic_sink.test_commit import _no_kept_clients
 
 import ottla
 from ottla.client.errors import MessageTooLarge, TopicNotFound
@@ -15,6 +14,7 @@ from ottla.spark.topic_sink import task
 from ottla.spark.topic_sink.plan import read_plan
 from ottla.spark.topic_sink.task import write_micro_batch, write_rows
 from tests.spark.topic_sink.reading import read_topic
+from tests.spark.topic_sink.test_commit import _no_kept_clients
 from tests.spark.topic_sink.test_plan import VALUE
 
 __all__ = ["_no_kept_clients"]

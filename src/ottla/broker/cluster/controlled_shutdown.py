@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.timer_wheel import Later
 from ottla.ports.effects import REFUSED
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
-_BROKER_HEARTBEAT: Final = 63
 _BROKER_HEARTBEAT_VERSION: Final = 1
 _LIMIT_MS: Final = 10_000
 _AGAIN_MS: Final = 300
@@ -58,7 +58,7 @@ class ControlledShutdown:
             "current_metadata_offset": self._broker.image.end, "want_shut_down": True,
         }  # fmt: skip
         self._broker.controller_channel.ask(
-            _BROKER_HEARTBEAT, _BROKER_HEARTBEAT_VERSION, request, self._answered
+            ApiKey.BROKER_HEARTBEAT, _BROKER_HEARTBEAT_VERSION, request, self._answered
         )
 
     def _answered(self, response: Any, error: str | None) -> None:

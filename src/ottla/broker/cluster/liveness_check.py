@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ottla.model.api_key import ApiKey
 from ottla.model.timer_wheel import Later
 from ottla.ports.effects import ASK
 from ottla.wire.decode import MalformedMessage, decode_response
@@ -19,7 +20,6 @@ from ottla.wire.encode import request_encoder
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
 
-_DESCRIBE_CLUSTER: Final = 60
 _VERSION: Final = 1
 #: The lane of this broker's own requests (`broker/requests/controller_channel.py`).
 _LANE: Final = 0
@@ -50,18 +50,20 @@ class LivenessCheck:
         if not membership.suspended or not membership.is_serving:
             return
         broker.timers.add(self._look, broker.now_ms + _AGAIN_MS)
-        body = request_encoder(_DESCRIBE_CLUSTER, _VERSION)({"endpoint_type": 1})
+        body = request_encoder(ApiKey.DESCRIBE_CLUSTER, _VERSION)({"endpoint_type": 1})
         for peer in membership.live.values():
             if peer.node_id != membership.node_id:
                 where = (peer.node_id, peer.host, peer.port)
-                broker.outbox.append((ASK, where, _LANE, _DESCRIBE_CLUSTER, _VERSION, body, self._answered))
+                broker.outbox.append(
+                    (ASK, where, _LANE, ApiKey.DESCRIBE_CLUSTER, _VERSION, body, self._answered)
+                )
 
     def _answered(self, answer: memoryview | None, error: str | None) -> None:
         membership = self._broker.lifecycle
         if answer is None or not membership.suspended or not membership.is_serving:
             return
         try:
-            known = decode_response(_DESCRIBE_CLUSTER, _VERSION, answer, 0).brokers
+            known = decode_response(ApiKey.DESCRIBE_CLUSTER, _VERSION, answer, 0).brokers
         except MalformedMessage:
             return
         if all(int(each.broker_id) != membership.node_id for each in known):

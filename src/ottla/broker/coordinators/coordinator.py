@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from ottla.broker.coordinators.coordinator_loader import CoordinatorLoader
 from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.timer_wheel import Later
 from ottla.ports.coordination import partition_of
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.replication.replica import Replica
 
-_CREATE_TOPICS: Final = 19
 _CREATE_TOPICS_VERSION: Final = 7
 _CREATE_MS: Final = 5_000
 #: After a log that could not be read, or a batch that could not be written.
@@ -183,7 +183,7 @@ class Coordinator(ABC, Generic[T]):
         request = {"topics": [topic], "timeout": _CREATE_MS}
         try:
             broker.controller_channel.insist(
-                _CREATE_TOPICS, _CREATE_TOPICS_VERSION, request, is_moved, answered, _CREATE_MS
+                ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSION, request, is_moved, answered, _CREATE_MS
             )
         except Exception as error:
             broker.isolation.contain(f"the creation of {self.topic}", error)

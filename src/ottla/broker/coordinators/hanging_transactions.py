@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.coordinators.transaction_coordinator import TRANSACTIONS_TOPIC
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import HANGING_CHECKS_MAX
 from ottla.model.timer_wheel import Later
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ottla.metadata.records import Partition
     from ottla.transactions.formats import Place
 
-_DESCRIBE_TRANSACTIONS: Final = 65
-_LIST_TRANSACTIONS: Final = 66
 #: The lane of ASK: nobody but an administrator waits for it.
 _LANE: Final = -5
 _ANSWER_MS: Final = 2_000
@@ -90,7 +89,9 @@ class _Check:
             def listed(answer: Any, _error: str | None, node_id: int = node_id) -> None:
                 self._listed(node_id, answer)
 
-            self._broker.controller_channel.ask_broker(node_id, _LANE, _LIST_TRANSACTIONS, 0, request, listed)
+            self._broker.controller_channel.ask_broker(
+                node_id, _LANE, ApiKey.LIST_TRANSACTIONS, 0, request, listed
+            )
 
     def _listed(self, node_id: int, answer: Any) -> None:
         if answer is None or answer.error_code:
@@ -100,7 +101,12 @@ class _Check:
             return self._answered()
         request = {"transactional_ids": names}
         self._broker.controller_channel.ask_broker(
-            node_id, _LANE, _DESCRIBE_TRANSACTIONS, 0, request, lambda answer, _error: self._described(answer)
+            node_id,
+            _LANE,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            0,
+            request,
+            lambda answer, _error: self._described(answer),
         )
         return None
 

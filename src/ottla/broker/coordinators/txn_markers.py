@@ -19,6 +19,7 @@ from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from ottla.broker.coordinators.hanging_transactions import Coordinated
 from ottla.broker.coordinators.internal_appends import append_marker_as_leader
 from ottla.log.markers import Marker as LogMarker
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.replication.replica import Replica
 
-_WRITE_TXN_MARKERS: Final = 27
 _VERSION: Final = 2
 #: The lane of ASK: markers wait for replicas, and nobody else waits for them.
 _LANE: Final = -2
@@ -84,8 +84,8 @@ class TxnMarkers:
             done(_codes(body) if body is not None else {})
 
         peer = (node.node_id, node.host, node.port)
-        body = request_encoder(_WRITE_TXN_MARKERS, _VERSION)({"markers": [_row(owed)]})
-        self._broker.outbox.append((ASK, peer, _LANE, _WRITE_TXN_MARKERS, _VERSION, body, answered))
+        body = request_encoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)({"markers": [_row(owed)]})
+        self._broker.outbox.append((ASK, peer, _LANE, ApiKey.WRITE_TXN_MARKERS, _VERSION, body, answered))
         return None
 
     # --- here ---------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def _row(owed: Owed) -> dict[str, Any]:
 
 def _codes(body: memoryview) -> Codes:
     try:
-        answer = decode_response(_WRITE_TXN_MARKERS, _VERSION, body, 0)
+        answer = decode_response(ApiKey.WRITE_TXN_MARKERS, _VERSION, body, 0)
     except MalformedMessage:
         return {}
     return {

@@ -23,6 +23,7 @@ from ottla.broker.api import envelope
 from ottla.broker.api.shared.api_table import WAIT, Response
 from ottla.broker.api.shared.proposals import limit_ms as commit_limit_ms
 from ottla.broker.requests.connection import Enclosed
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import COMMIT_WAIT_MS
 from ottla.model.timer_wheel import Later
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.requests.connection import Call
 
-ALLOCATE_PRODUCER_IDS: Final = 67
 
 #: The lanes of ASK: this broker's own requests do not stand in line behind those of its clients.
 OWN_LANE: Final = 0
@@ -304,7 +304,7 @@ class ControllerChannel:
                 done(int(answer.producer_id_start), int(answer.producer_id_len), None)
 
         self.insist(
-            ALLOCATE_PRODUCER_IDS,
+            ApiKey.ALLOCATE_PRODUCER_IDS,
             0,
             {"broker_id": membership.node_id, "broker_epoch": membership.broker_epoch},
             # A broker epoch that is stale was told before the controller, or this broker, knew of its new life.

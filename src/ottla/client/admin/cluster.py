@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import ottla
 from ottla.client.admin.requests import ask_controller, raise_all
-from ottla.client.connection import API_VERSIONS, Body
+from ottla.client.connection import Body
 from ottla.client.errors import BrokerNotFound, UnsupportedVersion, refused
 from ottla.client.metadata import Node
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
 
-DESCRIBE_QUORUM = 55
-UPDATE_FEATURES = 57
-DESCRIBE_CLUSTER = 60
-UNREGISTER_BROKER = 64
 
 Downgrade = Literal["no", "safe", "unsafe"]
 _UPGRADE_TYPES: Final[dict[Downgrade, int]] = {"no": 1, "safe": 2, "unsafe": 3}
@@ -99,11 +96,11 @@ async def _fenced_brokers(admin: AsyncAdmin) -> tuple[Node, ...]:
     """The brokers that are registered and away; none of a cluster that cannot tell."""
     connection = await admin.cluster.any_connection()
     try:
-        if connection.version_for(DESCRIBE_CLUSTER) < 2:
+        if connection.version_for(ApiKey.DESCRIBE_CLUSTER) < 2:
             return ()
     except UnsupportedVersion:
         return ()
-    answer = await connection.request(DESCRIBE_CLUSTER, {"include_fenced_brokers": True})
+    answer = await connection.request(ApiKey.DESCRIBE_CLUSTER, {"include_fenced_brokers": True})
     if answer.error_code:
         raise refused(
             int(answer.error_code), "describing the cluster",
@@ -118,7 +115,7 @@ async def _fenced_brokers(admin: AsyncAdmin) -> tuple[Node, ...]:
 
 async def unregister_broker(admin: AsyncAdmin, broker_id: int) -> None:
     body: Body = {"broker_id": broker_id}
-    answer, broker = await ask_controller(admin, UNREGISTER_BROKER, body, lambda answer: [answer])
+    answer, broker = await ask_controller(admin, ApiKey.UNREGISTER_BROKER, body, lambda answer: [answer])
     if answer.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED:
         raise BrokerNotFound(
             f"there is no broker {broker_id} in the cluster", code=ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -133,7 +130,7 @@ async def unregister_broker(admin: AsyncAdmin, broker_id: int) -> None:
 async def describe_features(admin: AsyncAdmin) -> dict[str, Feature]:
     connection = await admin.cluster.any_connection()
     body: Body = {"client_software_name": "ottla", "client_software_version": ottla.__version__}
-    answer = await connection.request(API_VERSIONS, body)
+    answer = await connection.request(ApiKey.API_VERSIONS, body)
     levels = {str(row.name): int(row.max_version_level) for row in getattr(answer, "finalized_features", ())}
     return {
         str(row.name): Feature(levels.get(str(row.name), 0), int(row.min_version), int(row.max_version))
@@ -155,7 +152,7 @@ async def update_features(
         ],
         "validate_only": validate_only,
     }  # fmt: skip
-    answer, broker = await ask_controller(admin, UPDATE_FEATURES, body, lambda answer: [answer])
+    answer, broker = await ask_controller(admin, ApiKey.UPDATE_FEATURES, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(
             int(answer.error_code), "updating features", message=answer.error_message, broker=broker
@@ -172,7 +169,7 @@ async def update_features(
 
 async def describe_quorum(admin: AsyncAdmin) -> QuorumInfo:
     body: Body = {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]}
-    answer, broker = await ask_controller(admin, DESCRIBE_QUORUM, body, lambda answer: [answer])
+    answer, broker = await ask_controller(admin, ApiKey.DESCRIBE_QUORUM, body, lambda answer: [answer])
     row = answer if answer.error_code else answer.topics[0].partitions[0]
     if row.error_code:
         raise refused(

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import BrokerNotFound, refused
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
 
-DESCRIBE_CONFIGS = 32
-INCREMENTAL_ALTER_CONFIGS = 44
-LIST_CONFIG_RESOURCES = 74
 
 ResourceType = Literal["topic", "broker", "broker-logger", "client-metrics", "group"]
 
@@ -80,7 +78,7 @@ async def describe_configs(
         "configuration_keys": None if names is None else list(names),
     }
     body: Body = {"resources": [row], "include_synonyms": synonyms, "include_documentation": documentation}
-    response = await connection.request(DESCRIBE_CONFIGS, body)
+    response = await connection.request(ApiKey.DESCRIBE_CONFIGS, body)
     found: dict[str, ConfigEntry] = {}
     for result in response.results:
         _check(result, resource, connection.address)
@@ -130,7 +128,7 @@ async def alter_configs(
             raise
         # It may be away for now: the controller knows.
         connection = await admin.cluster.controller()
-    response = await connection.request(INCREMENTAL_ALTER_CONFIGS, body)
+    response = await connection.request(ApiKey.INCREMENTAL_ALTER_CONFIGS, body)
     for row in response.responses:
         _check(row, resource, connection.address)
 
@@ -138,13 +136,13 @@ async def alter_configs(
 async def list_config_resources(admin: AsyncAdmin, types: Collection[ResourceType]) -> list[Resource]:
     connection = await admin.cluster.any_connection()
     what = "listing what has configs"
-    if set(types) != {"client-metrics"} and connection.version_for(LIST_CONFIG_RESOURCES) < 1:
+    if set(types) != {"client-metrics"} and connection.version_for(ApiKey.LIST_CONFIG_RESOURCES) < 1:
         raise refused(
             ErrorCode.UNSUPPORTED_VERSION, what, message="the broker lists client metrics alone",
             broker=connection.address,
         )  # fmt: skip
     body: Body = {"resource_types": [RESOURCE_TYPES[each] for each in types]}
-    answer = await connection.request(LIST_CONFIG_RESOURCES, body)
+    answer = await connection.request(ApiKey.LIST_CONFIG_RESOURCES, body)
     if answer.error_code:
         raise refused(int(answer.error_code), what, broker=connection.address)
     found = (

@@ -16,14 +16,12 @@ from ottla.client.coordinators import MOVED
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import OffsetAndMetadata, TopicPartition
 from ottla.client.offsets import LATEST, list_offsets
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
 
-OFFSET_COMMIT = 8
-OFFSET_FETCH = 9
-OFFSET_DELETE = 47
 
 #: The last versions that name topics instead of their ids.
 _COMMIT_VERSION, _FETCH_VERSION = 9, 9
@@ -62,7 +60,13 @@ async def group_offsets(
         return [row, *(each for topic in row.topics for each in topic.partitions)]
 
     answer, broker = await ask_group(
-        admin, group, OFFSET_FETCH, body, rows_of, _FETCH_VERSION, MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
+        admin,
+        group,
+        ApiKey.OFFSET_FETCH,
+        body,
+        rows_of,
+        _FETCH_VERSION,
+        MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT},
     )
     code = next((int(each.error_code) for each in rows_of(answer) if each.error_code), 0)
     if code:
@@ -143,7 +147,7 @@ async def set_group_offsets(
         "retention_time": -1, "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
     }  # fmt: skip
     answer, broker = await ask_group(
-        admin, group, OFFSET_COMMIT, body,
+        admin, group, ApiKey.OFFSET_COMMIT, body,
         lambda answer: [each for topic in answer.topics for each in topic.partitions], _COMMIT_VERSION,
     )  # fmt: skip
     errors: dict[str, KafkaError] = {}
@@ -169,7 +173,7 @@ async def delete_group_offsets(admin: AsyncAdmin, group: str, partitions: Iterab
             for name, rows in by_topic(wanted).items()
         ],
     }
-    answer, broker = await ask_group(admin, group, OFFSET_DELETE, body, lambda answer: [answer])
+    answer, broker = await ask_group(admin, group, ApiKey.OFFSET_DELETE, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(int(answer.error_code), f"deleting offsets of group {group!r}", broker=broker)
     errors: dict[str, KafkaError] = {}

@@ -17,16 +17,11 @@ from ottla.client.connection import Body
 from ottla.client.coordinators import MOVED, ask_coordinator, ask_every_broker, find_coordinator
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import TopicPartition, known_code
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
-
-LEAVE_GROUP = 13
-DESCRIBE_GROUPS = 15
-LIST_GROUPS = 16
-DELETE_GROUPS = 42
-CONSUMER_GROUP_DESCRIBE = 69
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,9 @@ async def list_groups(
     body: Body = {"states_filter": list(states), "types_filter": list(types)}
     # A broker that is too old for a filter would list everything.
     needed = 5 if types else 4 if states else 0
-    answers = await ask_every_broker(admin.cluster, LIST_GROUPS, body, "listing groups", version_min=needed)
+    answers = await ask_every_broker(
+        admin.cluster, ApiKey.LIST_GROUPS, body, "listing groups", version_min=needed
+    )
     for answer in answers.values():
         for row in answer.groups:
             found[row.group_id] = GroupListing(
@@ -103,7 +100,7 @@ async def describe_groups(admin: AsyncAdmin, groups: Iterable[str]) -> dict[str,
 
 async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
     answer, broker = await ask_group(
-        admin, group, DESCRIBE_GROUPS, {"groups": [group]}, lambda answer: [answer.groups[0]]
+        admin, group, ApiKey.DESCRIBE_GROUPS, {"groups": [group]}, lambda answer: [answer.groups[0]]
     )
     row = answer.groups[0]
     if row.error_code in (0, ErrorCode.GROUP_ID_NOT_FOUND) and row.group_state in ("Dead", ""):
@@ -126,10 +123,14 @@ async def describe_group(admin: AsyncAdmin, group: str) -> GroupInfo:
 
 async def _describe_consumer_group(admin: AsyncAdmin, group: str) -> GroupInfo | None:
     """A group of KIP-848; None if it is not there, or the broker does not know of such."""
-    if not (await find_coordinator(admin.cluster, "group", group))[1].serves(CONSUMER_GROUP_DESCRIBE):
+    if not (await find_coordinator(admin.cluster, "group", group))[1].serves(ApiKey.CONSUMER_GROUP_DESCRIBE):
         return None
     answer, broker = await ask_group(
-        admin, group, CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, lambda answer: [answer.groups[0]]
+        admin,
+        group,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        {"group_ids": [group]},
+        lambda answer: [answer.groups[0]],
     )
     row = answer.groups[0]
     if row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -180,7 +181,7 @@ async def remove_members(
                 for each in leaving.values()
             ],
         }  # fmt: skip
-        answer, broker = await ask_group(admin, group, LEAVE_GROUP, body, lambda answer: [answer])
+        answer, broker = await ask_group(admin, group, ApiKey.LEAVE_GROUP, body, lambda answer: [answer])
         if answer.error_code:
             raise refused(int(answer.error_code), f"removing members of group {group!r}", broker=broker)
         for name, row in zip(leaving, getattr(answer, "members", ()), strict=False):
@@ -196,7 +197,7 @@ async def delete_groups(admin: AsyncAdmin, groups: Iterable[str]) -> None:
     asked = list(groups)
     for group in asked:
         answer, broker = await ask_group(
-            admin, group, DELETE_GROUPS, {"groups_names": [group]}, lambda answer: answer.results
+            admin, group, ApiKey.DELETE_GROUPS, {"groups_names": [group]}, lambda answer: answer.results
         )
         code = int(answer.results[0].error_code)
         if code:

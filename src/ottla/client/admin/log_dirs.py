@@ -13,13 +13,11 @@ from ottla.client.admin.requests import by_topic, raise_all, refused_at
 from ottla.client.connection import Body, BrokerConnection
 from ottla.client.errors import BrokerNotFound, KafkaError, refused
 from ottla.client.metadata import TopicPartition, known_code
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
-
-ALTER_REPLICA_LOG_DIRS = 34
-DESCRIBE_LOG_DIRS = 35
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ async def describe_log_dirs(
 
 
 async def _directories(connection: BrokerConnection, body: Body) -> dict[str, LogDir]:
-    answer = await connection.request(DESCRIBE_LOG_DIRS, body)
+    answer = await connection.request(ApiKey.DESCRIBE_LOG_DIRS, body)
     code = int(getattr(answer, "error_code", 0))
     if code:
         raise refused(code, "describing log directories", broker=connection.address)
@@ -98,7 +96,7 @@ async def alter_replica_log_dirs(
                 "topics": [{"name": name, "partitions": list(numbers)} for name, numbers in topics.items()],
             }
         )
-    answer = await connection.request(ALTER_REPLICA_LOG_DIRS, {"dirs": rows})
+    answer = await connection.request(ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": rows})
     errors: dict[str, KafkaError] = {}
     for topic in answer.results:
         for row in topic.partitions:

@@ -14,14 +14,12 @@ from ottla.client.admin.requests import ask_controller, by_topic, raise_all
 from ottla.client.connection import Body
 from ottla.client.errors import refused
 from ottla.client.metadata import TopicPartition, known_code
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
 
-ELECT_LEADERS = 43
-ALTER_PARTITION_REASSIGNMENTS = 45
-LIST_PARTITION_REASSIGNMENTS = 46
 
 PREFERRED, UNCLEAN = 0, 1
 
@@ -69,7 +67,7 @@ async def elect_leaders(
         else [{"topic": name, "partitions": list(rows)} for name, rows in topics.items()],
         "timeout": admin.settings.request_timeout_ms,
     }
-    answer, broker = await ask_controller(admin, ELECT_LEADERS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(admin, ApiKey.ELECT_LEADERS, body, lambda answer: [answer])
     if answer.error_code:
         raise refused(int(answer.error_code), "electing leaders", broker=broker)
     return {
@@ -98,7 +96,9 @@ async def alter_reassignments(
             for name, rows in topics.items()
         ],
     }
-    answer, broker = await ask_controller(admin, ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(
+        admin, ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
+    )
     if answer.error_code:
         raise refused(
             int(answer.error_code), "reassigning partitions", message=answer.error_message, broker=broker
@@ -125,7 +125,9 @@ async def list_reassignments(
         if topics is None
         else [{"name": name, "partition_indexes": list(rows)} for name, rows in topics.items()],
     }
-    answer, broker = await ask_controller(admin, LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer])
+    answer, broker = await ask_controller(
+        admin, ApiKey.LIST_PARTITION_REASSIGNMENTS, body, lambda answer: [answer]
+    )
     if answer.error_code:
         raise refused(
             int(answer.error_code), "listing reassignments", message=answer.error_message, broker=broker

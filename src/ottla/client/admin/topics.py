@@ -16,15 +16,11 @@ from ottla.client.backoff import backoff_ms
 from ottla.client.connection import Body
 from ottla.client.errors import KafkaError, TopicNotFound, refused
 from ottla.client.metadata import TopicInfo, TopicPartition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
-
-CREATE_TOPICS = 19
-DELETE_TOPICS = 20
-DELETE_RECORDS = 21
-CREATE_PARTITIONS = 37
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +58,7 @@ async def create_topics(
         "timeout": admin.settings.request_timeout_ms,
         "validate_only": validate_only,
     }
-    response, broker = await ask_controller(admin, CREATE_TOPICS, body, lambda answer: answer.topics)
+    response, broker = await ask_controller(admin, ApiKey.CREATE_TOPICS, body, lambda answer: answer.topics)
     errors = _refusals(response.topics, "creating topic", broker)
     made = {str(row.name) for row in response.topics} - errors.keys()
     if not validate_only:
@@ -78,7 +74,9 @@ async def delete_topics(admin: AsyncAdmin, names: Iterable[str]) -> None:
         "topic_names": wanted,
         "timeout": admin.settings.request_timeout_ms,
     }
-    response, broker = await ask_controller(admin, DELETE_TOPICS, body, lambda answer: answer.responses)
+    response, broker = await ask_controller(
+        admin, ApiKey.DELETE_TOPICS, body, lambda answer: answer.responses
+    )
     errors = _refusals(response.responses, "deleting topic", broker)
     await _see(admin, set(wanted) - errors.keys(), present=False)
     raise_all(errors, len(wanted), "deleting topics")
@@ -98,7 +96,9 @@ async def create_partitions(
         "timeout": admin.settings.request_timeout_ms,
         "validate_only": validate_only,
     }
-    response, broker = await ask_controller(admin, CREATE_PARTITIONS, body, lambda answer: answer.results)
+    response, broker = await ask_controller(
+        admin, ApiKey.CREATE_PARTITIONS, body, lambda answer: answer.results
+    )
     raise_all(_refusals(response.results, "adding partitions to", broker), 1, "adding partitions")
 
 
@@ -145,7 +145,7 @@ async def delete_records(
     def rows(answer: Any) -> Iterable[tuple[str, Any]]:
         return ((str(topic.name), row) for topic in answer.topics for row in topic.partitions)
 
-    found = await ask_leaders(admin, before.keys(), DELETE_RECORDS, body, rows, "deleting records of")
+    found = await ask_leaders(admin, before.keys(), ApiKey.DELETE_RECORDS, body, rows, "deleting records of")
     return {place: int(row.low_watermark) for place, row in found.items()}
 
 

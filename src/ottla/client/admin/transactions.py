@@ -20,16 +20,12 @@ from ottla.client.connection import Body
 from ottla.client.coordinators import MOVED, ask_coordinator, ask_every_broker
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import TopicPartition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.admin.core import AsyncAdmin
 
-INIT_PRODUCER_ID = 22
-WRITE_TXN_MARKERS = 27
-DESCRIBE_PRODUCERS = 61
-DESCRIBE_TRANSACTIONS = 65
-LIST_TRANSACTIONS = 66
 
 ONGOING = "Ongoing"
 #: Their end is decided, and partitions that they are in may not have their marker yet.
@@ -122,7 +118,7 @@ async def list_transactions(
     # A broker that is too old for a filter would list everything.
     needed = 2 if pattern is not None else 1 if longer_than_ms is not None else 0
     answers = await ask_every_broker(
-        admin.cluster, LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
+        admin.cluster, ApiKey.LIST_TRANSACTIONS, body, "listing transactions", version_min=needed
     )
     found: dict[str, TransactionListing] = {}
     for node, answer in answers.items():
@@ -143,7 +139,7 @@ async def describe_transactions(
     found: dict[str, TransactionInfo] = {}
     for name in transactional_ids:
         answer, node = await ask_coordinator(
-            admin.cluster, "transactional id", name, DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
+            admin.cluster, "transactional id", name, ApiKey.DESCRIBE_TRANSACTIONS, {"transactional_ids": [name]},
             lambda answer: answer.transaction_states,
         )  # fmt: skip
         row = answer.transaction_states[0]
@@ -181,7 +177,7 @@ async def abort_transaction(admin: AsyncAdmin, transactional_id: str) -> Transac
         "transaction_timeout": min(before.timeout_ms, _FENCING_TIMEOUT_MS), "keep_prepared_txn": False,
     }  # fmt: skip
     answer, node = await ask_coordinator(
-        admin.cluster, "transactional id", transactional_id, INIT_PRODUCER_ID, body, lambda answer: [answer],
+        admin.cluster, "transactional id", transactional_id, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
         # What it hears while the transaction is being aborted.
         passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
     )  # fmt: skip
@@ -204,7 +200,7 @@ async def fence_producers(
             "transaction_timeout": _FENCING_TIMEOUT_MS, "keep_prepared_txn": False,
         }  # fmt: skip
         answer, node = await ask_coordinator(
-            admin.cluster, "transactional id", name, INIT_PRODUCER_ID, body, lambda answer: [answer],
+            admin.cluster, "transactional id", name, ApiKey.INIT_PRODUCER_ID, body, lambda answer: [answer],
             passing=MOVED | {ErrorCode.CONCURRENT_TRANSACTIONS},
         )  # fmt: skip
         if answer.error_code:
@@ -232,7 +228,7 @@ async def describe_producers(admin: AsyncAdmin, partitions: Iterable[TopicPartit
     def rows(answer: Any) -> Iterable[tuple[str, Any]]:
         return ((str(topic.name), row) for topic in answer.topics for row in topic.partitions)
 
-    found = await ask_leaders(admin, set(partitions), DESCRIBE_PRODUCERS, body, rows, "producers of")
+    found = await ask_leaders(admin, set(partitions), ApiKey.DESCRIBE_PRODUCERS, body, rows, "producers of")
     return {
         place: [
             ProducerState(
@@ -316,5 +312,10 @@ async def abort_hanging(admin: AsyncAdmin, hanging: HangingTransaction) -> None:
         )  # fmt: skip
 
     await ask_leaders(
-        admin, {place}, WRITE_TXN_MARKERS, lambda _: {"markers": [marker]}, rows, "writing a marker into"
+        admin,
+        {place},
+        ApiKey.WRITE_TXN_MARKERS,
+        lambda _: {"markers": [marker]},
+        rows,
+        "writing a marker into",
     )

@@ -17,10 +17,9 @@ from ottla.client.connection import Body
 from ottla.client.coordinators import Coordinator
 from ottla.client.errors import CommitFailed, KafkaError, refused
 from ottla.client.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition, known_code
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
-OFFSET_COMMIT = 8
-OFFSET_FETCH = 9
 #: The last versions that name topics instead of their ids.
 COMMIT_VERSION, FETCH_VERSION = 9, 9
 
@@ -127,7 +126,9 @@ class GroupOffsets:
             "member_id": who.member_id, "group_instance_id": who.group_instance_id, "retention_time": -1,
             "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
         }  # fmt: skip
-        answer, broker = await self._coordinator.request(OFFSET_COMMIT, body, version_max=COMMIT_VERSION)
+        answer, broker = await self._coordinator.request(
+            ApiKey.OFFSET_COMMIT, body, version_max=COMMIT_VERSION
+        )
         failures = [
             (TopicPartition(str(topic.name), int(row.partition_index)), int(row.error_code))
             for topic in answer.topics
@@ -154,7 +155,7 @@ class GroupOffsets:
             "group_id": group_id, "topics": rows, "require_stable": stable,
             "groups": [{"group_id": group_id, "member_id": None, "member_epoch": -1, "topics": rows}],
         }  # fmt: skip
-        answer, broker = await self._coordinator.request(OFFSET_FETCH, body, version_max=FETCH_VERSION)
+        answer, broker = await self._coordinator.request(ApiKey.OFFSET_FETCH, body, version_max=FETCH_VERSION)
         group = answer.groups[0] if getattr(answer, "groups", None) else answer
         what = f"the offsets of group {group_id!r}"
         if group.error_code:

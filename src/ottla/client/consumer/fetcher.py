@@ -32,8 +32,9 @@ from ottla.client.consumer.sources import Asked, Room, Source
 from ottla.client.errors import CorruptBatch, KafkaError, LogTruncated, refused
 from ottla.client.metadata import Node, TopicPartition
 from ottla.client.serialization import deserializer_of
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
-from ottla.wire.fetched import FETCH, FETCH_BY_NAME, FetchAnswer, FetchedPartition
+from ottla.wire.fetched import FETCH_BY_NAME, FetchAnswer, FetchedPartition
 
 FETCH_LANE = "fetch"
 
@@ -220,7 +221,7 @@ class Fetcher:
         )
         try:
             answer = connection.send(
-                FETCH,
+                ApiKey.FETCH,
                 body,
                 version_max=None if all(ids.values()) else FETCH_BY_NAME,
                 timeout_ms=settings.fetch_max_wait_ms + settings.request_timeout_ms,

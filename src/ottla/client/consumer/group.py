@@ -18,13 +18,14 @@ from ottla.client.cluster import Cluster, backoff_ms
 from ottla.client.consumer.assignors.names import assignors_of
 from ottla.client.consumer.commits import GroupOffsets
 from ottla.client.consumer.membership.classic import ClassicMember
-from ottla.client.consumer.membership.consumer import CONSUMER_GROUP_HEARTBEAT, ConsumerMember
+from ottla.client.consumer.membership.consumer import ConsumerMember
 from ottla.client.consumer.membership.member import Ask, LookUp, Member, MemberSettings, Step
 from ottla.client.consumer.settings import Consuming
 from ottla.client.consumer.subscription import Subscription
 from ottla.client.coordinators import MOVED, Coordinator
 from ottla.client.errors import KafkaError, UnsupportedVersion
 from ottla.client.metadata import GroupMetadata, Metadata, OffsetAndMetadata, TopicPartition
+from ottla.model.api_key import ApiKey
 
 log = logging.getLogger("ottla.client")
 
@@ -227,7 +228,10 @@ class Group:
     async def _request(self, asked: Ask) -> Any:
         lane = MEMBER_LANE if asked.held else ""
         connection = await self._coordinator_connection(lane)
-        if asked.body.get("subscribed_topic_regex") and connection.version_for(CONSUMER_GROUP_HEARTBEAT) < 1:
+        if (
+            asked.body.get("subscribed_topic_regex")
+            and connection.version_for(ApiKey.CONSUMER_GROUP_HEARTBEAT) < 1
+        ):
             raise UnsupportedVersion(
                 f"{connection.address} cannot match patterns of topic names",
                 broker=connection.address,

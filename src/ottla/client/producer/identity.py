@@ -9,8 +9,8 @@ from ottla.client.errors import KafkaError, refused
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerId
 from ottla.client.producer.settings import Producing
+from ottla.model.api_key import ApiKey
 
-INIT_PRODUCER_ID = 22
 TRANSACTION_TIMEOUT_NONE_MS = (1 << 31) - 1
 
 
@@ -44,7 +44,7 @@ class Identity:
             "producer_epoch": -1,
         }
         try:
-            response = await self._cluster.ask_any(INIT_PRODUCER_ID, body)
+            response = await self._cluster.ask_any(ApiKey.INIT_PRODUCER_ID, body)
             if response.error_code:
                 raise refused(int(response.error_code), "asking for a producer id")
             self._producer = (int(response.producer_id), int(response.producer_epoch))

@@ -19,12 +19,12 @@ from ottla.client.metadata import TopicPartition
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.batches import ProducerBatch
 from ottla.client.producer.settings import COMPRESSIONS, Producing
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.client.producer.transactions import Transactions
 
-PRODUCE = 0
 #: The last version that names topics; later ones carry ids.
 PRODUCE_BY_NAME = 12
 #: The last version that wants partitions to be announced to the coordinator (KIP-890).
@@ -109,11 +109,11 @@ class ProduceRequests:
         self._counts.requests += 1
         try:
             if self._acks == 0:
-                connection.post(PRODUCE, body, version_max=version_max)
+                connection.post(ApiKey.PRODUCE, body, version_max=version_max)
                 for batch in sent:
                     self._accumulator.finish(batch, None)
                 return
-            answer = connection.send(PRODUCE, body, version_max=version_max)
+            answer = connection.send(ApiKey.PRODUCE, body, version_max=version_max)
         except KafkaError as error:
             self._failed(sent, error)
             return

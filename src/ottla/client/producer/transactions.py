@@ -21,9 +21,9 @@ from ottla.client.producer.batches import ProducerBatch, ProducerId
 from ottla.client.producer.requests import CONCURRENT_BACKOFF_MS
 from ottla.client.producer.settings import Producing
 from ottla.client.producer.transaction_states import State, TransactionStates
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
-INIT_PRODUCER_ID = 22
 ADD_PARTITIONS = 24
 ADD_OFFSETS = 25
 END = 26
@@ -230,7 +230,12 @@ class Transactions:
         }
         what = f"asking for the producer id of {self._id!r}"
         answer = await self._ask(
-            "transactional id", self._id, INIT_PRODUCER_ID, body, lambda answer: [answer.error_code], what
+            "transactional id",
+            self._id,
+            ApiKey.INIT_PRODUCER_ID,
+            body,
+            lambda answer: [answer.error_code],
+            what,
         )
         connection = self._coordinators["transactional id", self._id]
         implicit = (

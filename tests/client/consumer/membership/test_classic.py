@@ -6,17 +6,11 @@ from typing import Any
 import pytest
 
 from ottla.client.consumer.assignors.names import assignors_of
-from ottla.client.consumer.membership.classic import (
-    HEARTBEAT,
-    JOIN_GROUP,
-    LEAVE_GROUP,
-    SYNC_GROUP,
-    ClassicMember,
-    State,
-)
+from ottla.client.consumer.membership.classic import ClassicMember, State
 from ottla.client.consumer.membership.member import Ask, LookUp, MemberSettings
 from ottla.client.errors import ConnectionLost, NotAuthorized
 from ottla.client.metadata import Metadata, PartitionInfo, TopicInfo, TopicPartition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.consumer_protocol import Wanted, read_assignment, read_subscription, write_assignment
 
@@ -57,7 +51,7 @@ class Coordinated:
         self.member.answered(asked, SimpleNamespace(error_code=code, **fields), self.now_ms)
 
     def join(self, generation: int = 1, *, leader: str = "other", **more: Any) -> Ask:
-        asked = self.asked(JOIN_GROUP)
+        asked = self.asked(ApiKey.JOIN_GROUP)
         self.answer(
             asked, member_id="me", generation_id=generation, protocol_name="range", leader=leader, skip_assignment=False,
             members=(), **more,
@@ -65,7 +59,7 @@ class Coordinated:
         return asked
 
     def sync(self, *numbers: int) -> Ask:
-        asked = self.asked(SYNC_GROUP)
+        asked = self.asked(ApiKey.SYNC_GROUP)
         self.answer(asked, assignment=write_assignment(3, places(*numbers)))
         return asked
 
@@ -86,12 +80,12 @@ class Coordinated:
     def beat(self, code: int = 0) -> None:
         self.now_ms = max(self.now_ms, self.member.wake_ms())
         self.member.polled(self.now_ms)
-        self.answer(self.asked(HEARTBEAT), code)
+        self.answer(self.asked(ApiKey.HEARTBEAT), code)
 
 
 def test_a_member_joins_under_the_id_it_is_given_and_beats() -> None:
     group = Coordinated()
-    first = group.asked(JOIN_GROUP)
+    first = group.asked(ApiKey.JOIN_GROUP)
     assert (first.body["member_id"], first.held) == ("", True)
     assert read_subscription(first.body["protocols"][0]["metadata"]) == Wanted(TOPICS)
     group.answer(first, ErrorCode.MEMBER_ID_REQUIRED, member_id="me")
@@ -108,7 +102,7 @@ def test_a_member_joins_under_the_id_it_is_given_and_beats() -> None:
 def test_the_leader_looks_up_counts_and_assigns_to_all() -> None:
     group = Coordinated()
     theirs = b"\0\0\0\0\0\1\0\1u\xff\xff\xff\xff"
-    mine = group.asked(JOIN_GROUP)
+    mine = group.asked(ApiKey.JOIN_GROUP)
     members = [
         SimpleNamespace(
             member_id="me", group_instance_id=None, metadata=mine.body["protocols"][0]["metadata"]
@@ -123,7 +117,7 @@ def test_the_leader_looks_up_counts_and_assigns_to_all() -> None:
     wanted = group.member.next(0)
     assert isinstance(wanted, LookUp) and wanted.topics == {"t", "u"}
     group.member.answered(wanted, metadata(t=2, u=1), 0)
-    asked = group.asked(SYNC_GROUP)
+    asked = group.asked(ApiKey.SYNC_GROUP)
     shares = {row["member_id"]: read_assignment(row["assignment"])[0] for row in asked.body["assignments"]}
     assert shares == {"me": places(0, 1), "you": {("u", 0)}, "broken": frozenset()}
     group.answer(asked, assignment=write_assignment(3, places(0, 1)))
@@ -133,7 +127,7 @@ def test_the_leader_looks_up_counts_and_assigns_to_all() -> None:
     assert group.member.state is State.STABLE
     group.member.partition_counts({"t": 2, "u": 5}, 0)
     assert group.take_step() == ("revoke", {0, 1})
-    assert group.asked(JOIN_GROUP).body["reason"] == "the partitions of topics changed"
+    assert group.asked(ApiKey.JOIN_GROUP).body["reason"] == "the partitions of topics changed"
 
 
 def test_an_eager_member_gives_all_up_before_it_joins_and_beats_meanwhile() -> None:
@@ -177,7 +171,7 @@ def test_a_member_that_is_out_has_lost_its_partitions(strategy: str, code: Error
     assert group.member.next(group.now_ms) is None, "the caller is told before others are waited for"
     assert group.take_step() == ("lost", {0, 1})
     group.now_ms += 1000
-    asked = group.asked(JOIN_GROUP)
+    asked = group.asked(ApiKey.JOIN_GROUP)
     assert asked.body["member_id"] == ("" if code == ErrorCode.UNKNOWN_MEMBER_ID else "me")
 
 
@@ -187,7 +181,7 @@ def test_what_is_lost_while_the_caller_takes_a_step_is_told_after_it() -> None:
     group.sync(0, 1)
     group.member.step_begins()
     group.now_ms = 1000
-    group.answer(group.asked(HEARTBEAT), ErrorCode.UNKNOWN_MEMBER_ID)
+    group.answer(group.asked(ApiKey.HEARTBEAT), ErrorCode.UNKNOWN_MEMBER_ID)
     assert group.member.step is not None and group.member.step.kind == "assign"
     group.member.step_ends(group.now_ms)
     assert group.take_step() == ("lost", {0, 1})
@@ -199,7 +193,7 @@ def test_an_assignment_that_nobody_took_is_dropped_when_the_member_is_out() -> N
     group.join()
     group.sync(0, 1)
     group.now_ms = 1000
-    group.answer(group.asked(HEARTBEAT), ErrorCode.UNKNOWN_MEMBER_ID)
+    group.answer(group.asked(ApiKey.HEARTBEAT), ErrorCode.UNKNOWN_MEMBER_ID)
     assert group.member.step is None
     assert group.member.state is State.JOINING
 
@@ -221,21 +215,21 @@ def test_failures_that_pass_are_tried_again_after_a_while() -> None:
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.NOT_COORDINATOR,
     ):
-        group.answer(group.asked(JOIN_GROUP), code)
+        group.answer(group.asked(ApiKey.JOIN_GROUP), code)
         waits.append(group.member.wake_ms() - group.now_ms)
         assert group.member.next(group.now_ms) is None
         group.now_ms = group.member.wake_ms()
-    group.member.failed(group.asked(JOIN_GROUP), ConnectionLost("gone"), group.now_ms)
+    group.member.failed(group.asked(ApiKey.JOIN_GROUP), ConnectionLost("gone"), group.now_ms)
     group.now_ms = group.member.wake_ms()
     assert waits == [100, 200, 400]
-    group.member.failed(group.asked(JOIN_GROUP), NotAuthorized("no"), group.now_ms)
+    group.member.failed(group.asked(ApiKey.JOIN_GROUP), NotAuthorized("no"), group.now_ms)
     assert isinstance(group.member.failure, NotAuthorized)
 
 
 def test_a_sync_that_a_rebalance_overtakes_joins_again() -> None:
     group = Coordinated()
     group.join(1)
-    group.answer(group.asked(SYNC_GROUP), ErrorCode.REBALANCE_IN_PROGRESS)
+    group.answer(group.asked(ApiKey.SYNC_GROUP), ErrorCode.REBALANCE_IN_PROGRESS)
     assert group.join(2).body["member_id"] == "me"
 
 
@@ -247,7 +241,7 @@ def test_a_subscription_that_changes_during_a_join_is_said_in_the_next() -> None
     group.take_step()
     # What is not wanted any more is given up first.
     assert group.take_step() == ("revoke", {0})
-    assert read_subscription(group.asked(JOIN_GROUP).body["protocols"][0]["metadata"]).topics == {"u"}
+    assert read_subscription(group.asked(ApiKey.JOIN_GROUP).body["protocols"][0]["metadata"]).topics == {"u"}
 
 
 def test_a_caller_that_does_not_poll_leaves_and_comes_back() -> None:
@@ -256,7 +250,7 @@ def test_a_caller_that_does_not_poll_leaves_and_comes_back() -> None:
     group.member.polled(500)
     group.now_ms = 10_501
     asked = group.member.next(group.now_ms)
-    assert isinstance(asked, Ask) and asked.api_key == LEAVE_GROUP
+    assert isinstance(asked, Ask) and asked.api_key == ApiKey.LEAVE_GROUP
     assert asked.body["members"][0]["member_id"] == "me"
     assert "raise max_poll_interval_ms" in group.member.notices[0]
     group.member.polled(500)
@@ -265,7 +259,7 @@ def test_a_caller_that_does_not_poll_leaves_and_comes_back() -> None:
     group.answer(asked)
     assert group.take_step() == ("lost", {0, 1})
     group.now_ms = 30_000
-    assert group.asked(JOIN_GROUP).body["member_id"] == ""
+    assert group.asked(ApiKey.JOIN_GROUP).body["member_id"] == ""
 
 
 def test_a_static_member_does_not_say_that_it_leaves() -> None:
@@ -278,13 +272,13 @@ def test_a_static_member_does_not_say_that_it_leaves() -> None:
     other = Coordinated()
     other.settle(0)
     goodbye = other.member.leave()
-    assert goodbye is not None and goodbye.api_key == LEAVE_GROUP
+    assert goodbye is not None and goodbye.api_key == ApiKey.LEAVE_GROUP
     assert other.member.next(1e6) is None
 
 
 def test_an_answer_that_was_overtaken_comes_to_nothing() -> None:
     group = Coordinated()
-    asked = group.asked(JOIN_GROUP)
+    asked = group.asked(ApiKey.JOIN_GROUP)
     group.member.leave()
     group.answer(
         asked, member_id="me", generation_id=1, protocol_name="range", leader="you", skip_assignment=False, members=()

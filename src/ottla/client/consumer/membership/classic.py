@@ -12,7 +12,7 @@ in PREPARING, SETTLING and STABLE; in between the coordinator waits for the memb
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -32,6 +32,7 @@ from ottla.client.consumer.membership.member import (
 )
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import Metadata, TopicPartition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.consumer_protocol import (
     NEWEST,
@@ -43,11 +44,6 @@ from ottla.records.consumer_protocol import (
     write_subscription,
 )
 from ottla.records.layout import Malformed
-
-JOIN_GROUP = 11
-HEARTBEAT = 12
-LEAVE_GROUP = 13
-SYNC_GROUP = 14
 
 PROTOCOL_TYPE = "consumer"
 #: The coordinator waits for all members as long as the slowest may take; it needs a moment to answer then.
@@ -146,7 +142,7 @@ class ClassicMember:
         if self.state is State.SYNCING:
             return self._sync()
         if self.state in _BEATING and self.generation_id >= 0 and now_ms >= self._beat_ms:
-            return self._ask(HEARTBEAT, {})
+            return self._ask(ApiKey.HEARTBEAT, {})
         return None
 
     def wake_ms(self) -> float:
@@ -248,7 +244,7 @@ class ClassicMember:
             return None
         row = {"member_id": self.member_id, "group_instance_id": None, "reason": reason}
         return Ask(
-            LEAVE_GROUP,
+            ApiKey.LEAVE_GROUP,
             {"group_id": self._settings.group_id, "member_id": self.member_id, "members": [row]},
         )
 
@@ -287,14 +283,14 @@ class ClassicMember:
             "protocols": protocols, "reason": self._reason,
         }  # fmt: skip
         longest_ms = max(settings.request_timeout_ms, settings.max_poll_interval_ms + JOIN_GRACE_MS)
-        return self._ask(JOIN_GROUP, fields, timeout_ms=longest_ms)
+        return self._ask(ApiKey.JOIN_GROUP, fields, timeout_ms=longest_ms)
 
     def _sync(self) -> Ask:
         longest_ms = max(
             self._settings.request_timeout_ms, self._settings.max_poll_interval_ms + JOIN_GRACE_MS
         )
         fields = {"protocol_name": self._protocol, "assignments": self._shares}
-        return self._ask(SYNC_GROUP, fields, timeout_ms=longest_ms)
+        return self._ask(ApiKey.SYNC_GROUP, fields, timeout_ms=longest_ms)
 
     # Answers
 
@@ -316,7 +312,7 @@ class ClassicMember:
         if isinstance(asked, LookUp):
             self._assign(answer)
             return
-        if asked.api_key == LEAVE_GROUP:
+        if asked.api_key == ApiKey.LEAVE_GROUP:
             return
         code = int(answer.error_code)
         if not code:
@@ -342,10 +338,10 @@ class ClassicMember:
             self.failure = refused(code, what)
 
     def _rebalance(self, asked: Ask, now_ms: float) -> None:
-        if asked.api_key == HEARTBEAT:
+        if asked.api_key == ApiKey.HEARTBEAT:
             self._beat_ms = now_ms + self._settings.heartbeat_interval_ms
             self._join_again("the group rebalances")
-        elif asked.api_key == SYNC_GROUP:
+        elif asked.api_key == ApiKey.SYNC_GROUP:
             self.state = State.JOINING
             self._reason = "the group rebalances"
         else:
@@ -429,8 +425,8 @@ class ClassicMember:
         self._beat_ms = now_ms + self._settings.heartbeat_interval_ms
 
 
-_GOOD = {
-    JOIN_GROUP: ClassicMember._joined,
-    SYNC_GROUP: ClassicMember._synced,
-    HEARTBEAT: ClassicMember._beaten,
+_GOOD: Mapping[int, Callable[[ClassicMember, Any, float], None]] = {
+    ApiKey.JOIN_GROUP: ClassicMember._joined,
+    ApiKey.SYNC_GROUP: ClassicMember._synced,
+    ApiKey.HEARTBEAT: ClassicMember._beaten,
 }

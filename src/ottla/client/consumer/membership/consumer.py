@@ -27,9 +27,9 @@ from ottla.client.consumer.membership.member import (
 )
 from ottla.client.errors import KafkaError, refused
 from ottla.client.metadata import Metadata, TopicPartition
+from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 
-CONSUMER_GROUP_HEARTBEAT = 68
 JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH = 0, -1, -2
 #: How long a topic that nobody knows by its id is not asked for again: it is new here, or deleted.
 LOOK_AGAIN_MS = 1_000
@@ -196,7 +196,7 @@ class ConsumerMember:
             "group_id": self._settings.group_id, "member_id": self.member_id, "member_epoch": epoch,
             "instance_id": self._settings.instance_id,
         }  # fmt: skip
-        return Ask(CONSUMER_GROUP_HEARTBEAT, {**identity, **unchanged, **fields})
+        return Ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, {**identity, **unchanged, **fields})
 
     def _heartbeat(self) -> Ask:
         fields: dict[str, Any] = {}
