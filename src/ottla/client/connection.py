@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import ottla
@@ -45,7 +45,7 @@ TLS_ALERT: Final = b"\x15\x03"
 TLS_GOODBYE_S: Final = 1.0
 
 #: Answers that have a reader of their own, because the general one would copy much.
-READERS: Mapping[int, Callable[[int, int, Any, int], Any]] = {ApiKey.FETCH: read_fetch_response}
+READERS: Mapping[int, Any] = {ApiKey.FETCH: read_fetch_response}
 
 Body = dict[str, Any]
 
