@@ -1,8 +1,9 @@
-"""Run the groups of tests one after another and say how long each took.
+"""Run the groups of tests one after another and print how long each took.
 
-`make test` calls it with no arguments (all default groups), `make check`, `make interop` and `make chaos` with
-the name of one. It owns the list of groups: every folder under tests/ belongs to exactly one of them, which
-tests/static/test_groups.py holds. A failed group does not stop the next; the exit status says whether any failed.
+`make test` runs the default groups without their long tests, `make test-long` runs those long tests, `make check`,
+`make interop` and `make chaos` run one group. This file owns the list of groups and of long tests: every folder under tests/
+belongs to exactly one group, which tests/static/test_groups.py checks. A failed group does not stop the next one; the exit
+status says whether any failed.
 """
 
 import argparse
@@ -54,9 +55,22 @@ class Group:
     # Whether its tests start Spark.
     spark: bool = False
     default: bool = True
+    # Folders, files and tests (`file.py::test`), below tests/, that `make test-long` runs and `make test` does not.
+    long: tuple[str, ...] = ()
 
     def folders_here(self) -> list[str]:
         return [f"tests/{name}" for name in self.folders if (ROOT / "tests" / name).is_dir()]
+
+    def selection(self, part: str) -> list[str]:
+        """The arguments of pytest that select this group's tests: all of them, or the short or the long ones."""
+        if part == "long":
+            return [f"tests/{each}" for each in self.long]
+        folders = self.folders_here()
+        if part == "all":
+            return folders
+        left_out = [f"--deselect=tests/{each}" for each in self.long]
+        # A folder that is long as a whole is not even collected.
+        return [*(each for each in folders if each.removeprefix("tests/") not in self.long), *left_out]
 
 
 def typed_folders() -> tuple[str, ...]:
@@ -197,9 +211,9 @@ def scratch_folder(*, in_memory: bool) -> str | None:
     return str(MEMORY) if shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN else None
 
 
-def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
-    folders = group.folders_here()
-    if not folders:
+def run_pytest(group: Group, part: str, seed: int, pytest_args: Sequence[str]) -> Outcome:
+    selection = group.selection(part)
+    if not any(not each.startswith("--") for each in selection):
         return Outcome()
     folder = scratch_folder(in_memory=group.in_memory)
     with tempfile.TemporaryDirectory(prefix="ottla-tests-", dir=folder) as scratch:
@@ -211,7 +225,7 @@ def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
             f"--junitxml={report}",
             f"--randomly-seed={seed}",
             "-q",
-            *folders,
+            *selection,
         ]
         if group.workers > 1:
             command += ["-n", str(group.workers), *(["--dist", "loadgroup"] if group.singly else [])]
@@ -230,11 +244,11 @@ def run_pytest(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
     return outcome
 
 
-def run_group(group: Group, seed: int, pytest_args: Sequence[str]) -> Outcome:
+def run_group(group: Group, part: str, seed: int, pytest_args: Sequence[str]) -> Outcome:
     outcome = Outcome()
-    for check in group.checks:
+    for check in group.checks if part != "long" else ():
         outcome.add(run_check(check))
-    outcome.add(run_pytest(group, seed, pytest_args))
+    outcome.add(run_pytest(group, part, seed, pytest_args))
     return outcome
 
 
@@ -264,6 +278,9 @@ def main(arguments: Sequence[str]) -> int:
     # Not `choices`: with nargs="*" Python 3.11 refuses the empty list of names.
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(group.name for group in GROUPS))
     parser.add_argument("--seed", type=int, help="of an earlier run, to repeat it")
+    parser.add_argument(
+        "--part", choices=("all", "short", "long"), default="all", help="which tests of each group (all)"
+    )
     own, pytest_args = list(arguments), []
     if "--" in own:
         cut = own.index("--")
@@ -284,15 +301,17 @@ def main(arguments: Sequence[str]) -> int:
     groups = chosen_groups(names)
     classes = SparkClasses() if any(group.spark for group in groups) else None
     for group in groups:
-        if not group.folders_here() and not group.checks:
+        if not group.selection(options.part) and not group.checks:
             if names:
                 print(f"{group.name}: nothing here yet")
+            continue
+        if options.part == "long" and not group.long:
             continue
         print(f"\n== {group.name} ==", flush=True)
         try:
             if group.spark and classes is not None:
                 classes.wait()
-            outcomes[group.name] = run_group(group, seed, pytest_args)
+            outcomes[group.name] = run_group(group, options.part, seed, pytest_args)
         except KeyboardInterrupt:
             interrupted = True
             break
