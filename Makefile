@@ -7,20 +7,23 @@ STAMP := .venv/.setup-done
 RERUN := $(if $(SEED),--seed $(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench interop chaos sim fuzz docs clean force
+.PHONY: help setup run test test-long check bench interop chaos sim fuzz docs clean force
 
 help: ## List the targets
 	@echo 'make <target>'
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv and install everything into it (PYTHON=python3.12 chooses the interpreter)
 
 run: $(STAMP) ## Run the demo: a broker, a live producer and consumer, four pipelines on Spark (ARGS='...')
 	@.venv/bin/ottla demo --examples examples/pipelines $(ARGS)
 
-test: $(STAMP) ## Run lint, types, layers and all default tests (GROUP='static unit' for some, ARGS='-k name' to pytest, SEED=... to repeat)
-	@$(PY) tools/run_tests.py $(RERUN) $(GROUP) $(if $(ARGS),-- $(ARGS))
+test: $(STAMP) ## Run lint, types, layers and the tests of every change (GROUP='static unit' for some groups, PART=all with long tests, ARGS='-k name' to pytest, SEED=... to repeat)
+	@$(PY) tools/run_tests.py $(RERUN) --part $(or $(PART),short) $(GROUP) $(if $(ARGS),-- $(ARGS))
+
+test-long: $(STAMP) ## Run the other default tests: rolling restarts, kills, faults, Spark
+	@$(PY) tools/run_tests.py $(RERUN) --part long $(GROUP) $(if $(ARGS),-- $(ARGS))
 
 check: $(STAMP) ## Run lint, types and layers only
 	@$(PY) tools/run_tests.py static
