@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
 from ottla.broker.api.shared.cluster_action import is_broker
 from ottla.broker.requests.fetch_session import Collected, FetchSession, Interest, Row, find
+from ottla.broker.requests.headers import FLEXIBLE_RESPONSE_HEADER, RESPONSE_HEADER
 from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 _MS: Final = 1000
 _NO_ID: Final = bytes(16)
 
-_HEAD = struct.Struct(">ii")
-_FLEXIBLE_HEAD = struct.Struct(">iib")
 #: Throttle, and from version 7 on error and session.
 _TOP_4 = struct.Struct(">i")
 _TOP_7 = struct.Struct(">ihi")
@@ -431,9 +430,9 @@ def _encode(call: Call, fetching: FetchSession | None, rows: list[Row], error: i
             text += b"\x00"
     if flexible:
         text += _endpoints(endpoints) if endpoints and version >= 16 else b"\x00"
-        head: bytes = _FLEXIBLE_HEAD.pack(size + len(text) + 5, call.correlation_id, 0)
+        head: bytes = FLEXIBLE_RESPONSE_HEADER.pack(size + len(text) + 5, call.correlation_id, 0)
     else:
-        head = _HEAD.pack(size + len(text) + 4, call.correlation_id)
+        head = RESPONSE_HEADER.pack(size + len(text) + 4, call.correlation_id)
     if parts:
         parts[0] = head + parts[0]
         parts.append(text)
