@@ -125,7 +125,8 @@ class Broker:
         self.slices = Slices(self)
         self.produce_queue = ProduceQueue(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
-        self.fetch_sessions = FetchSessionCache(self)
+        self.fetch_sessions = FetchSessionCache(self, _api.fetch.reply)
+        self.delayed_fetches = self.fetch_sessions.delayed
         self.log_maintenance = LogMaintenance(self)
         self.log_dir_moves = LogDirMoves(self)
         self.disk_space = DiskSpace(self)
@@ -256,8 +257,8 @@ class Broker:
 
     def disconnected(self, connection: Connection) -> None:
         self.answers.disconnected(connection)
-        for fetching in list(connection.fetch_sessions):
-            self.isolation.run("the end of a fetch session", self.fetch_sessions.remove, fetching)
+        for session in list(connection.fetch_sessions):
+            self.isolation.run("the end of a fetch session", self.fetch_sessions.remove, session)
 
     def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
         """One request without its length prefix. The frame is valid during this call only."""
@@ -352,11 +353,11 @@ class Broker:
                     self.isolation.run("the end of a turn", put_off.popleft())
             while unwritten:
                 self.isolation.run("writing what a coordinator decided", unwritten.popitem()[0].write)
-        if not (moved or self.fetch_sessions.woken or self.partitions.to_create or self.partitions.new):
+        if not (moved or self.delayed_fetches.woken or self.partitions.to_create or self.partitions.new):
             return bool(unwritten or put_off or tasks)
         if moved:
             self.purgatory.notify_moved()
-        more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
+        more = self.delayed_fetches.wake(_WAKE_MAX, now_ms) if self.delayed_fetches.woken else False
         if self.partitions.new:
             self.now_ms = now_ms
             self.isolation.run("new partitions", self.partitions.take_on)
