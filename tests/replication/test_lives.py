@@ -45,7 +45,7 @@ def test_what_is_said_once_is_not_remembered_for_ever() -> None:
     broker = quiet.members[1].broker
     for at in range(5000):
         broker.say_once(f"something at offset {at}")
-    assert len(broker._told) <= 1000
+    assert len(broker._logged_once) <= 1000
 
 
 def test_r7_what_a_broker_may_have_lost_is_for_its_own_file_to_say() -> None:

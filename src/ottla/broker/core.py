@@ -1,16 +1,20 @@
-"""The broker: every request comes in through `receive`, everything it wants done goes out through `outbox`.
+"""The broker: requests come in through `receive`, effects go out through `outbox`.
 
-The shell (or the simulator) calls, in any order but one at a time:
+The runtime (or the simulator) makes these calls, one at a time:
 
-    start(records, now)                 once: the metadata log as it stands; opens the logs
-    connected / receive / disconnected  a client's frames
-    settle(now)                         after a turn's calls: wakes who waited; True if there is more to do at once
-    tick(now)                           when `next_deadline_ms` has come
+    start(records, now)                 once, with the metadata log: opens the partition logs
+    connected / receive / disconnected  for the frames of a client
+    settle(now)                         at the end of a turn: wakes waiting requests; True if more work is due at once
+    tick(now)                           at `next_deadline_ms`
     synced / sync_failed / committed    when an effect is done
 
-and after each of them performs what is in `outbox`. Time is always an argument. Nothing here blocks except the disk
-port's own calls, and nothing is left behind by a request that fails: an exception in a handler, a timer, a callback or an
-answer closes the connection it was for and no other (`isolation.py`).
+After each call the runtime performs the effects in `outbox`. Time is always an argument. Only the disk port's own calls
+block. An exception in a handler, a timer, a callback or a response closes the connection of its request and no other
+(`requests/isolation.py`).
+
+`Broker` creates the parts of the broker, dispatches requests to the handlers in `api/`, and passes the metadata log on.
+Its parts hold the rest: responses (`requests/answers.py`), waiting produces and fetches (`requests/purgatory.py`), appends
+and syncs (`storage/log_syncs.py`), disk errors (`storage/disk_failures.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from functools import partial
 from typing import Any, Final
 
 from ottla.broker import api as _api
-from ottla.broker.api.shared.api_table import APIS, SILENT, WAIT, Entry, Response, entry_for
+from ottla.broker.api.shared.api_table import APIS, SILENT, WAIT, Entry, entry_for
 from ottla.broker.cluster.broker_lifecycle import BrokerLifecycle
 from ottla.broker.cluster.controller_driver import ControllerDriver
 from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
@@ -32,36 +36,38 @@ from ottla.broker.coordinators.producer_ids import ProducerIds
 from ottla.broker.coordinators.transaction_coordinator import TransactionCoordinator
 from ottla.broker.coordinators.txn_markers import TxnMarkers
 from ottla.broker.coordinators.txn_verification import TxnVerification
-from ottla.broker.requests.connection import Call, Connection, Enclosed
+from ottla.broker.requests.answers import Answers
+from ottla.broker.requests.connection import Call, Connection
 from ottla.broker.requests.controller_channel import ControllerChannel
 from ottla.broker.requests.fetch_session import FetchSessionCache
+from ottla.broker.requests.headers import REQUEST_HEADER
 from ottla.broker.requests.isolation import Isolation
 from ottla.broker.requests.produce_queue import ProduceQueue
+from ottla.broker.requests.purgatory import Purgatory
 from ottla.broker.requests.slices import Slices
+from ottla.broker.storage.disk_failures import DiskFailures
 from ottla.broker.storage.disk_space import DiskSpace
 from ottla.broker.storage.log_cleaner import LogCleaner
 from ottla.broker.storage.log_dir_moves import LogDirMoves
 from ottla.broker.storage.log_directories import LogDirectories
 from ottla.broker.storage.log_directory import ForeignDirectory, LogDirectory
 from ottla.broker.storage.log_maintenance import LogMaintenance
+from ottla.broker.storage.log_syncs import LogSyncs
 from ottla.broker.storage.partitions import LocalPartitions
 from ottla.broker.storage.wall_clock import WallClock
 from ottla.config.broker import BrokerConfig
 from ottla.config.definition import InvalidConfig
 from ottla.log.names import id_text
 from ottla.log.partition_log import PartitionLog
-from ottla.log.segment import Segment
 from ottla.metadata import records as r
 from ottla.metadata.image import BROKER_RESOURCE, Image
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode, Refusal
-from ottla.model.limits import QUEUED_ANSWER_BYTES_PER_CONNECTION, REQUESTS_WAITING_PER_CONNECTION_MAX
 from ottla.model.timer_wheel import TimerWheel
-from ottla.ports.disk import DamagedFile, Disk, DiskError
-from ottla.ports.effects import CLOSE, PAUSE, PROPOSE, RESUME, RUN, SEND, SYNC, Effect
+from ottla.ports.disk import Disk, DiskError
+from ottla.ports.effects import PROPOSE, RUN, Effect
 from ottla.ports.entropy import Entropy
 from ottla.ports.store import Registration
-from ottla.replication.replica import Replica
 from ottla.replication.replica_roles import ReplicaRoles
 from ottla.replication.replication_throttle import ReplicationThrottle
 from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
@@ -69,17 +75,10 @@ from ottla.security.cluster_secret import ClusterSecret
 from ottla.wire.decode import MalformedMessage, TooManyRows, decode_request
 from ottla.wire.frames import after_tags
 
-_REQUEST_HEAD: Final = struct.Struct(">hhih")
-_RESPONSE_HEAD: Final = struct.Struct(">ii")
-_FLEXIBLE_RESPONSE_HEAD: Final = struct.Struct(">iib")
-#: Of what was said once so much is remembered: some of it names offsets, and never ends.
-_TOLD_MAX: Final = 1000
-#: How many waiting fetches one call of `settle` answers, so that a fan-out does not hold up the produce behind it.
+#: Upper bound on the set of messages already logged once: some name offsets, so their number has no end.
+_LOGGED_ONCE_MAX: Final = 1000
+#: Waiting fetches that one call of `settle` answers, so that a fan-out does not delay the next produce.
 _WAKE_MAX: Final = 128
-#: After an answer of this size the client's next request waits until it has left, or is known not to be read.
-_LARGE_ANSWER_BYTES: Final = 64 * 1024
-#: Unsynced segments of one log that are asked for with each append.
-_SYNCS_AT_ONCE_MAX: Final = 8
 
 
 class Broker:
@@ -93,9 +92,9 @@ class Broker:
         unusable: Mapping[str, str] | None = None,
         clustered: bool = False,
     ) -> None:
-        """`unusable` says of log directories that are out of reach from the start why.
+        """`unusable`: log directories that are offline from the start, with the reason.
 
-        With `clustered` the metadata log is in a store that other brokers share; `join` follows `start`.
+        `clustered`: the metadata log is in a store that other brokers share; `join` follows `start`.
         """
         self.config = config
         self.clustered = clustered
@@ -105,16 +104,18 @@ class Broker:
         self.outbox: list[Effect] = []
         self.isolation = Isolation(self)
         self.timers = TimerWheel(self.isolation.contain)
-        #: The committed metadata, and the same with what has been proposed on top: decisions look at the latter.
+        #: The committed metadata, and the same with all proposals on top: decisions look at the latter.
         self.image = Image()
         self.proposed = Image()
+        self.answers = Answers(self)
+        self.purgatory = Purgatory(self.isolation)
         self.lifecycle = BrokerLifecycle(self)
         self.controller_driver = ControllerDriver(self)
         self.controller_channel = ControllerChannel(self)
         self.partitions = LocalPartitions(self)
         self.replication_throttle = ReplicationThrottle(self)
         self.replica_roles = ReplicaRoles(self)
-        #: Tenures of coordinators that have decided something in this turn.
+        #: Coordinator partitions with decisions of this turn that are not written yet.
         self.decided: dict[CoordinatorPartition, None] = {}
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
@@ -124,31 +125,52 @@ class Broker:
         self.slices = Slices(self)
         self.produce_queue = ProduceQueue(self)
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
-        self.fetch_sessions = FetchSessionCache(self)
+        self.fetch_sessions = FetchSessionCache(self, _api.fetch.reply)
+        self.delayed_fetches = self.fetch_sessions.delayed
         self.log_maintenance = LogMaintenance(self)
         self.log_dir_moves = LogDirMoves(self)
         self.disk_space = DiskSpace(self)
+        self.disk_failures = DiskFailures(self)
+        self.log_syncs = LogSyncs(self)
         self.wall_clock = WallClock()
         self.log_cleaner = LogCleaner(self)
         self.producer_ids = ProducerIds(self)
         self._entries: dict[int, Entry] = {}
-        self._moved: deque[Replica] = deque()
         self._put_off: deque[Callable[[], None]] = deque()
         self._long_tasks = self.slices.tasks
-        #: Logs with many unsynced files, which ask for their syncs once a turn.
-        self._to_sync: dict[Replica, PartitionLog] = {}
-        self._told: set[str] = set()
-        #: Bytes of answers that wait behind others of their connections.
-        self.held_answer_bytes = 0
+        self._logged_once: set[str] = set()
         #: How many proposals are not answered yet.
         self.proposals = 0
         self.now_ms = 0
-        #: The cluster that the directories here belong to.
+        #: The cluster that the log directories belong to.
         self.cluster_id = ""
-        #: What this broker proves itself to others with; None on its own.
+        #: This broker's credentials for other brokers; None for a broker on its own.
         self.credentials: Credentials | None = None
-        #: How many records the store keeps beside its snapshot, as it says itself.
+        #: Records that the store keeps in addition to its snapshot, as the store reports them.
         self.records_in_log = 0
+
+        # Methods of the parts under the broker's own name, bound once. A call through a bound method costs no more than one
+        # to a method of Broker: produce and fetch go through `appended`, `sync`, `reply` and `moved`.
+        self.answer = self.answers.answer
+        self.reply = self.answers.reply
+        self.close = self.answers.close
+        self._queue = self.answers.queue
+        self.appended = self.log_syncs.appended
+        self.replicated = self.log_syncs.replicated
+        self.sync = self.log_syncs.sync
+        self.synced = self.log_syncs.synced
+        self.let_others_sync_first = self.log_syncs.let_others_sync_first
+        self.advance = self.purgatory.advance
+        self.answer_reached = self.purgatory.answer_reached
+        self.fail_waiting = self.purgatory.fail_waiting
+        self.moved = self.purgatory.moved
+        self.role_changed = self.purgatory.role_changed
+        self.disk_failed = self.disk_failures.disk_failed
+        self.write_failed = self.disk_failures.write_failed
+        self.sync_failed = self.disk_failures.sync_failed
+        self.sync_refused = self.disk_failures.sync_refused
+        self.go_offline = self.disk_failures.go_offline
+        self.lose_one = self.disk_failures.lose_one
 
     # --- start and stop ---------------------------------------------------------------------------------------
 
@@ -234,22 +256,15 @@ class Broker:
         return Connection(peer)
 
     def disconnected(self, connection: Connection) -> None:
-        connection.closed = True
-        for call in connection.waiting:
-            abandon, call.abandon = call.abandon, None
-            if abandon is not None:
-                self.isolation.run("the end of a connection", abandon)
-        connection.waiting.clear()
-        self.held_answer_bytes -= connection.held_bytes
-        connection.held_bytes = 0
-        for fetching in list(connection.fetch_sessions):
-            self.isolation.run("the end of a fetch session", self.fetch_sessions.remove, fetching)
+        self.answers.disconnected(connection)
+        for session in list(connection.fetch_sessions):
+            self.isolation.run("the end of a fetch session", self.fetch_sessions.remove, session)
 
     def receive(self, connection: Connection, frame: memoryview, now_ms: int) -> None:
         """One request without its length prefix. The frame is valid during this call only."""
         self.now_ms = now_ms
         try:
-            key, version, correlation_id, client_id_length = _REQUEST_HEAD.unpack_from(frame)
+            key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
             entry = self._entries.get(key << 16 | version)
             if entry is None:
                 entry = self._entry(key, version)
@@ -289,105 +304,15 @@ class Broker:
             self.isolation.contain(what, error, call=call, reloads=False)
         return None
 
-    def answer(self, call: Call, response: Response) -> None:
-        """Send the answer to a call, now or as soon as those before it are answered.
-
-        Raises nothing: an answer that cannot be encoded closes its connection, and whoever gave it goes on with its other work.
-        """
-        try:
-            body = call.entry.encode(response)
-            if call.entry.flexible_response:
-                head = _FLEXIBLE_RESPONSE_HEAD.pack(len(body) + 5, call.correlation_id, 0)
-            else:
-                head = _RESPONSE_HEAD.pack(len(body) + 4, call.correlation_id)
-        except Exception as error:
-            what = (
-                f"the answer of API {call.entry.key} version {call.entry.version} to {call.connection.peer}"
-            )
-            self.isolation.contain(what, error, call=call, reloads=False)
-            return
-        if len(body) > _LARGE_ANSWER_BYTES:
-            call.connection.has_large_answer = True
-        self.reply(call, [head + body])
-
-    def answer_encoded(self, call: Call, parts: list[bytes]) -> None:
-        """The same for a body that is encoded already, in parts."""
-        size = sum(map(len, parts))
-        if size > _LARGE_ANSWER_BYTES:
-            call.connection.has_large_answer = True
-        if call.entry.flexible_response:
-            head = _FLEXIBLE_RESPONSE_HEAD.pack(size + 5, call.correlation_id, 0)
-        else:
-            head = _RESPONSE_HEAD.pack(size + 4, call.correlation_id)
-        self.reply(call, [head, *parts])
-
-    def reply(self, call: Call, parts: list[Any]) -> None:
-        """The same for an answer that is already encoded, with its header; parts may be slices of files."""
-        connection = call.connection
-        waiting = connection.waiting
-        if not waiting:
-            if not connection.closed:
-                self.outbox.append((SEND, connection, parts))
-            return
-        if isinstance(connection, Enclosed):
-            self.isolation.run("a forwarded answer", connection.answered, parts)
-            return
-        call.parts = parts
-        call.abandon = None
-        if connection.closed:
-            # To be closed in this very turn: nothing leaves it any more.
-            return
-        if waiting[0] is call:
-            while waiting and waiting[0].parts is not None:
-                self.outbox.append((SEND, connection, waiting.pop(0).parts))
-            if connection.held_bytes:
-                self._hold(connection, -connection.held_bytes)
-                for held in waiting:
-                    if held.parts is not None:
-                        self._hold(connection, _bytes_of(held.parts))
-            if (
-                connection.paused
-                and connection.held_bytes <= QUEUED_ANSWER_BYTES_PER_CONNECTION
-                and len(waiting) < REQUESTS_WAITING_PER_CONNECTION_MAX // 2
-            ):
-                connection.paused = False
-                self.outbox.append((RESUME, connection))
-        else:
-            if not call.queued:
-                self._queue(call)
-            self._hold(connection, _bytes_of(parts))
-
-    def _hold(self, connection: Connection, size: int) -> None:
-        """Answers wait behind another of the same connection; too many bytes of them stop the reading."""
-        connection.held_bytes += size
-        self.held_answer_bytes += size
-        if connection.held_bytes > QUEUED_ANSWER_BYTES_PER_CONNECTION and not connection.paused:
-            connection.paused = True
-            self.outbox.append((PAUSE, connection))
-
     @property
     def held_bytes(self) -> int:
-        """What is kept of requests that wait."""
+        """Bytes of requests that wait."""
         return self.txn_verification.held_bytes + self.produce_queue.held_bytes
 
-    def _queue(self, call: Call) -> None:
-        """Put a call in its connection's line; a line that grows too long stops the reading."""
-        connection = call.connection
-        call.queued = True
-        connection.waiting.append(call)
-        if len(connection.waiting) >= REQUESTS_WAITING_PER_CONNECTION_MAX and not connection.paused:
-            connection.paused = True
-            self.outbox.append((PAUSE, connection))
-
-    def close(self, connection: Connection, reason: str) -> None:
-        if isinstance(connection, Enclosed):
-            self.isolation.run("a forwarded answer", connection.failed, reason)
-            return
-        if connection.closed:
-            # It went while something of it was waited for.
-            return
-        connection.closed = True
-        self.outbox.append((CLOSE, connection, reason))
+    @property
+    def held_answer_bytes(self) -> int:
+        """Bytes of responses that wait behind others of their connections."""
+        return self.answers.held_bytes
 
     def _entry(self, key: int, version: int) -> Entry | None:
         entry = entry_for(key, version)
@@ -407,257 +332,14 @@ class Broker:
         self.answer(call, _api.api_versions.unsupported())
         return None
 
-    # --- appends ----------------------------------------------------------------------------------------------
-
-    def appended(self, replica: Replica, log: PartitionLog, now_ms: int) -> None:
-        """Records were written by this partition's leader: let its watermark move, now, after a sync, or when others have them."""
-        if replica.since_flush_ms < 0:
-            self.log_maintenance.written(replica, now_ms)
-        if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
-            self.log_maintenance.flush(replica)
-        if replica.tail:
-            self._tell(replica, replica.tail)
-        leading = replica.leading
-        if leading is not None and leading.behind_ms < 0 and leading.counted:
-            leading.behind_ms = now_ms
-        if replica.durable:
-            self.sync(replica, log)
-            return
-        if leading is not None and not leading.counted and len(leading.isr) >= leading.isr_min:
-            # Nobody else is waited for.
-            replica.high_watermark = log.next_offset
-            if replica.watchers and not replica.moved:
-                replica.moved = True
-                self._moved.append(replica)
-        if log.next_offset - log.flushed_offset >= replica.config.flush_messages:
-            self.sync(replica, log)
-
-    def replicated(self, replica: Replica, log: PartitionLog) -> None:
-        """Records of another leader were written here."""
-        if replica.since_flush_ms < 0:
-            self.log_maintenance.written(replica, self.now_ms)
-        if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
-            self.log_maintenance.flush(replica)
-        if replica.durable:
-            # R11: the leader hears of them once they are durable.
-            replica.following.fetcher.wait_for(replica)
-            self.sync(replica, log)
-        elif log.next_offset - log.flushed_offset >= replica.config.flush_messages:
-            self.sync(replica, log)
-
-    def sync(self, replica: Replica, log: PartitionLog, *, is_due: bool = False) -> None:
-        """Ask for everything written to be made durable; `synced` follows."""
-        outbox = self.outbox
-        if len(log.unsynced) > _SYNCS_AT_ONCE_MAX and not is_due:
-            # Once a turn: each of a hundred appends that roll a segment would ask for all segments before it.
-            if not self._to_sync:
-                self._put_off.append(self._sync_put_off)
-            self._to_sync[replica] = log
-            return
-        # Asked for again until it is done: a flush that overtakes this round must not count without them.
-        for file in log.loose:
-            outbox.append((SYNC, file, None, (replica, None, file), False))
-        if log.fresh:
-            outbox.append((SYNC, None, log.parent, (replica, None, None), False))
-        for segment in log.unsynced:
-            directory = None if segment.names_synced else log.directory
-            target = (replica, segment, segment.next_offset)
-            outbox.append((SYNC, segment.file, directory, target, False))
-
-    def let_others_sync_first(self, since: int) -> None:
-        """The syncs in the outbox from there on are of a request for very many files: others do not wait for all of them."""
-        outbox = self.outbox
-        for at in range(since, len(outbox)):
-            if outbox[at][0] == SYNC:
-                outbox[at] = (*outbox[at][:4], True)
-
-    def _sync_put_off(self) -> None:
-        wanted, self._to_sync = self._to_sync, {}
-        for replica, log in wanted.items():
-            self.sync(replica, log, is_due=True)
-
-    def synced(self, targets: Iterable[tuple[Replica, Segment | None, Any]], now_ms: int) -> None:
-        """A round of syncs is done."""
-        self.now_ms = now_ms
-        moved: dict[Replica, None] = {}
-        for replica, segment, what in targets:
-            try:
-                if not replica.opened:
-                    # Its directory went offline meanwhile, perhaps before the produce that waits stood in line.
-                    self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
-                    continue
-                if segment is None:
-                    if what is None:
-                        replica.log.fresh = False
-                    else:
-                        replica.log.settle_loose((what,))
-                    continue
-                replica.log.synced(segment, what)
-            except Exception as error:
-                self.isolation.contain(f"a sync of {replica.topic}-{replica.number}", error)
-                continue
-            moved[replica] = None
-        for replica in moved:
-            try:
-                log = replica.log
-                if replica.following is not None:
-                    if log.flushed_offset >= log.next_offset:
-                        replica.following.fetcher.synced(replica)
-                    continue
-                self._answer(replica.waiting_here, log.flushed_offset)
-                self.advance(replica)
-            except Exception as error:
-                self.isolation.contain(f"a sync of {replica.topic}-{replica.number}", error)
-
-    def advance(self, replica: Replica) -> None:
-        """Let the watermark move and answer the produces that waited for it."""
-        if replica.advance():
-            self.answer_reached(replica)
-            self.moved(replica)
-
-    def answer_reached(self, replica: Replica) -> None:
-        self._answer(replica.waiting, replica.high_watermark)
-
-    def _answer(self, line: deque[tuple[int, Any, dict[str, Any]]], reached: int) -> None:
-        """Answer the produces in a line that waited for no more than this offset."""
-        while line and line[0][0] <= reached:
-            _offset, produce, row = line.popleft()
-            try:
-                produce.reached(row)
-            except Exception as error:
-                self.isolation.contain("the answer to a produce", error)
-
-    def moved(self, replica: Replica) -> None:
-        if replica.watchers and not replica.moved:
-            replica.moved = True
-            self._moved.append(replica)
-
-    def not_here(self, topic_id: bytes | None, name: str | None, number: int) -> ErrorCode | None:
-        """The error for a partition that this broker does not have: it is elsewhere; None if it is nowhere."""
-        topic = (
-            self.image.topics_by_id.get(topic_id)
-            if topic_id is not None
-            else self.image.topics.get(name or "")
-        )
-        if topic is not None and 0 <= number < len(topic.partitions):
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return None
-
-    # --- failures of a disk ------------------------------------------------------------------------------------
-
-    def sync_failed(self, path: str, error: str) -> None:
-        """R11: a failed fsync is final. What it covered may be gone whatever a second try says."""
-        directory = self.directories.containing(path)
-        if directory is not None:
-            self.go_offline(directory, f"a sync failed: {error}")
-
-    def sync_refused(self, target: tuple[Replica, Segment | None, Any], error: str) -> None:
-        """A file or directory could not be opened for its sync, for a reason of its own: this partition alone is offline."""
-        replica = target[0]
-        if replica.opened and not replica.gone:
-            self.lose_one(replica, self.directories.of(replica.log), error)
-
-    def lose_one(self, replica: Replica, directory: LogDirectory, reason: str) -> None:
-        """One partition is offline until the next start; the others in its directory go on."""
-        self.say_once(
-            f"{replica.topic}-{replica.number} is offline until the next start: {reason}. "
-            f"The other partitions in {directory.path} are not concerned"
-        )
-        # No clean mark: the next start must read this log again.
-        directory.sync_error = directory.sync_error or reason
-        self.lose(replica, reason)
-
-    def disk_failed(self, path: str, error: DiskError) -> None:
-        """Something could not be read. If that is the device's fault, all of its directory is not to be trusted."""
-        directory = self.directories.containing(path)
-        if error.broken and directory is not None:
-            self.go_offline(directory, str(error))
-        elif isinstance(error, DamagedFile):
-            # A consumer asks for the same again and again.
-            self.say_once(str(error))
-
-    def say_once(self, text: str) -> None:
-        if text not in self._told:
-            if len(self._told) >= _TOLD_MAX:
-                self._told.clear()
-            self._told.add(text)
-            self.say(text)
-
-    def write_failed(self, directory: LogDirectory, error: DiskError, replica: Replica | None = None) -> None:
-        """R13: what was missing may be there later; a device error is final; any other error is this partition's alone."""
-        if error.broken:
-            self.go_offline(directory, str(error))
-        elif error.passing:
-            self.disk_space.missing(directory, error)
-        elif error.torn and replica is not None:
-            self.lose_one(replica, directory, str(error))
-        else:
-            self.say_once(f"{error}. Other partitions in {directory.path} are not concerned")
-
-    def go_offline(self, directory: LogDirectory, reason: str) -> None:
-        """A directory failed: its partitions have no log until the next start; those elsewhere do not notice."""
-        if directory.offline is not None:
-            return
-        self.directories.give_up(directory, reason)
-        self.log_dir_moves.directory_failed(directory)
-        nothing_left = not self.directories.online
-        for replica in self.partitions.replicas():
-            if (
-                nothing_left
-                or self.partitions.asleep.get(replica) is directory
-                or (replica.opened and replica.log.parent == directory.path)
-            ):
-                self.partitions.asleep.pop(replica, None)
-                self.lose(replica, f"{directory.path} is offline: {reason}")
-
-    def lose(self, replica: Replica, reason: str) -> None:
-        """A partition has no log any more: whoever waits for it hears so at once."""
-        replica.lose(reason)
-        self.partitions.has_lost_some = True
-        self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
-        self.replica_roles.damaged(replica)
-        self.role_changed(replica)
-
-    def fail_waiting(self, replica: Replica, code: ErrorCode) -> None:
-        """Those who wait for their records to count hear that they will not, or that this broker will not know."""
-        for line in (replica.waiting, replica.waiting_here):
-            if not line:
-                continue
-            entries = list(line)
-            line.clear()
-            # Those who go on waiting stay in front of whatever was appended because of what others heard.
-            line.extendleft(reversed([entry for entry in entries if self._waits_on(replica, entry, code)]))
-
-    def _waits_on(self, replica: Replica, entry: tuple[int, Any, dict[str, Any]], code: ErrorCode) -> bool:
-        try:
-            return bool(entry[1].failed(replica, entry[2], code))
-        except Exception as error:
-            self.isolation.contain("the answer to a produce", error)
-            return False
-
-    def role_changed(self, replica: Replica) -> None:
-        """Whoever waits for something of this replica must look again."""
-        if replica.watchers:
-            self.moved(replica)
-        if replica.tail:
-            self._tell(replica, replica.tail)
-
-    def _tell(self, replica: Replica, watchers: Iterable[Any]) -> None:
-        """There is something new for these."""
-        for watcher in watchers:
-            try:
-                watcher.moved()
-            except Exception as error:
-                self.isolation.contain(f"the news of {replica.topic}-{replica.number}", error)
-
     # --- turns and time ---------------------------------------------------------------------------------------
 
     def settle(self, now_ms: int, *, is_last: bool = True) -> bool:
-        """Wake what this turn's appends and syncs were waited for; True if some is left for the next turn.
+        """Wake the requests that waited for this turn's appends and syncs; True if some are left for the next turn.
 
-        A caller for whom others have their turns before that says so (`is_last`): what coordinators write then shares a batch.
+        `is_last` False: other turns come first, and the decisions of coordinators share a batch with theirs.
         """
-        moved = self._moved
+        moved = self.purgatory.moved_replicas
         unwritten = self.decided
         put_off = self._put_off
         while put_off:
@@ -671,13 +353,11 @@ class Broker:
                     self.isolation.run("the end of a turn", put_off.popleft())
             while unwritten:
                 self.isolation.run("writing what a coordinator decided", unwritten.popitem()[0].write)
-        if not (moved or self.fetch_sessions.woken or self.partitions.to_create or self.partitions.new):
+        if not (moved or self.delayed_fetches.woken or self.partitions.to_create or self.partitions.new):
             return bool(unwritten or put_off or tasks)
-        while moved:
-            replica = moved.popleft()
-            replica.moved = False
-            self._tell(replica, replica.watchers)
-        more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
+        if moved:
+            self.purgatory.notify_moved()
+        more = self.delayed_fetches.wake(_WAKE_MAX, now_ms) if self.delayed_fetches.woken else False
         if self.partitions.new:
             self.now_ms = now_ms
             self.isolation.run("new partitions", self.partitions.take_on)
@@ -692,8 +372,7 @@ class Broker:
         return more or bool(unwritten or put_off or tasks)
 
     def put_off(self, action: Callable[[], None]) -> None:
-        """Do something at the end of this turn. Who hears that records count may not append others then and there: that is told in
-        the midst of a fetch that made them count."""
+        """Run an action at the end of this turn. Commit callbacks must not append: they can run inside a fetch."""
         self._put_off.append(action)
 
     def tick(self, now_ms: int) -> None:
@@ -718,6 +397,13 @@ class Broker:
 
     def run(self, job: Callable[[Disk], Any], done: Callable[[Any, str | None], None]) -> None:
         self.outbox.append((RUN, job, done))
+
+    def say_once(self, text: str) -> None:
+        if text not in self._logged_once:
+            if len(self._logged_once) >= _LOGGED_ONCE_MAX:
+                self._logged_once.clear()
+            self._logged_once.add(text)
+            self.say(text)
 
     # --- metadata ---------------------------------------------------------------------------------------------
 
@@ -783,6 +469,17 @@ class Broker:
         if self.clustered and self.controller_driver.is_active:
             self.controller_driver.resign()
             self.lifecycle.claim_later()
+
+    def not_here(self, topic_id: bytes | None, name: str | None, number: int) -> ErrorCode | None:
+        """The error for a partition that this broker does not have: it is elsewhere; None if it is nowhere."""
+        topic = (
+            self.image.topics_by_id.get(topic_id)
+            if topic_id is not None
+            else self.image.topics.get(name or "")
+        )
+        if topic is not None and 0 <= number < len(topic.partitions):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return None
 
     # --- the cluster ------------------------------------------------------------------------------------------
 
@@ -850,8 +547,3 @@ class Broker:
                 f"the settings made at run time do not go with this broker's own, and are not used: {error}"
             )
             return self.config
-
-
-def _bytes_of(parts: list[Any]) -> int:
-    """What an answer holds in memory; slices of files are not."""
-    return sum(len(part) for part in parts if not isinstance(part, tuple))

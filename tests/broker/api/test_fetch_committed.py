@@ -133,7 +133,7 @@ def test_a_waiting_reader_sleeps_through_open_transactions_and_is_woken_by_the_m
     reader = driver.connect()
     writer.write(1, b"a")
     reader.send(1, 12, **fetching({("t", 0): 0}, max_wait=10_000, isolation_level=READ_COMMITTED))
-    [waiting] = [watcher.fetching for watcher in driver.replica("t").watchers]
+    [waiting] = [watcher.session for watcher in driver.replica("t").watchers]
     looks = []
     collect = type(waiting).collect
     with pytest.MonkeyPatch.context() as patch:
@@ -206,8 +206,8 @@ def test_a_session_of_a_reader_of_committed_records(
     assert [row.high_watermark for topic in answer.responses for row in topic.partitions] == [1]
     for epoch in (2, 3):
         assert client.ask(1, 12, **fetching({}, session_epoch=epoch, **more)).responses == ()
-    [interest] = driver.replica("t").watchers
-    assert interest.fetching.dirty == {}
+    [partition] = driver.replica("t").watchers
+    assert partition.session.dirty == {}
     writer.end(1, commit=False)
     answer = client.ask(1, 12, **fetching({}, session_epoch=4, **more))
     [row] = answer.responses[0].partitions

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import fetch as api
+from ottla.broker.requests import delayed_fetch
 from ottla.broker.requests import fetch_session as module
 
 FETCH = 1
@@ -17,7 +18,7 @@ def looks(client: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many partitions each look of a fetch was at; more than 10 are too many for one."""
     client.create("t", PARTITIONS)
     monkeypatch.setattr(api, "_ROWS_AT_ONCE_MAX", 10)
-    monkeypatch.setattr(module, "_LOOKS_AT_ONCE_MAX", 10)
+    monkeypatch.setattr(delayed_fetch, "_READS_AT_ONCE_MAX", 10)
     for where in (api, module):
         monkeypatch.setattr(where, "STEP_COST", STEP)
     found: list[int] = []

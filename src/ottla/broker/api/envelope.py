@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.api.shared.api_table import APIS, SILENT, WAIT, Response, serves
 from ottla.broker.api.shared.cluster_action import is_broker
+from ottla.broker.requests.headers import FLEXIBLE_RESPONSE_HEADER
 from ottla.model.errors import ErrorCode
 from ottla.wire.encode import uvarint
 from ottla.wire.guard import MalformedMessage, read_uvarint
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from ottla.broker.requests.connection import Call
 
 KEY: Final = 58
-_HEAD: Final = struct.Struct(">iib")
 _API: Final = struct.Struct(">hh")
 _ERROR: Final = struct.Struct(">h")
 _END: Final = struct.Struct(">q")
@@ -89,7 +89,7 @@ def _answer(call: Call, data: bytes | None, code: int, end: int) -> bytes:
     body = call.entry.encode({"response_data": data, "error_code": code})
     # Its own tagged section is always empty: the last byte.
     marked = body[:-1] + b"\x01" + uvarint(_END_TAG) + uvarint(_END.size) + _END.pack(end)
-    return _HEAD.pack(len(marked) + 5, call.correlation_id, 0) + marked
+    return FLEXIBLE_RESPONSE_HEADER.pack(len(marked) + 5, call.correlation_id, 0) + marked
 
 
 def read_answer(body: memoryview) -> Answer:

@@ -29,7 +29,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
 from ottla.broker.api.shared.cluster_action import is_broker
-from ottla.broker.requests.fetch_session import Collected, FetchSession, Interest, Row, find
+from ottla.broker.requests.fetch_session import FetchPartition, FetchSession, find_topic
+from ottla.broker.requests.headers import FLEXIBLE_RESPONSE_HEADER, RESPONSE_HEADER
+from ottla.broker.requests.partition_read import Collected, PartitionData
 from ottla.config.replication_table import RACK_AWARE
 from ottla.log.transactions import Ended
 from ottla.model.errors import ErrorCode
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
 _MS: Final = 1000
 _NO_ID: Final = bytes(16)
 
-_HEAD = struct.Struct(">ii")
-_FLEXIBLE_HEAD = struct.Struct(">iib")
 #: Throttle, and from version 7 on error and session.
 _TOP_4 = struct.Struct(">i")
 _TOP_7 = struct.Struct(">ihi")
@@ -105,18 +105,18 @@ def fetch(
             if old.follower >= 0 and not is_broker(broker, call, old.follower):
                 return _refuse(broker, call, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
             sessions.remove(old)
-        fetching = FetchSession(sessions) if large is None else large
-        fetching.follower = follower
-        fetching.follower_epoch = request.replica_state.replica_epoch
-        fetching.leader_only = call.entry.version < _ANY_REPLICA
-        if fetching.follower >= 0:
-            fetching.is_prompt = broker.config.replica_selector_class in RACK_AWARE
+        session = FetchSession(sessions) if large is None else large
+        session.follower = follower
+        session.follower_epoch = request.replica_state.replica_epoch
+        session.leader_only = call.entry.version < _ANY_REPLICA
+        if session.follower >= 0:
+            session.is_prompt = broker.config.replica_selector_class in RACK_AWARE
         if large is None:
-            _add(broker, fetching, request.topics, by_id)
+            _add(broker, session, request.topics, by_id)
         if epoch == 0 and call.entry.version >= 7:
-            fetching.used_ms = now_ms
-            if sessions.create(fetching, now_ms):
-                _belongs(call, fetching)
+            session.used_ms = now_ms
+            if sessions.create(session, now_ms):
+                _belongs(call, session)
     else:
         known = sessions.by_id.get(request.session_id)
         if known is None:
@@ -133,52 +133,54 @@ def fetch(
             and known.connection is call.connection
         ):
             # The next request of one who does not wait for this answer: so it gets it now.
-            sessions.answer(known, now_ms)
+            broker.delayed_fetches.answer(known)
         if epoch != known.epoch:
             return _refuse(broker, call, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        fetching = known
+        session = known
         # A broker that registered anew keeps its session (R5).
-        fetching.follower_epoch = request.replica_state.replica_epoch
-        sessions.touch(fetching, now_ms)
-        _belongs(call, fetching)
+        session.follower_epoch = request.replica_state.replica_epoch
+        sessions.touch(session, now_ms)
+        _belongs(call, session)
         if request.topics:
-            _add(broker, fetching, request.topics, by_id)
+            _add(broker, session, request.topics, by_id)
         for topic in request.forgotten_topics_data:
             key = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
             for number in topic.partitions:
-                fetching.forget((key, number))
-        if len(fetching.interests) != fetching.counted:
-            sessions.count(fetching)
-    if fetching.call is not None:
+                session.forget((key, number))
+        if len(session.partitions) != session.counted:
+            sessions.count(session)
+    if session.call is not None:
         # A client that gave up on its last fetch and came back on another connection.
-        stale = fetching.call
-        sessions.abandon(fetching)
-        broker.reply(stale, _encode(stale, fetching, []))
+        stale = session.call
+        broker.delayed_fetches.abandon(session)
+        broker.reply(stale, _encode(stale, session, []))
     committed = request.isolation_level == _READ_COMMITTED
-    if committed is not fetching.committed:
-        fetching.committed = committed
+    if committed is not session.committed:
+        session.committed = committed
         # What a session has nothing more to say about at one level it may at the other.
-        fetching.dirty.update(dict.fromkeys(fetching.interests.values()))
-    if request.rack_id and fetching.follower < 0:
-        fetching.rack = request.rack_id if broker.config.replica_selector_class in RACK_AWARE else ""
-    fetching.bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes)
+        session.dirty.update(dict.fromkeys(session.partitions.values()))
+    if request.rack_id and session.follower < 0:
+        session.rack = request.rack_id if broker.config.replica_selector_class in RACK_AWARE else ""
+    session.bytes_max = min(request.max_bytes, broker.config.fetch_max_bytes)
     # More than it may get nobody can wait for.
-    fetching.bytes_min = min(request.min_bytes, fetching.bytes_max)
+    session.bytes_min = min(request.min_bytes, session.bytes_max)
     if large is not None:
         return WAIT
-    return _tell(broker, call, request, fetching, fetching.collect())
+    return _answer_or_wait(broker, call, request, session, session.collect())
 
 
-def _tell(broker: Broker, call: Call, request: Any, fetching: FetchSession, collected: Collected) -> Response:
+def _answer_or_wait(
+    broker: Broker, call: Call, request: Any, session: FetchSession, collected: Collected
+) -> Response:
     """Answer, or wait for more."""
     rows, total, failed = collected
     sessions = broker.fetch_sessions
     wait_ms = int(request.max_wait.total_seconds() * _MS)
-    enough = total >= fetching.bytes_min or failed or wait_ms <= 0 or not fetching.interests
-    if enough or not (fetching.id or sessions.may_wait(fetching, call)):
-        reply(broker, call, fetching, rows)
+    enough = total >= session.bytes_min or failed or wait_ms <= 0 or not session.partitions
+    if enough or not (session.id or sessions.may_wait(session, call)):
+        reply(broker, call, session, rows)
     else:
-        sessions.wait(fetching, call, broker.now_ms + wait_ms)
+        broker.delayed_fetches.wait(session, call, broker.now_ms + wait_ms)
         return WAIT
     return SILENT
 
@@ -191,7 +193,7 @@ def _unopened(broker: Broker, request: Any, by_id: bool) -> list[Replica]:
     return [
         replica
         for topic in request.topics
-        if (hosted := find(broker, topic.topic_id if by_id else topic.topic, by_id=by_id)) is not None
+        if (hosted := find_topic(broker, topic.topic_id if by_id else topic.topic, by_id=by_id)) is not None
         for partition in topic.partitions
         if (replica := hosted.replicas.get(partition.partition)) is not None and not replica.opened
     ]
@@ -210,7 +212,7 @@ def _in_slices(broker: Broker, call: Call, request: Any, unopened: list[Replica]
     if request.session_epoch > 0 or not _is_large(request):
         response: Response = handler(broker, call, request, broker.now_ms, are_logs_open=True)
         return response
-    fetching = FetchSession(broker.fetch_sessions)
+    session = FetchSession(broker.fetch_sessions)
     by_id = call.entry.version >= 13
     for topic in request.topics:
         for at in range(0, len(topic.partitions), STEP_COST):
@@ -219,15 +221,15 @@ def _in_slices(broker: Broker, call: Call, request: Any, unopened: list[Replica]
                 topic.topic if not by_id else None,
                 topic.partitions[at : at + STEP_COST],
             )
-            _add(broker, fetching, (piece,), by_id)
+            _add(broker, session, (piece,), by_id)
             yield len(piece.partitions)
-    response = handler(broker, call, request, broker.now_ms, are_logs_open=True, large=fetching)
+    response = handler(broker, call, request, broker.now_ms, are_logs_open=True, large=session)
     if response is not WAIT:
         return response
-    collected = yield from fetching.collect_in_steps()
-    response = _tell(broker, call, request, fetching, collected)
+    collected = yield from session.collect_in_steps()
+    response = _answer_or_wait(broker, call, request, session, collected)
     if response is WAIT:
-        broker.fetch_sessions.look_again(fetching, collected[0])
+        broker.delayed_fetches.recheck(session, collected[0])
     return response
 
 
@@ -243,48 +245,50 @@ def _is_large(request: Any) -> bool:
     return sum([len(topic.partitions) for topic in request.topics]) > _ROWS_AT_ONCE_MAX
 
 
-def _add(broker: Broker, fetching: FetchSession, topics: Any, by_id: bool) -> None:
-    interests, dirty = fetching.interests, fetching.dirty
+def _add(broker: Broker, session: FetchSession, topics: Any, by_id: bool) -> None:
+    partitions, dirty = session.partitions, session.dirty
     for topic in topics:
         asked = topic.topic_id if by_id else topic.topic
-        hosted = find(broker, asked, by_id=by_id)
+        hosted = find_topic(broker, asked, by_id=by_id)
         key = (asked.int if asked else 0) if by_id else asked
         name = hosted.name if hosted is not None else ("" if by_id else asked)
         topic_id = hosted.topic_id if hosted is not None else (asked.bytes if by_id and asked else _NO_ID)
-        for partition in topic.partitions:
-            number = partition.partition
-            interest = interests.get((key, number))
+        for wanted in topic.partitions:
+            number = wanted.partition
+            partition = partitions.get((key, number))
             replica = hosted.replicas.get(number) if hosted is not None else None
-            if interest is None:
-                interest = interests[key, number] = Interest(fetching, key, name, topic_id, number, replica)
-                if fetching.watching:
-                    interest.watch()
-            elif interest.replica is not replica:
-                interest.unwatch()
-                interest.replica, interest.name = replica, name
-                if fetching.watching:
-                    interest.watch()
-            epoch = partition.current_leader_epoch
-            if interest.leader_epoch != epoch or interest.offset == partition.fetch_offset:
+            if partition is None:
+                partition = partitions[key, number] = FetchPartition(
+                    session, key, name, topic_id, number, replica
+                )
+                if session.watching:
+                    partition.watch()
+            elif partition.replica is not replica:
+                partition.unwatch()
+                partition.replica, partition.name = replica, name
+                if session.watching:
+                    partition.watch()
+            epoch = wanted.current_leader_epoch
+            if partition.leader_epoch != epoch or partition.offset == wanted.fetch_offset:
                 # It comes again for the same: a follower that left out what it was told, of an epoch before or while it rested.
-                interest.told_watermark = -1
-            interest.leader_epoch = epoch
-            interest.offset = partition.fetch_offset
-            interest.bytes_max = partition.partition_max_bytes
-            interest.last_fetched_epoch = partition.last_fetched_epoch
-            interest.is_told = False
+                partition.sent_watermark = -1
+            partition.leader_epoch = epoch
+            partition.offset = wanted.fetch_offset
+            partition.bytes_max = wanted.partition_max_bytes
+            partition.last_fetched_epoch = wanted.last_fetched_epoch
+            partition.is_recorded = False
             # Last in line: partitions that were served come after those still waiting for their turn.
-            dirty.pop(interest, None)
-            dirty[interest] = None
+            dirty.pop(partition, None)
+            dirty[partition] = None
 
 
-def _belongs(call: Call, fetching: FetchSession) -> None:
+def _belongs(call: Call, session: FetchSession) -> None:
     """A session lives as long as the connection that used it last: nobody watches for a client that is gone."""
-    if fetching.connection is not call.connection:
-        if fetching.connection is not None:
-            fetching.connection.fetch_sessions.pop(fetching, None)
-        fetching.connection = call.connection
-        call.connection.fetch_sessions[fetching] = None
+    if session.connection is not call.connection:
+        if session.connection is not None:
+            session.connection.fetch_sessions.pop(session, None)
+        session.connection = call.connection
+        call.connection.fetch_sessions[session] = None
 
 
 def _refuse(broker: Broker, call: Call, error: ErrorCode) -> Response:
@@ -296,22 +300,22 @@ def _refuse_follower(broker: Broker, call: Call, request: Any, by_id: bool) -> R
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if call.entry.version >= _WITH_ERROR:
         return _refuse(broker, call, code)
-    fetching = FetchSession(broker.fetch_sessions)
-    _add(broker, fetching, request.topics, by_id)
-    rows = [Row(interest, code, -1, -1, None) for interest in fetching.interests.values()]
-    broker.reply(call, _encode(call, fetching, rows))
+    session = FetchSession(broker.fetch_sessions)
+    _add(broker, session, request.topics, by_id)
+    rows = [PartitionData(partition, code, -1, -1, None) for partition in session.partitions.values()]
+    broker.reply(call, _encode(call, session, rows))
     return SILENT
 
 
-def reply(broker: Broker, call: Call, fetching: FetchSession, rows: list[Row]) -> None:
-    parts = _encode(call, fetching, rows)
-    if fetching.id:
+def reply(broker: Broker, call: Call, session: FetchSession, rows: list[PartitionData]) -> None:
+    parts = _encode(call, session, rows)
+    if session.id:
         # From now on the session counts, and remembers what it told.
-        fetching.epoch = fetching.epoch % 0x7FFFFFFF + 1
-        fetching.watch()
+        session.epoch = session.epoch % 0x7FFFFFFF + 1
+        session.watch()
         for row in rows:
-            row.interest.told_watermark = row.high_watermark
-            row.interest.told_start = row.log_start_offset
+            row.partition.sent_watermark = row.high_watermark
+            row.partition.sent_start = row.log_start_offset
     broker.reply(call, parts)
 
 
@@ -346,13 +350,13 @@ def _with_aborted(
 
 
 def _tags(
-    interest: Interest, code: int, diverging: tuple[int, int] | None, endpoints: dict[int, bytes]
+    partition: FetchPartition, code: int, diverging: tuple[int, int] | None, endpoints: dict[int, bytes]
 ) -> bytes:
     """What else is said of a partition: where the histories part (R1); or who leads it, whose address goes into `endpoints`."""
     if diverging is not None:
         return b"\x01\x00\x0d" + _DIVERGING.pack(*diverging, 0)
-    sessions = interest.fetching.sessions
-    known = sessions.leader_of(interest.topic_id, interest.number) if code in _ASKS_WRONG else None
+    sessions = partition.session.sessions
+    known = sessions.leader_of(partition.topic_id, partition.number) if code in _ASKS_WRONG else None
     if known is None:
         return b"\x00"
     node, epoch = known
@@ -376,20 +380,20 @@ def _endpoints(known: dict[int, bytes]) -> bytes:
     return b"\x01\x00" + uvarint(len(array)) + array
 
 
-def _encode(call: Call, fetching: FetchSession | None, rows: list[Row], error: int = 0) -> list[Any]:
+def _encode(call: Call, session: FetchSession | None, rows: list[PartitionData], error: int = 0) -> list[Any]:
     version = call.entry.version
     flexible = version >= 12
-    topics: dict[Any, list[Row]] = {}
+    topics: dict[Any, list[PartitionData]] = {}
     if version >= 13:
         for row in rows:
-            topics.setdefault(row.interest.topic_id, []).append(row)
+            topics.setdefault(row.partition.topic_id, []).append(row)
     else:
         for row in rows:
-            topics.setdefault(row.interest.name, []).append(row)
+            topics.setdefault(row.partition.name, []).append(row)
     parts: list[Any] = []
     text = bytearray()
-    session = fetching.id if fetching is not None else 0
-    text += _TOP_7.pack(0, error, session) if version >= 7 else _TOP_4.pack(0)
+    session_id = session.id if session is not None else 0
+    text += _TOP_7.pack(0, error, session_id) if version >= 7 else _TOP_4.pack(0)
     text += uvarint(len(topics) + 1) if flexible else len(topics).to_bytes(4, "big")
     size = 0
     endpoints: dict[int, bytes] = {}
@@ -400,9 +404,9 @@ def _encode(call: Call, fetching: FetchSession | None, rows: list[Row], error: i
             name = topic.encode()
             text += (uvarint(len(name) + 1) if flexible else len(name).to_bytes(2, "big")) + name
         text += uvarint(len(of_topic) + 1) if flexible else len(of_topic).to_bytes(4, "big")
-        for interest, code, watermark, start, data, diverging, stable, aborted, preferred in of_topic:
+        for partition, code, watermark, start, data, diverging, stable, aborted, preferred in of_topic:
             length = data.size if data is not None else 0
-            number = interest.number
+            number = partition.number
             if aborted:
                 text += _with_aborted(
                     version, (number, code, watermark, stable), start, aborted, preferred, length
@@ -426,14 +430,14 @@ def _encode(call: Call, fetching: FetchSession | None, rows: list[Row], error: i
                 text = bytearray()
             if flexible:
                 plain = diverging is None and not code
-                text += b"\x00" if plain else _tags(interest, code, diverging, endpoints)
+                text += b"\x00" if plain else _tags(partition, code, diverging, endpoints)
         if flexible:
             text += b"\x00"
     if flexible:
         text += _endpoints(endpoints) if endpoints and version >= 16 else b"\x00"
-        head: bytes = _FLEXIBLE_HEAD.pack(size + len(text) + 5, call.correlation_id, 0)
+        head: bytes = FLEXIBLE_RESPONSE_HEADER.pack(size + len(text) + 5, call.correlation_id, 0)
     else:
-        head = _HEAD.pack(size + len(text) + 4, call.correlation_id)
+        head = RESPONSE_HEADER.pack(size + len(text) + 4, call.correlation_id)
     if parts:
         parts[0] = head + parts[0]
         parts.append(text)

@@ -28,6 +28,7 @@ from ottla.broker.api.shared.transactional_produce import (
     has_transactional,
     refused_all,
 )
+from ottla.broker.requests.delayed_produce import DelayedProduce, hint_leader
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import RECORD_ERRORS_PER_ANSWER_MAX, ROWS_PER_PRODUCE_MAX
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from ottla.broker.requests.produce_queue import QueuedProduce
     from ottla.broker.storage.partitions import LocalTopic
     from ottla.log.validation import Validated
-    from ottla.replication.replica import Replica
     from ottla.transactions.formats import Place
 
 #: Where the magic and the low byte of the attributes stand in a batch.
@@ -64,74 +64,6 @@ _WITHOUT_LOG_START: Final = frozenset(
 )
 
 
-class WaitingProduce:
-    """A produce whose answer waits for the high watermark of some of its partitions."""
-
-    __slots__ = ("broker", "bucket", "call", "frame", "open_rows", "response")
-
-    def __init__(self, broker: Broker, call: Call, response: Response, frame: bytes | None) -> None:
-        self.broker = broker
-        self.call = call
-        self.response = response
-        #: The answer if all goes well, where it is already packed.
-        self.frame = frame
-        #: Rows not settled yet, by identity.
-        self.open_rows: dict[int, dict[str, Any]] = {}
-        self.bucket = -1
-
-    def hold(self) -> WaitingProduce:
-        """Not answered before `release`: more rows may come."""
-        self.open_rows[-1] = {}
-        return self
-
-    def release(self) -> None:
-        if self.open_rows.pop(-1, None) is not None and not self.open_rows:
-            self._answer()
-
-    def reached(self, row: dict[str, Any]) -> None:
-        open_rows = self.open_rows
-        if open_rows.pop(id(row), None) is not None and not open_rows:
-            self._answer()
-
-    def failed(self, replica: Replica, row: dict[str, Any], code: ErrorCode) -> bool:
-        """The record of this row will not count, or this broker will not know; False: it waits no longer.
-
-        The client hears who leads now, if that is known already, or asks.
-        """
-        if id(row) in self.open_rows:
-            row.update(error_code=code, base_offset=-1)
-            self.frame = None
-            hosted = self.broker.partitions.by_name.get(replica.topic)
-            if code is ErrorCode.NOT_LEADER_OR_FOLLOWER and hosted is not None:
-                hint_leader(self.broker, hosted, row, self.response)
-            self.reached(row)
-        return False
-
-    def expire(self, now_ms: int) -> None:
-        code = ErrorCode.REQUEST_TIMED_OUT
-        if self.broker.lifecycle.suspended:
-            # Others may lead meanwhile and nobody can tell this broker. A client that hears of a time-out asks the same broker
-            # again and again; with this it asks who leads.
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        for row in self.open_rows.values():
-            row.update(error_code=code, base_offset=-1)
-        self.open_rows.clear()
-        self.frame = None
-        self._answer()
-
-    def _answer(self) -> None:
-        if self.bucket >= 0:
-            self.broker.timers.cancel(self)
-        if self.frame is not None:
-            self.broker.reply(self.call, [self.frame])
-        else:
-            self.broker.answer(self.call, self.response)
-
-    def abandon(self) -> None:
-        self.open_rows.clear()
-        self.broker.timers.cancel(self)
-
-
 @serves(0, request_bytes_max=None, rows_max=ROWS_PER_PRODUCE_MAX)
 def produce(
     broker: Broker,
@@ -151,7 +83,7 @@ def produce(
     topic_data = request.topic_data
     single = len(topic_data) == 1 and len(topic_data[0].partition_data) == 1 and queued is None
     version = call.entry.version
-    waiting: WaitingProduce | None = None
+    waiting: DelayedProduce | None = None
     topics: list[dict[str, Any]] = []
     response: Response = {"responses": topics}
     seen: set[tuple[int, int]] | None = None
@@ -260,7 +192,7 @@ def produce(
                         continue
                     line = replica.waiting_here
                 if waiting is None:
-                    waiting = WaitingProduce(broker, call, response, frame)
+                    waiting = DelayedProduce(broker, call, response, frame)
                     if queued is not None:
                         queued.waiting = waiting.hold()
                 waiting.open_rows[id(row)] = row
@@ -380,18 +312,6 @@ def _not_led(broker: Broker, hosted: LocalTopic, index: int) -> Refusal:
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         f"broker {broker.config.node_id} does not lead {hosted.name}-{index}",
     )
-
-
-def hint_leader(broker: Broker, hosted: LocalTopic, row: dict[str, Any], response: Response) -> None:
-    """KIP-951: who leads the partition of this row, and where that broker is, so that the client need not ask."""
-    partition = broker.image.partition(hosted.topic_id, row["index"])
-    node = broker.image.brokers.get(partition.leader) if partition is not None else None
-    if partition is None or node is None or node.fenced or node.node_id == broker.config.node_id:
-        return
-    row["current_leader"] = {"leader_id": node.node_id, "leader_epoch": partition.leader_epoch}
-    endpoints = response.setdefault("node_endpoints", [])
-    if all(each["node_id"] != node.node_id for each in endpoints):
-        endpoints.append({"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack})
 
 
 def _unknown_topic(by_id: bool) -> Refusal:

@@ -23,6 +23,7 @@ from ottla.broker.api import envelope
 from ottla.broker.api.shared.api_table import WAIT, Response
 from ottla.broker.api.shared.proposals import limit_ms as commit_limit_ms
 from ottla.broker.requests.connection import Enclosed
+from ottla.broker.requests.headers import REQUEST_HEADER
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import COMMIT_WAIT_MS
@@ -56,7 +57,6 @@ STORE_AWAY: Final = "the cluster store (ZooKeeper) cannot be reached, so nothing
 #: `done(answer, error)`: one of them is None. May be called before the asking returns.
 Done: TypeAlias = Callable[[Any, str | None], None]
 
-_REQUEST_HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
 
 #: Of APIs whose answers have an error a row and none for all: the rows of answer and request, and what a row is known by.
@@ -256,7 +256,7 @@ class ControllerChannel:
         return None
 
     def _ask_here(self, key: int, version: int, request: Mapping[str, Any], done: Done) -> None:
-        head = _REQUEST_HEAD.pack(key, version, 0, -1)
+        head = REQUEST_HEADER.pack(key, version, 0, -1)
         if request_header_is_flexible(key, version):
             head += b"\0"
 

@@ -1,90 +1,66 @@
-"""Fetches: what a consumer looks at, what it has been told, and waiting for more (A4, KIP-227).
+"""Fetch sessions (KIP-227) and the cache of them (A4).
 
-A `FetchSession` is a set of `Interest`s, one a partition. It lives as long as one request (a fetch without a session) or as
-long as its session. Each interest watches its partition: when the partition moves, the interest becomes dirty, and if its
-fetch is waiting, the fetch is woken. So an idle fetch over a thousand partitions costs nothing, and one that is answered
-visits only the partitions that have something to say.
+A `FetchSession` is a set of `FetchPartition`s. It lives as long as its session, or for one request (a fetch without a session).
+Each `FetchPartition` watches its replica. When the replica moves, the partition becomes dirty, and a waiting fetch is woken
+(`delayed_fetch.py`). So an idle fetch of a thousand partitions costs nothing, and a response reads only dirty partitions.
 
-A fetch that reads committed records only (`FetchSession.committed`) stops at the last stable offset instead of the high
-watermark, and is told which of the records before it were aborted. It is not woken while a transaction holds it back.
+A partition stays dirty while it has unread data or an error. A read that finds nothing new cleans it.
 
-An interest stays dirty while its partition has data it has not seen or an error; looking and finding nothing cleans it.
+A read-committed fetch (`FetchSession.committed`) stops at the last stable offset. It is not woken while an open transaction
+holds that offset back.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.log.log_reader import Slice
-from ottla.log.transactions import Ended
+from ottla.broker.requests.delayed_fetch import DelayedFetches
+from ottla.broker.requests.partition_read import Collected, PartitionData, read_partition
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import FETCH_PARTITIONS_MAX
 from ottla.model.steps import STEP_COST, Steps
-from ottla.ports.disk import DamagedFile, DiskError
+from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.requests.connection import Call, Connection
+    from ottla.broker.requests.delayed_fetch import Reply
     from ottla.broker.storage.partitions import LocalPartitions, LocalTopic
-    from ottla.log.partition_log import PartitionLog
     from ottla.metadata.records import BrokerRegistration as NodeRecord
     from ottla.replication.replica import Replica
 
-#: Interests a session may hold; beyond it a client is served without a session.
-_SESSION_PARTITIONS_MAX = 100_000
-#: A fetch of so few partitions takes little more memory than any other waiting request.
+#: Partitions that a session may hold; a client with more is served without a session.
+_SESSION_PARTITIONS_MAX: Final = 100_000
+#: A fetch of at most this many partitions takes little more memory than any other waiting request.
 _ALWAYS_WAITS_MAX: Final = 10
-#: Fetches of more partitions than this wait only if fewer requests than that wait before them on their connection: consumers have
-#: one fetch in flight.
+#: A fetch of more than `_PIPELINED_MAX` partitions waits only if fewer than `_PIPELINED_LARGE_MAX` requests of its connection
+#: wait before it: consumers have one fetch in flight.
 _PIPELINED_MAX: Final = 100
 _PIPELINED_LARGE_MAX: Final = 16
-#: Looking at so many partitions takes about as long as answering a fetch.
-_LOOKS_PER_WAKE: Final = 50
-#: A woken fetch with more partitions to look at than this does so in slices.
-_LOOKS_AT_ONCE_MAX: Final = 2_000
+#: A session that was not used for this long can be evicted.
+_EVICTABLE_AFTER_MS: Final = 120_000
 
 
-class Row(NamedTuple):
-    """What the answer says of one partition."""
-
-    interest: Interest
-    error: int
-    high_watermark: int
-    log_start_offset: int
-    data: Slice | None
-    diverging: tuple[int, int] | None = None
-    last_stable_offset: int = -1
-    #: None for a fetch that reads whatever there is.
-    aborted: list[Ended] | None = None
-    #: A replica nearer to the consumer, which should fetch there; -1 if there is none.
-    preferred: int = -1
-
-
-#: Rows worth telling, their bytes, and whether one of them should not wait.
-Collected: TypeAlias = tuple[list[Row], int, bool]
-
-
-class Interest:
-    """One partition as one fetch wants it, and what the session last said of it."""
+class FetchPartition:
+    """One partition of a fetch session, and what the last response said of it."""
 
     __slots__ = (
-        "bytes_max", "fetching", "is_told", "key", "last_fetched_epoch", "leader_epoch", "name", "number", "offset", "replica",
-        "seen_stable", "told_start", "told_watermark", "topic_id",
+        "bytes_max", "is_recorded", "key", "last_fetched_epoch", "leader_epoch", "name", "number", "offset",
+        "replica", "seen_stable", "sent_start", "sent_watermark", "session", "topic_id",
     )  # fmt: skip
 
     def __init__(
         self,
-        fetching: FetchSession,
+        session: FetchSession,
         key: Any,
         name: str,
         topic_id: bytes,
         number: int,
         replica: Replica | None,
     ) -> None:
-        self.fetching = fetching
-        #: What the client calls the topic: a name, or an id as a number.
+        self.session = session
+        #: The topic as the client names it: its name, or its id as an integer.
         self.key = key
         self.name = name
         self.topic_id = topic_id
@@ -94,40 +70,39 @@ class Interest:
         self.bytes_max = 0
         self.leader_epoch = -1
         self.last_fetched_epoch = -1
-        #: Whether a follower's position has reached the leader's books.
-        self.is_told = True
-        self.told_watermark = -1
-        self.told_start = -1
-        #: Where the last look at it found the last stable offset, if that was what stopped it.
+        #: Whether the leader has recorded the fetch offset of a follower.
+        self.is_recorded = True
+        #: High watermark and log start offset of the last response.
+        self.sent_watermark = -1
+        self.sent_start = -1
+        #: The last stable offset at the last read, for read-committed fetches.
         self.seen_stable = -1
 
-    def find_again(self, hosting: LocalPartitions) -> int:
-        """Look for a partition that was not there, or is gone: a session outlives topics. The error if there is none."""
+    def find_again(self, local: LocalPartitions) -> int:
+        """Look up the replica again: a session outlives topics. Returns an error code, or 0 if there is a replica."""
         by_id = isinstance(self.key, int)
-        hosted = hosting.by_id.get(self.key) if by_id else hosting.by_name.get(self.key)
-        replica = hosted.replicas.get(self.number) if hosted is not None else None
+        topic = local.by_id.get(self.key) if by_id else local.by_name.get(self.key)
+        replica = topic.replicas.get(self.number) if topic is not None else None
         if replica is not self.replica:
             self.unwatch()
             self.replica = replica
-            if self.fetching.watching:
+            if self.session.watching:
                 self.watch()
         if replica is not None:
             return 0
-        if hosted is not None and self.fetching.sessions.is_elsewhere(hosted.topic_id, self.number):
+        if topic is not None and self.session.sessions.is_elsewhere(topic.topic_id, self.number):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return (
-            ErrorCode.UNKNOWN_TOPIC_ID if by_id and hosted is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        )
+        return ErrorCode.UNKNOWN_TOPIC_ID if by_id and topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def watch(self) -> None:
-        """Be told when there may be something new: for a follower that is the log's end, for others the watermark."""
+        """Watch the replica: a follower watches the log end, a consumer the high watermark."""
         replica = self.replica
         if replica is not None:
-            if self.fetching.follower < 0:
+            if self.session.follower < 0:
                 replica.watchers[self] = None
                 return
             replica.tail[self] = None
-            if self.fetching.is_prompt:
+            if self.session.is_prompt:
                 replica.watchers[self] = None
 
     def unwatch(self) -> None:
@@ -137,18 +112,15 @@ class Interest:
             replica.tail.pop(self, None)
 
     def moved(self) -> None:
-        fetching = self.fetching
-        fetching.dirty[self] = None
-        if (
-            fetching.call is not None
-            and not fetching.woken
-            and not (fetching.committed and self._held_back())
-        ):
-            fetching.woken = True
-            fetching.sessions.woken.append(fetching)
+        """The replica may have new data: mark this partition dirty and wake its fetch."""
+        session = self.session
+        session.dirty[self] = None
+        if session.call is not None and not session.woken and not (session.committed and self._held_back()):
+            session.woken = True
+            session.sessions.woken.append(session)
 
     def _held_back(self) -> bool:
-        """Whether all that is new since the last look belongs to open transactions or stands behind one."""
+        """Whether an open transaction holds back all records since the last read."""
         replica = self.replica
         return (
             replica is not None
@@ -161,79 +133,81 @@ class Interest:
 
 
 class FetchSession:
+    """The partitions of a fetch and its state: with a session (`id` is not 0), or for one request."""
+
     __slots__ = (
-        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "counted", "dirty", "epoch", "follower",
-        "follower_epoch", "id", "interests", "is_due", "is_looking", "is_prompt", "leader_only", "rack", "sessions", "used_ms",
-        "watching", "woken",
+        "bucket", "bytes_max", "bytes_min", "call", "committed", "connection", "counted", "dirty", "epoch",
+        "follower", "follower_epoch", "id", "is_due", "is_prompt", "is_reading", "leader_only", "partitions",
+        "rack", "sessions", "used_ms", "watching", "woken",
     )  # fmt: skip
 
     def __init__(self, sessions: FetchSessionCache) -> None:
         self.sessions = sessions
-        #: Whose session it is.
+        #: The connection that used the session last.
         self.connection: Connection | None = None
         #: 0 without a session.
         self.id = 0
         self.epoch = 0
-        self.interests: dict[tuple[Any, int], Interest] = {}
-        self.dirty: dict[Interest, None] = {}
-        #: The call that waits, and what it waits for.
+        self.partitions: dict[tuple[Any, int], FetchPartition] = {}
+        self.dirty: dict[FetchPartition, None] = {}
+        #: The waiting call, and its limits.
         self.call: Call | None = None
         self.bytes_min = 0
         self.bytes_max = 0
-        #: Whether it wants committed records only.
+        #: Whether the fetch is read-committed.
         self.committed = False
-        #: The broker that fetches as a follower, and its life; -1 for a consumer.
+        #: The follower's broker id and broker epoch; -1 for a consumer.
         self.follower = -1
         self.follower_epoch = -1
-        #: Whether a follower hears of a high watermark at once, because consumers read from it.
+        #: Whether a high watermark is sent to a follower at once, because consumers read from the follower.
         self.is_prompt = False
-        #: Whether a consumer is too old to read from followers; and its rack, if that decides where it should read.
+        #: Whether a consumer is too old to read from followers; and its rack, if the rack selects the replica (KIP-392).
         self.leader_only = True
         self.rack = ""
         self.bucket = -1
         self.used_ms = 0
-        #: Whether the interests are registered with their partitions.
+        #: Whether the partitions watch their replicas.
         self.watching = False
-        #: Whether the waiting call stands in the line of those to be looked at.
+        #: Whether it is in the line of woken fetches.
         self.woken = False
-        #: Whether its longest wait is over.
+        #: Whether `max_wait` is over.
         self.is_due = False
-        #: Whether it looks at its partitions just now, in slices.
-        self.is_looking = False
+        #: Whether its partitions are being read in slices.
+        self.is_reading = False
         #: How many of its partitions `FetchSessionCache.held` includes.
         self.counted = 0
 
     def watch(self) -> None:
         if not self.watching:
             self.watching = True
-            for interest in self.interests.values():
-                interest.watch()
+            for partition in self.partitions.values():
+                partition.watch()
 
     def unwatch(self) -> None:
         if self.watching:
             self.watching = False
-            for interest in self.interests.values():
-                interest.unwatch()
+            for partition in self.partitions.values():
+                partition.unwatch()
 
     def forget(self, key: tuple[Any, int]) -> None:
-        interest = self.interests.pop(key, None)
-        if interest is not None:
-            self.dirty.pop(interest, None)
-            interest.unwatch()
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.dirty.pop(partition, None)
+            partition.unwatch()
 
     def abandon(self) -> None:
-        """Nobody waits for the answer any more."""
-        self.sessions.abandon(self)
+        """The client of the waiting call is gone."""
+        self.sessions.delayed.abandon(self)
         self.clear()
 
     def clear(self) -> None:
-        """It is over, unless it has a session: interests refer to it, and would be in memory until the garbage collector comes."""
+        """Break the reference cycle with the partitions after a fetch without a session: the garbage collector runs late."""
         if not self.id:
-            self.interests.clear()
+            self.partitions.clear()
             self.dirty.clear()
 
     def expire(self, now_ms: int) -> None:
-        """The longest wait is over: it is answered with what there is, a few fetches in each turn."""
+        """`max_wait` is over: the fetch is answered with the data there is. Each turn answers a bounded number of them."""
         self.is_due = True
         if not self.woken:
             self.woken = True
@@ -241,7 +215,7 @@ class FetchSession:
 
     def collect_in_steps(self) -> Steps[Collected]:
         """`collect` for very many partitions, a few hundred a step."""
-        rows: list[Row] = []
+        rows: list[PartitionData] = []
         total = 0
         failed = False
         dirty = list(self.dirty)
@@ -252,17 +226,18 @@ class FetchSession:
             yield STEP_COST
         return rows, total, failed
 
-    def collect(self, some: Iterable[Interest] | None = None, total: int = 0) -> Collected:
-        """Look at the dirty interests: (rows worth telling, bytes of data, whether one of them should not wait).
+    def collect(self, some: Iterable[FetchPartition] | None = None, total: int = 0) -> Collected:
+        """Read the dirty partitions, or `some` of them after others had `total` bytes.
 
-        Or at some of them, when others had `total` bytes."""
-        rows: list[Row] = []
+        Returns the rows of the response, the bytes of data, and whether one of the rows must not wait.
+        """
+        rows: list[PartitionData] = []
         failed = False
         left = self.bytes_max - total
         incremental = self.epoch > 0
-        clean: list[Interest] = []
-        for interest in self.dirty if some is None else some:
-            row = look(interest, left, whole_first=total == 0)
+        clean: list[FetchPartition] = []
+        for partition in self.dirty if some is None else some:
+            row = read_partition(partition, left, whole_first=total == 0)
             if row.data is not None:
                 total += row.data.size
                 left -= row.data.size
@@ -270,70 +245,70 @@ class FetchSession:
                 failed = True
             elif (
                 incremental
-                and row.high_watermark == interest.told_watermark
-                and row.log_start_offset == interest.told_start
+                and row.high_watermark == partition.sent_watermark
+                and row.log_start_offset == partition.sent_start
             ):
-                clean.append(interest)
+                clean.append(partition)
                 continue
             elif self.is_prompt and self.id:
-                # Without a session everything is news all the time.
+                # Only with a session: without one every row is new each time.
                 failed = True
             rows.append(row)
-        for interest in clean:
-            # Nothing more to see until its partition moves. Data that did not fit, and news that have not left yet, keep
-            # it dirty.
-            replica = interest.replica
-            if replica is None or interest.offset >= self._end_for(replica):
-                self.dirty.pop(interest, None)
+        for partition in clean:
+            # Clean until its replica moves. Data that did not fit, and rows that are not sent yet, keep it dirty.
+            replica = partition.replica
+            if replica is None or partition.offset >= self._end_for(replica):
+                self.dirty.pop(partition, None)
         return rows, total, failed
 
     def _end_for(self, replica: Replica) -> int:
-        """Up to where there is, or soon will be, something to tell."""
+        """The offset from which on a partition has nothing to send."""
         if self.follower >= 0:
-            # A watermark that has not reached the end will move without waking a follower: it hears of it by the way.
+            # A high watermark below the log end will move without waking a follower: its next response carries it.
             end = replica.log.next_offset
             return end if replica.high_watermark >= end else end + 1
         return replica.last_stable_offset if self.committed else replica.high_watermark
 
 
 class FetchSessionCache:
-    """The sessions of this broker, and all fetches that wait."""
+    """The fetch sessions of this broker, and what a fetch needs to know of the broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, reply: Reply) -> None:
         self._broker = broker
         self.partitions = broker.partitions
         self.replication_throttle = broker.replication_throttle
         self.node_id = broker.config.node_id
         self.by_id: dict[int, FetchSession] = {}
-        #: Fetches whose partitions moved, or whose wait is over, in order; one that was abandoned since stays until its turn, unmarked.
-        self.woken: deque[FetchSession] = deque()
         #: Partitions in the sessions of consumers and in waiting fetches without a session.
         self.held = 0
+        self.delayed = DelayedFetches(broker, self, reply)
+        # The same deque: a produce that wakes a fetch saves one attribute.
+        self.woken = self.delayed.woken
 
-    def count(self, fetching: FetchSession) -> None:
-        """Its partitions, its session or its waiting call have changed."""
-        is_held = (fetching.id or fetching.call is not None) and fetching.follower < 0
-        held = len(fetching.interests) if is_held else 0
-        self.held += held - fetching.counted
-        fetching.counted = held
+    def count(self, session: FetchSession) -> None:
+        """Update `held` after a change of the partitions, the session or the waiting call."""
+        is_held = (session.id or session.call is not None) and session.follower < 0
+        held = len(session.partitions) if is_held else 0
+        self.held += held - session.counted
+        session.counted = held
 
-    def may_wait(self, fetching: FetchSession, call: Call) -> bool:
-        """Whether a fetch without a session may wait for data: its partitions are held in memory meanwhile."""
-        partitions = len(fetching.interests)
+    def may_wait(self, session: FetchSession, call: Call) -> bool:
+        """Whether a fetch without a session may wait for data, with its partitions in memory."""
+        partitions = len(session.partitions)
         return partitions <= _ALWAYS_WAITS_MAX or (
             self.held + partitions <= FETCH_PARTITIONS_MAX
             and (partitions <= _PIPELINED_MAX or len(call.connection.waiting) < _PIPELINED_LARGE_MAX)
         )
 
-    def create(self, fetching: FetchSession, now_ms: int) -> bool:
-        """Give a full fetch a session, unless there are too many that are in use.
+    def create(self, session: FetchSession, now_ms: int) -> bool:
+        """Give a full fetch a session; False if too many sessions are in use.
 
-        A follower takes that of a consumer: without one it would tell of all its partitions with each request.
+        A follower evicts a consumer: without a session its requests and responses name all its partitions.
         """
         slots = self._broker.config.max_incremental_fetch_session_cache_slots
-        partitions = len(fetching.interests)
+        partitions = len(session.partitions)
         is_too_much = (
-            fetching.follower < 0
+            session.follower < 0
             and partitions > _ALWAYS_WAITS_MAX
             and self.held + partitions > FETCH_PARTITIONS_MAX
         )
@@ -343,139 +318,66 @@ class FetchSessionCache:
             or (
                 len(self.by_id) >= slots
                 and not self._evict(now_ms)
-                and not (fetching.follower >= 0 and self._evict_consumer())
+                and not (session.follower >= 0 and self._evict_consumer())
             )
         ):
             return False
-        # Random: an id that a client kept from before a restart must not be another one's session now.
-        while not fetching.id or fetching.id in self.by_id:
-            fetching.id = self._broker.entropy.below(0x7FFFFFFF) + 1
-        self.by_id[fetching.id] = fetching
-        self.count(fetching)
+        # Random: a session id from before a restart must not match the session of another client.
+        while not session.id or session.id in self.by_id:
+            session.id = self._broker.entropy.below(0x7FFFFFFF) + 1
+        self.by_id[session.id] = session
+        self.count(session)
         return True
 
     def _evict(self, now_ms: int) -> bool:
-        """Drop the session unused for longest, if that is two minutes; dicts keep it first (see `touch`)."""
-        for fetching in self.by_id.values():
-            if now_ms - fetching.used_ms > 120_000:
-                self.remove(fetching)
+        """Evict the least recently used session if it is old enough; `touch` keeps that one first."""
+        for session in self.by_id.values():
+            if now_ms - session.used_ms > _EVICTABLE_AFTER_MS:
+                self.remove(session)
                 return True
             return False
         return False
 
     def _evict_consumer(self) -> bool:
-        for fetching in self.by_id.values():
-            if fetching.follower < 0:
-                self.remove(fetching)
+        for session in self.by_id.values():
+            if session.follower < 0:
+                self.remove(session)
                 return True
         return False
 
-    def touch(self, fetching: FetchSession, now_ms: int) -> None:
-        if now_ms - fetching.used_ms > 1000:
-            fetching.used_ms = now_ms
-            del self.by_id[fetching.id]
-            self.by_id[fetching.id] = fetching
+    def touch(self, session: FetchSession, now_ms: int) -> None:
+        if now_ms - session.used_ms > 1000:
+            session.used_ms = now_ms
+            del self.by_id[session.id]
+            self.by_id[session.id] = session
 
-    def remove(self, fetching: FetchSession) -> None:
-        self.by_id.pop(fetching.id, None)
-        # One that still waits goes on as a fetch without a session: it watches until it is answered, and not beyond.
-        fetching.id = 0
-        self.count(fetching)
-        if fetching.call is None:
-            fetching.unwatch()
-            fetching.clear()
-        if fetching.connection is not None:
-            fetching.connection.fetch_sessions.pop(fetching, None)
-            fetching.connection = None
-
-    def wait(self, fetching: FetchSession, call: Call, deadline_ms: int) -> None:
-        fetching.call = call
-        fetching.watch()
-        call.abandon = fetching.abandon
-        if not fetching.id:
-            self.count(fetching)
-        self._broker.timers.add(fetching, deadline_ms)
-
-    def abandon(self, fetching: FetchSession) -> None:
-        fetching.call = None
-        fetching.woken = fetching.is_due = False
-        self._broker.timers.cancel(fetching)
-        if not fetching.id:
-            self.count(fetching)
-            fetching.unwatch()
-
-    def wake(self, most: int, now_ms: int) -> bool:
-        """Answer up to `most` woken fetches that have enough, fewer if they look at many partitions; True if some are left."""
-        woken = self.woken
-        while most > 0:
-            if not woken:
-                return False
-            fetching = woken.popleft()
-            most -= 1
-            if fetching.woken and len(fetching.dirty) > _LOOKS_AT_ONCE_MAX:
-                self._look_in_slices(fetching)
-            elif fetching.woken:
-                fetching.woken = False
-                most -= len(fetching.dirty) // _LOOKS_PER_WAKE
-                try:
-                    rows, total, failed = fetching.collect()
-                    if total >= fetching.bytes_min or failed or fetching.is_due:
-                        self._finish(fetching, rows)
-                except Exception as error:
-                    self._broker.isolation.contain("the answer to a fetch", error, call=fetching.call)
-        return bool(woken)
-
-    def _look_in_slices(self, fetching: FetchSession) -> None:
-        if fetching.is_looking:
-            # It stays woken, and looks again afterwards.
-            return
-        fetching.woken = False
-        fetching.is_looking = True
-
-        def done(_result: None, error: Exception | None) -> None:
-            fetching.is_looking = False
-            if error is not None:
-                self._broker.isolation.contain("the answer to a fetch", error, call=fetching.call)
-            if fetching.woken:
-                self.woken.append(fetching)
-
-        self._broker.slices.begin(self._look(fetching, fetching.call), done)
-
-    def _look(self, fetching: FetchSession, call: Call | None) -> Steps[None]:
-        rows, total, failed = yield from fetching.collect_in_steps()
-        if (
-            call is not None
-            and fetching.call is call
-            and (total >= fetching.bytes_min or failed or fetching.is_due)
-        ):
-            self._finish(fetching, rows)
-
-    def look_again(self, fetching: FetchSession, rows: list[Row]) -> None:
-        """It waits now, after it looked in slices: what moved meanwhile has woken nobody."""
-        for row in rows:
-            replica = row.interest.replica
-            # A follower is interested in the end of the log: it looks again in any case.
-            if replica is not None and (
-                fetching.follower >= 0 or replica.high_watermark != row.high_watermark
-            ):
-                row.interest.moved()
-                return
+    def remove(self, session: FetchSession) -> None:
+        self.by_id.pop(session.id, None)
+        # A waiting fetch goes on without a session: it watches until it is answered.
+        session.id = 0
+        self.count(session)
+        if session.call is None:
+            session.unwatch()
+            session.clear()
+        if session.connection is not None:
+            session.connection.fetch_sessions.pop(session, None)
+            session.connection = None
 
     def is_elsewhere(self, topic_id: bytes, number: int) -> bool:
         return self._broker.not_here(topic_id, None, number) is not None
 
-    def follower_at(self, interest: Interest, replica: Replica) -> bool:
-        """A follower has come so far; False if this partition has no such follower, or not in this life."""
-        fetching = interest.fetching
+    def record_follower(self, partition: FetchPartition, replica: Replica) -> bool:
+        """Record the fetch offset of a follower; False if it is no replica of this partition, or its broker epoch is not current."""
+        session = partition.session
         return self._broker.replica_roles.fetched(
-            replica, fetching.follower, fetching.follower_epoch, interest.offset
+            replica, session.follower, session.follower_epoch, partition.offset
         )
 
     def nearer(self, replica: Replica, rack: str, offset: int) -> int:
         return self._broker.replica_roles.nearer(replica, rack, offset)
 
     def leader_of(self, topic_id: bytes, number: int) -> tuple[NodeRecord, int] | None:
-        """Who leads a partition as far as this broker knows, and in which epoch (KIP-951)."""
+        """The leader of a partition as this broker knows it, and its leader epoch (KIP-951)."""
         image = self._broker.image
         partition = image.partition(topic_id, number)
         node = image.brokers.get(partition.leader) if partition is not None else None
@@ -486,133 +388,8 @@ class FetchSessionCache:
     def read_failed(self, path: str, error: DiskError) -> None:
         self._broker.disk_failed(path, error)
 
-    def answer(self, fetching: FetchSession, now_ms: int) -> None:
-        rows, _total, _failed = fetching.collect()
-        self._finish(fetching, rows)
 
-    def _finish(self, fetching: FetchSession, rows: list[Row]) -> None:
-        call = fetching.call
-        assert call is not None
-        self.abandon(fetching)
-        from ottla.broker.api.fetch import reply
-
-        reply(self._broker, call, fetching, rows)
-        fetching.clear()
-
-
-def find(broker: Broker, topic: Any, *, by_id: bool) -> LocalTopic | None:
+def find_topic(broker: Broker, topic: Any, *, by_id: bool) -> LocalTopic | None:
     if by_id:
         return broker.partitions.by_id.get(topic.int) if topic is not None else None
     return broker.partitions.by_name.get(topic)
-
-
-def look(interest: Interest, bytes_left: int, *, whole_first: bool) -> Row:
-    """What there is for one interest now."""
-    replica = interest.replica
-    if replica is None or replica.gone:
-        error = interest.find_again(interest.fetching.sessions.partitions)
-        replica = interest.replica
-        if replica is None:
-            return Row(interest, error, -1, -1, None)
-    if interest.leader_epoch >= 0 and interest.leader_epoch != replica.leader_epoch:
-        # R2: the caller and this broker disagree about who leads.
-        older = interest.leader_epoch < replica.leader_epoch
-        return Row(
-            interest, ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1, None
-        )
-    fetching = interest.fetching
-    follower = fetching.follower >= 0
-    if replica.leading is None and (follower or fetching.leader_only or replica.following is None):
-        return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
-    try:
-        log = replica.log
-    except DiskError:
-        # Its directory is offline; or, R13, it was to be created now, and there is no room.
-        return Row(interest, ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None)
-    offset = interest.offset
-    watermark = stable = replica.high_watermark
-    if log.producers.transactions is not None:
-        stable = log.last_stable_offset(watermark)
-    committed = fetching.committed
-    if committed:
-        interest.seen_stable = stable
-    if offset < log.log_start_offset:
-        return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
-    if interest.last_fetched_epoch >= 0:
-        # R1: before the range, because a follower that is ahead of this log must hear where the histories part.
-        epoch, end = log.epochs.end_of(interest.last_fetched_epoch, log.next_offset)
-        if end < 0:
-            # Nothing is known of that epoch or any before it: the caller's history is not ours.
-            return Row(interest, ErrorCode.OFFSET_OUT_OF_RANGE, watermark, log.log_start_offset, None)
-        if epoch < interest.last_fetched_epoch or end < offset:
-            return Row(interest, 0, watermark, log.log_start_offset, None, (epoch, end), stable)
-    if offset > log.next_offset:
-        # The leader may have it: then it comes, and nobody who reads here should go back to the start.
-        code = (
-            ErrorCode.OFFSET_OUT_OF_RANGE if replica.leading is not None else ErrorCode.OFFSET_NOT_AVAILABLE
-        )
-        return Row(interest, code, watermark, log.log_start_offset, None)
-    if fetching.rack and (nearer := fetching.sessions.nearer(replica, fetching.rack, offset)) >= 0:
-        return Row(
-            interest,
-            0,
-            watermark,
-            log.log_start_offset,
-            None,
-            None,
-            stable,
-            [] if committed else None,
-            nearer,
-        )
-    limit = stable if committed else watermark
-    if follower:
-        if not interest.is_told:
-            # Only now: of a history that has parted from this one nothing counts.
-            if not fetching.sessions.follower_at(interest, replica):
-                return Row(interest, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None)
-            interest.is_told = True
-            watermark = replica.high_watermark
-        limit = log.next_offset
-        if replica.config.leader_replication_throttled_replicas:
-            return _throttled(interest, replica, bytes_left, whole_first, stable)
-    data = None
-    aborted: list[Ended] | None = None
-    if bytes_left > 0 or whole_first:
-        try:
-            data = log.slice(
-                offset,
-                limit,
-                min(interest.bytes_max, bytes_left),
-                whole_first=whole_first,
-            )
-            if committed:
-                aborted = log.aborted(offset, stable, data) if data is not None else []
-        except DiskError as error:
-            return _unreadable(interest, log, error)
-    return Row(interest, 0, watermark, log.log_start_offset, data, None, stable, aborted)
-
-
-def _throttled(interest: Interest, replica: Replica, bytes_left: int, whole_first: bool, stable: int) -> Row:
-    """A follower's look at a partition whose topic has a limit for copies."""
-    throttling = interest.fetching.sessions.replication_throttle
-    log, data = replica.log, None
-    slow = throttling.is_slow_leader(replica, interest.fetching.follower)
-    if (bytes_left > 0 or whole_first) and not (slow and throttling.leader_wait_ms()):
-        try:
-            data = log.slice(
-                interest.offset, log.next_offset, min(interest.bytes_max, bytes_left), whole_first=whole_first
-            )
-        except DiskError as error:
-            return _unreadable(interest, log, error)
-    if slow and data is not None:
-        throttling.handed_out.take(data.size)
-    return Row(interest, 0, replica.high_watermark, log.log_start_offset, data, None, stable)
-
-
-def _unreadable(interest: Interest, log: PartitionLog, error: DiskError) -> Row:
-    """Of this partition alone: others in the same answer, and others' answers, are not to suffer."""
-    interest.fetching.sessions.read_failed(log.directory, error)
-    damaged = isinstance(error, DamagedFile)
-    return Row(
-        interest, ErrorCode.CORRUPT_MESSAGE if damaged else ErrorCode.KAFKA_STORAGE_ERROR, -1, -1, None
-    )

@@ -198,17 +198,17 @@ class Slices:
                     _check_size(encoded.size)
                 rows.clear()
                 # It is memory for an answer, as if it waited to be sent.
-                self._broker.held_answer_bytes += encoded.size - counted
+                self._broker.answers.held_bytes += encoded.size - counted
                 counted = encoded.size
             if response is not WAIT and response is not SILENT:
                 yield from self._encoded(call, response if field is None else {**response, field: encoded})
         finally:
-            self._broker.held_answer_bytes -= counted
+            self._broker.answers.held_bytes -= counted
 
     def _encoded(self, call: Call, response: Response) -> Steps[None]:
         parts = yield from encode_parts(response_class(call.entry.key, call.entry.version), response)
         _check_size(sum(map(len, parts)))
-        self._broker.answer_encoded(call, parts)
+        self._broker.answers.answer_encoded(call, parts)
 
     # --- requests that were not begun yet -------------------------------------------------------------------------
 
