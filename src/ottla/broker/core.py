@@ -111,9 +111,9 @@ class Broker:
         self.lifecycle = BrokerLifecycle(self)
         self.controller_driver = ControllerDriver(self)
         self.controller_channel = ControllerChannel(self)
-        self.partitions = LocalPartitions(self)
-        self.replication_throttle = ReplicationThrottle(self)
-        self.replica_roles = ReplicaRoles(self)
+        self.partitions: LocalPartitions = LocalPartitions(self)
+        self.replication_throttle: ReplicationThrottle = ReplicationThrottle(self)
+        self.replica_roles: ReplicaRoles = ReplicaRoles(self)
         #: Tenures of coordinators that have decided something in this turn.
         self.decided: dict[CoordinatorPartition, None] = {}
         self.groups = GroupCoordinator(self)
@@ -142,7 +142,7 @@ class Broker:
         self.held_answer_bytes = 0
         #: How many proposals are not answered yet.
         self.proposals = 0
-        self.now_ms = 0
+        self.now_ms: int = 0
         #: The cluster that the directories here belong to.
         self.cluster_id = ""
         #: What this broker proves itself to others with; None on its own.
@@ -604,16 +604,16 @@ class Broker:
         for replica in self.partitions.replicas():
             if (
                 nothing_left
-                or self.partitions.asleep.get(replica) is directory
+                or self.partitions.unopened.get(replica) is directory
                 or (replica.opened and replica.log.parent == directory.path)
             ):
-                self.partitions.asleep.pop(replica, None)
+                self.partitions.unopened.pop(replica, None)
                 self.lose(replica, f"{directory.path} is offline: {reason}")
 
     def lose(self, replica: Replica, reason: str) -> None:
         """A partition has no log any more: whoever waits for it hears so at once."""
         replica.lose(reason)
-        self.partitions.has_lost_some = True
+        self.partitions.has_offline = True
         self.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         self.replica_roles.damaged(replica)
         self.role_changed(replica)
@@ -680,7 +680,7 @@ class Broker:
         more = self.fetch_sessions.wake(_WAKE_MAX, now_ms) if self.fetch_sessions.woken else False
         if self.partitions.new:
             self.now_ms = now_ms
-            self.isolation.run("new partitions", self.partitions.take_on)
+            self.isolation.run("new partitions", self.partitions.create_replicas)
             self.isolation.run("replication", self.replica_roles.settle)
             more = more or bool(self.partitions.new)
         if self.partitions.to_create:
@@ -728,7 +728,7 @@ class Broker:
 
         def answered(error: str | None) -> None:
             self.proposals -= 1
-            self.partitions.when_taken_on(partial(done, error))
+            self.partitions.when_replicas_created(partial(done, error))
 
         self.outbox.append((PROPOSE, records, answered))
 
@@ -741,8 +741,8 @@ class Broker:
             self.proposed = self.image
         # Each by itself: the image has moved, and what one of them makes of it is not the others' business.
         run = self.isolation.run
-        run("this broker's registration", self.lifecycle.look)
-        run("the partitions of this broker", self.partitions.follow, self.image, records)
+        run("this broker's registration", self.lifecycle.check_registration)
+        run("the partitions of this broker", self.partitions.apply_records, self.image, records)
         run("replication", self.replica_roles.settle)
         run("the controller", self.controller_driver.follow, records, now_ms)
         run("the group coordinator", self.groups.follow, before, records)
@@ -761,10 +761,10 @@ class Broker:
         ]
         self.config = self.resolve_config()
         run = self.isolation.run
-        run("this broker's registration", self.lifecycle.look)
+        run("this broker's registration", self.lifecycle.check_registration)
         run(
             "the partitions of this broker",
-            self.partitions.follow,
+            self.partitions.apply_records,
             self.image,
             [*gone, *self.image.records()],
         )
