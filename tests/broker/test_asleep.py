@@ -47,13 +47,13 @@ def stopped(driver: Any) -> Again:
 def test_a_start_opens_nothing_and_the_turns_after_it_open_all(before: Any) -> None:
     again = stopped(before)
     replicas = list(again.broker.partitions.replicas())
-    assert len(again.broker.partitions.asleep) == PARTITIONS
+    assert len(again.broker.partitions.unopened) == PARTITIONS
     assert not any(replica.opened for replica in replicas)
     assert again.broker.settle(again.now_ms), "there is more to do"
     opened = sum(replica.opened for replica in replicas)
     assert 0 < opened < PARTITIONS, "some a turn"
     again.turn()
-    assert all(replica.opened for replica in replicas) and not again.broker.partitions.asleep
+    assert all(replica.opened for replica in replicas) and not again.broker.partitions.unopened
     assert [replica.high_watermark for replica in replicas] == [1, 1, 1, 2, *[1] * (PARTITIONS - 4)]
     assert sum(directory.partitions for directory in again.broker.directories.all) == PARTITIONS
     assert again.said == []
@@ -72,7 +72,7 @@ def test_whoever_needs_a_log_finds_it_as_it_was(before: Any, values: Any, batch:
         LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": rows}]
     )
     assert answer.topics[0].partitions[0].offset == 1
-    assert len(again.broker.partitions.asleep) == PARTITIONS - 4
+    assert len(again.broker.partitions.unopened) == PARTITIONS - 4
     described = client.ask(DESCRIBE_LOG_DIRS, topics=None).results
     assert sum(len(topic.partitions) for topic in described[0].topics) == PARTITIONS
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_keeps_what_is_asleep_and_so_does_a_stop(before: Any, batch
     again.broker.log_maintenance.flush(again.replica("t", 9))
     again.turn()
     crashed = Again(again)
-    assert not crashed.broker.partitions.asleep, "after a crash every log is looked at"
+    assert not crashed.broker.partitions.unopened, "after a crash every log is looked at"
     assert crashed.replica("t", 3).log.log_start_offset == 1
     assert {crashed.replica("t", number).log.recovery_point for number in range(PARTITIONS)} == {1, 2}
     # A clean stop of a run that has opened nothing leaves the mark for logs that it never saw.
@@ -100,7 +100,7 @@ def test_a_topic_that_is_deleted_in_its_sleep(before: Any, tmp_path: Path) -> No
     again.broker.partitions.to_create.clear()
     client = again.connect()
     client.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout=1000)
-    assert not again.broker.partitions.asleep
+    assert not again.broker.partitions.unopened
     assert not list((tmp_path / "data-0").glob("t-*[0-9]"))
     again.advance(120_000)
     assert not list((tmp_path / "data-0").glob("t-*"))
@@ -113,7 +113,7 @@ def test_a_directory_that_fails_takes_those_asleep_with_it(before: Any) -> None:
     again.broker.go_offline(directory, "the test says so")
     client = again.connect()
     assert client.fetch("t", 0, 5).error_code.value == KAFKA_STORAGE_ERROR
-    assert not again.broker.partitions.asleep
+    assert not again.broker.partitions.unopened
 
 
 def test_a_log_that_is_missing_after_all_begins_anew_and_is_told_of(

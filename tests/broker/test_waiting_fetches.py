@@ -183,7 +183,7 @@ def test_partitions_held_for_fetches_are_bounded(
 def test_a_fetch_of_many_logs_that_are_not_there_yet_creates_them_in_several_turns(
     drive: Any, fetching: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.broker.storage.partitions._CREATE_MAX", 0)
+    monkeypatch.setattr("ottla.broker.storage.log_opener._CREATE_MAX", 0)
     driver = drive()
     driver.are_proposals_held = True
     client = driver.connect()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.storage import checkpoint_writer, log_maintenance, partitions
+from ottla.broker.storage import checkpoint_writer, log_maintenance
 from ottla.metadata import records as r
 from ottla.ports.disk import DiskError
 from ottla.records.record import Record, encode_batch
@@ -200,8 +200,8 @@ def said() -> list[str]:
 def broker(tmp_path: Path, said: list[str]) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         # What failed is repeated soon.
-        for each in (checkpoint_writer, partitions, log_maintenance):
-            patch.setattr(each, "_AGAIN_MS", 100)
+        for each in (checkpoint_writer, log_maintenance):
+            patch.setattr(each, "_RETRY_MS", 100)
         with Broker(str(tmp_path / "data"), say=said.append) as running:
             yield running
 

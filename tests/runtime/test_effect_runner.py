@@ -386,7 +386,7 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
 ) -> None:
     """Nothing was written wrongly: it is logged and tried again."""
     for each in (checkpoint_writer, log_maintenance):
-        monkeypatch.setattr(each, "_AGAIN_MS", 100)
+        monkeypatch.setattr(each, "_RETRY_MS", 100)
     broker = start()
     shell = broker._node._shell
     shell.isolation.tolerates = is_injected

@@ -57,7 +57,7 @@ def test_a_client_that_asks_for_the_leader_as_it_dies_hears_of_the_next_one() ->
     quiet.create("other", (2, 3, 1))
     quiet.write("t", b"one")
     quiet.kill(1)
-    quiet.until(lambda: 1 in quiet.members[2].broker.lifecycle.doubted())
+    quiet.until(lambda: 1 in quiet.members[2].broker.lifecycle.unreachable_brokers())
     # Nothing is decided yet, and who asks for something else need not wait for it.
     assert quiet.members[2].broker.image.topics["t"].partitions[0].leader == 1
     bodies = [{"topics": [{"name": name}], "allow_auto_topic_creation": False} for name in ("t", "other")]
@@ -74,11 +74,11 @@ def test_nobody_waits_long_for_an_election_that_does_not_come() -> None:
     quiet.write("t", b"one")
     membership = quiet.members[2].broker.lifecycle
     # A connection that broke for another reason.
-    membership.doubt(1)
+    membership.mark_unreachable(1)
     answers = quiet.ask(2, METADATA, 9, {"topics": None, "allow_auto_topic_creation": False})
     assert quiet.until(lambda: bool(answers)) > 100
     assert answers[0].topics[0].partitions[0].leader_id == 1
-    assert membership.doubted() == set()
+    assert membership.unreachable_brokers() == set()
 
 
 def test_a_follower_that_asks_again_hears_of_the_watermark_again() -> None:

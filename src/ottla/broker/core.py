@@ -112,9 +112,9 @@ class Broker:
         self.lifecycle = BrokerLifecycle(self)
         self.controller_driver = ControllerDriver(self)
         self.controller_channel = ControllerChannel(self)
-        self.partitions = LocalPartitions(self)
-        self.replication_throttle = ReplicationThrottle(self)
-        self.replica_roles = ReplicaRoles(self)
+        self.partitions: LocalPartitions = LocalPartitions(self)
+        self.replication_throttle: ReplicationThrottle = ReplicationThrottle(self)
+        self.replica_roles: ReplicaRoles = ReplicaRoles(self)
         #: Coordinator partitions with decisions of this turn that are not written yet.
         self.decided: dict[CoordinatorPartition, None] = {}
         self.groups = GroupCoordinator(self)
@@ -127,7 +127,7 @@ class Broker:
         self.directories = LogDirectories(disk, config.log_dirs, say, unusable or {})
         self.fetch_sessions = FetchSessionCache(self, _api.fetch.reply)
         self.delayed_fetches = self.fetch_sessions.delayed
-        self.log_maintenance = LogMaintenance(self)
+        self.log_maintenance: LogMaintenance = LogMaintenance(self)
         self.log_dir_moves = LogDirMoves(self)
         self.disk_space = DiskSpace(self)
         self.disk_failures = DiskFailures(self)
@@ -141,7 +141,7 @@ class Broker:
         self._logged_once: set[str] = set()
         #: How many proposals are not answered yet.
         self.proposals = 0
-        self.now_ms = 0
+        self.now_ms: int = 0
         #: The cluster that the log directories belong to.
         self.cluster_id = ""
         #: This broker's credentials for other brokers; None for a broker on its own.
@@ -360,7 +360,7 @@ class Broker:
         more = self.delayed_fetches.wake(_WAKE_MAX, now_ms) if self.delayed_fetches.woken else False
         if self.partitions.new:
             self.now_ms = now_ms
-            self.isolation.run("new partitions", self.partitions.take_on)
+            self.isolation.run("new partitions", self.partitions.create_replicas)
             self.isolation.run("replication", self.replica_roles.settle)
             more = more or bool(self.partitions.new)
         if self.partitions.to_create:
@@ -414,7 +414,7 @@ class Broker:
 
         def answered(error: str | None) -> None:
             self.proposals -= 1
-            self.partitions.when_taken_on(partial(done, error))
+            self.partitions.when_replicas_created(partial(done, error))
 
         self.outbox.append((PROPOSE, records, answered))
 
@@ -427,8 +427,8 @@ class Broker:
             self.proposed = self.image
         # Each by itself: the image has moved, and what one of them makes of it is not the others' business.
         run = self.isolation.run
-        run("this broker's registration", self.lifecycle.look)
-        run("the partitions of this broker", self.partitions.follow, self.image, records)
+        run("this broker's registration", self.lifecycle.check_registration)
+        run("the partitions of this broker", self.partitions.apply_records, self.image, records)
         run("replication", self.replica_roles.settle)
         run("the controller", self.controller_driver.follow, records, now_ms)
         run("the group coordinator", self.groups.follow, before, records)
@@ -447,10 +447,10 @@ class Broker:
         ]
         self.config = self.resolve_config()
         run = self.isolation.run
-        run("this broker's registration", self.lifecycle.look)
+        run("this broker's registration", self.lifecycle.check_registration)
         run(
             "the partitions of this broker",
-            self.partitions.follow,
+            self.partitions.apply_records,
             self.image,
             [*gone, *self.image.records()],
         )

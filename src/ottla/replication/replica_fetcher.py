@@ -257,7 +257,7 @@ class ReplicaFetcher:
         if generation != self._generation:
             return self.ask()
         if answer is None:
-            self._broker.lifecycle.doubt(self._leader)
+            self._broker.lifecycle.mark_unreachable(self._leader)
             self._forget_session()
             return self._rest()
         try:

@@ -269,7 +269,7 @@ def test_a_topic_that_is_created_again_at_once_does_not_get_the_log_of_the_delet
 def test_logs_that_a_step_has_to_create_make_the_slice_shorter(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ottla.broker.storage.partitions._CREATE_MAX", 0)
+    monkeypatch.setattr("ottla.broker.storage.log_opener._CREATE_MAX", 0)
     driver = drive()
     driver.are_proposals_held = True
     driver.connect().send(

@@ -8,32 +8,32 @@ CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 
 
 @pytest.fixture
-def taken_on(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many partitions each step of the broker took on."""
+def slice_sizes(driver: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of partitions in each slice that the broker created replicas for."""
     found: list[int] = []
-    host = driver.broker.partitions._host
+    add_replicas = driver.broker.partitions.add_replicas
 
     def counted(name: str, topic_id: bytes, partitions: Any) -> Any:
         found.append(len(partitions))
-        return host(name, topic_id, partitions)
+        return add_replicas(name, topic_id, partitions)
 
-    monkeypatch.setattr(driver.broker.partitions, "_host", counted)
+    monkeypatch.setattr(driver.broker.partitions, "add_replicas", counted)
     return found
 
 
-def test_the_partitions_of_a_new_topic(driver: Any, client: Any, taken_on: list[int]) -> None:
+def test_the_partitions_of_a_new_topic(driver: Any, client: Any, slice_sizes: list[int]) -> None:
     client.create("t", 50)
-    assert taken_on == [50]
+    assert slice_sizes == [50]
     assert len(driver.broker.partitions.by_name["t"].replicas) == 50
 
 
-def test_partitions_that_are_added(driver: Any, client: Any, batch: Any, taken_on: list[int]) -> None:
+def test_partitions_that_are_added(driver: Any, client: Any, batch: Any, slice_sizes: list[int]) -> None:
     client.create("t", 2)
     client.ask(
         CREATE_PARTITIONS, 3, timeout=9_000, validate_only=False,
         topics=[{"name": "t", "count": 30, "assignments": None}],
     )  # fmt: skip
-    assert taken_on == [2, 28]
+    assert slice_sizes == [2, 28]
     row = client.produce("t", batch(b"x"), partition=29)
     assert row.error_code == 0
 
@@ -58,7 +58,7 @@ def committed(driver: Any, client: Any) -> Any:
     return driver.broker.partitions.by_name["wide"]
 
 
-def test_a_wide_topic_is_taken_on_in_slices(driver: Any, client: Any, committed: Any) -> None:
+def test_the_replicas_of_a_wide_topic_are_created_in_slices(driver: Any, client: Any, committed: Any) -> None:
     turns = [len(committed.replicas)]
     while not client.answers:
         assert settle_once(driver), "the broker wants no further turn, and the topic is not there"

@@ -44,7 +44,7 @@ def _move(broker: Broker, path: str, name: str, number: int) -> int:
     replica = hosted.replicas.get(number) if hosted is not None else None
     if replica is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not replica.opened and replica.offline is None and replica not in broker.partitions.asleep:
+    if not replica.opened and replica.offline is None and replica not in broker.partitions.unopened:
         # It is made there in the first place.
         broker.directories.chosen[name, number] = target
     try:

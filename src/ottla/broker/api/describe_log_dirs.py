@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ottla.broker.core import Broker
     from ottla.broker.requests.connection import Call
     from ottla.broker.requests.slices import Work
-    from ottla.broker.storage.log_dir_moves import Move
+    from ottla.broker.storage.future_log import LogDirMove
     from ottla.broker.storage.log_directory import LogDirectory
     from ottla.replication.replica import Replica
 
@@ -36,7 +36,7 @@ def _described(broker: Broker, request: Any) -> Work:
         if replica.gone:
             # Since the last slice.
             continue
-        if replica in broker.partitions.asleep:
+        if replica in broker.partitions.unopened:
             with suppress(DiskError):
                 replica.log  # noqa: B018  (opens it)
         if replica.opened:
@@ -92,7 +92,7 @@ def _partition(replica: Replica) -> dict[str, Any]:
     }
 
 
-def _future(replica: Replica, move: Move) -> dict[str, Any]:
+def _future(replica: Replica, move: LogDirMove) -> dict[str, Any]:
     return {
         "partition_index": replica.number,
         "partition_size": move.size,

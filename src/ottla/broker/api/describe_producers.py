@@ -57,7 +57,7 @@ def _row(broker: Broker, name: str, number: int, replica: Replica | None) -> dic
             "error_message": problem or f"there is no partition {number} of '{name}' here",
             "active_producers": (),
         }
-    if not replica.opened and replica.offline is None and replica not in broker.partitions.asleep:
+    if not replica.opened and replica.offline is None and replica not in broker.partitions.unopened:
         # A log that is not made yet remembers nobody.
         return {"error_code": 0, "active_producers": ()}
     try:

@@ -91,7 +91,7 @@ def fetch(
     by_id = call.entry.version >= 13
     sessions = broker.fetch_sessions
     epoch = request.session_epoch
-    if (broker.partitions.to_create or broker.partitions.asleep) and not are_logs_open:
+    if (broker.partitions.to_create or broker.partitions.unopened) and not are_logs_open:
         unopened = _unopened(broker, request, by_id)
         if len(unopened) > _OPENED_AT_ONCE_MAX:
             return broker.slices.answer(call, _in_slices(broker, call, request, unopened))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.shared.api_table import SILENT, WAIT, Response, serves
-from ottla.broker.cluster.broker_lifecycle import DOUBT_MS
+from ottla.broker.cluster.broker_lifecycle import UNREACHABLE_MS
 from ottla.metadata.image import Image, TopicImage
 from ottla.model.errors import ErrorCode
 from ottla.model.limits import AUTO_CREATED_PER_REQUEST_MAX
@@ -38,7 +38,7 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 
 @serves(3)
 def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
-    if broker.lifecycle.cut_off.is_given_up:
+    if broker.lifecycle.registration_check.has_expired:
         # What this broker knows is old, and it cannot learn more: others can answer.
         broker.close(call.connection, "this broker is cut off from its cluster")
         return SILENT
@@ -49,7 +49,7 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
             broker.controller_channel.when(
                 lambda: not _names_doubted(broker, request),
                 lambda: _answer_later(broker, call, request, {}),
-                DOUBT_MS,
+                UNREACHABLE_MS,
             )
             return WAIT
         return _answer(broker, call, request, {})
@@ -71,7 +71,7 @@ def metadata(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
 
 def _names_doubted(broker: Broker, request: Any) -> bool:
     """Whether the answer would name a leader that has probably just died."""
-    doubted = broker.lifecycle.doubted()
+    doubted = broker.lifecycle.unreachable_brokers()
     if not doubted:
         return False
     image = broker.image

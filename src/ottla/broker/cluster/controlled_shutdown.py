@@ -17,18 +17,18 @@ from ottla.model.timer_wheel import Later
 from ottla.ports.effects import REFUSED
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.cluster.host import ShutdownHost
 
 _BROKER_HEARTBEAT_VERSION: Final = 1
 _LIMIT_MS: Final = 10_000
-_AGAIN_MS: Final = 300
+_RETRY_MS: Final = 300
 #: Attempts without an answer of a controller before this broker claims control. A controller is elected within the first one.
 _ATTEMPTS_MAX: Final = 3
 
 
 class ControlledShutdown:
-    def __init__(self, broker: Broker, done: Callable[[], None]) -> None:
-        self._broker = broker
+    def __init__(self, host: ShutdownHost, done: Callable[[], None]) -> None:
+        self._host = host
         self._done: Callable[[], None] | None = done
         self._attempts_in_vain = 0
         self._limit = Later(self._end)
@@ -39,25 +39,25 @@ class ControlledShutdown:
         return self._attempts_in_vain >= _ATTEMPTS_MAX
 
     def begin(self, now_ms: int) -> None:
-        self._broker.timers.add(self._limit, now_ms + _LIMIT_MS)
+        self._host.timers.add(self._limit, now_ms + _LIMIT_MS)
         self._ask()
 
-    def look(self) -> None:
+    def end_if_done(self) -> None:
         """The live brokers, or whether this one serves, have changed."""
-        membership = self._broker.lifecycle
-        if not membership.is_serving or all(each == membership.node_id for each in membership.live):
+        lifecycle = self._host.lifecycle
+        if not lifecycle.is_serving or all(each == lifecycle.node_id for each in lifecycle.live):
             self._end()
 
     def _ask(self) -> None:
-        self.look()
+        self.end_if_done()
         if self._done is None:
             return
-        membership = self._broker.lifecycle
+        lifecycle = self._host.lifecycle
         request = {
-            "broker_id": membership.node_id, "broker_epoch": membership.broker_epoch,
-            "current_metadata_offset": self._broker.image.end, "want_shut_down": True,
+            "broker_id": lifecycle.node_id, "broker_epoch": lifecycle.broker_epoch,
+            "current_metadata_offset": self._host.image.end, "want_shut_down": True,
         }  # fmt: skip
-        self._broker.controller_channel.ask(
+        self._host.controller_channel.ask(
             ApiKey.BROKER_HEARTBEAT, _BROKER_HEARTBEAT_VERSION, request, self._answered
         )
 
@@ -70,12 +70,12 @@ class ControlledShutdown:
         # An error of the controller is one too: it may have been deposed without knowing it.
         self._attempts_in_vain += 1
         if self.may_claim:
-            self._broker.lifecycle.claim_if_free(is_controller_gone=error == REFUSED)
-        self._broker.timers.add(self._again, self._broker.now_ms + _AGAIN_MS)
+            self._host.lifecycle.claim_if_free(is_controller_gone=error == REFUSED)
+        self._host.timers.add(self._again, self._host.now_ms + _RETRY_MS)
 
     def _end(self) -> None:
         done, self._done = self._done, None
         if done is not None:
-            self._broker.timers.cancel(self._limit)
-            self._broker.timers.cancel(self._again)
+            self._host.timers.cancel(self._limit)
+            self._host.timers.cancel(self._again)
             done()

@@ -24,7 +24,7 @@ from ottla.model.timer_wheel import Later, Periodic
 from ottla.ports.effects import SNAPSHOT
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.cluster.host import ControllerHost
 
 #: After proposals were refused. Losing control is told within that time, so it is seldom tried in vain.
 _RETRY_MS: Final = 250
@@ -37,54 +37,54 @@ _MAY_ELECT: Final = frozenset((_MIN_ISR, "unclean.leader.election.enable"))
 
 
 class ControllerDriver:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.is_active = not broker.clustered
+    def __init__(self, host: ControllerHost) -> None:
+        self._host = host
+        self.is_active = not host.clustered
         self.epoch = 0
         #: Brokers whose ports refuse, with the epoch of the life in which they did.
         self._suspects: dict[int, int] = {}
         self._is_snapshot_under_way = False
         self._again = Later(self._catch_up)
-        timers = broker.timers
+        timers = host.timers
         self._balance = Periodic(
             timers,
-            lambda: broker.config.leader_imbalance_check_interval_seconds * 1000,
+            lambda: host.config.leader_imbalance_check_interval_seconds * 1000,
             self._balance_leaders,
         )
         self._log = Periodic(timers, lambda: _LOG_LOOK_MS, self._look_at_log)
 
     @property
     def may_decide(self) -> bool:
-        return self.is_active and not self._broker.lifecycle.suspended
+        return self.is_active and not self._host.lifecycle.suspended
 
     @property
     def failure(self) -> ErrorCode:
         """What a request hears whose records could not be written."""
-        return ErrorCode.NOT_CONTROLLER if self._broker.clustered else ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_CONTROLLER if self._host.clustered else ErrorCode.KAFKA_STORAGE_ERROR
 
     # --- control comes and goes -------------------------------------------------------------------------------
 
     def take_over(self, epoch: int, now_ms: int) -> None:
         """This broker controls from now on; every record before it is in the image."""
-        broker = self._broker
+        host = self._host
         self.resign()
         self.is_active, self.epoch = True, epoch
-        broker.proposed = broker.image
-        broker.timers.add(self._log, now_ms + _LOG_LOOK_MS)
-        broker.timers.add(self._balance, now_ms + self._balance.interval_ms())
-        if not broker.image.cluster_id:
-            self.propose([r.Cluster(broker.cluster_id)], self._decided)
+        host.proposed = host.image
+        host.timers.add(self._log, now_ms + _LOG_LOOK_MS)
+        host.timers.add(self._balance, now_ms + self._balance.interval_ms())
+        if not host.image.cluster_id:
+            self.propose([r.Cluster(host.cluster_id)], self._decided)
         self._catch_up()
 
     def resign(self) -> None:
         """Somebody else controls, or nobody: decide nothing more. What was proposed is answered by the store."""
-        broker = self._broker
-        if not broker.clustered:
+        host = self._host
+        if not host.clustered:
             return
         self.is_active = self._is_snapshot_under_way = False
         self._suspects.clear()
         for timed in (self._balance, self._log, self._again):
-            broker.timers.cancel(timed)
+            host.timers.cancel(timed)
 
     def live_changed(self, now_ms: int) -> None:
         """Registrations came or went."""
@@ -96,29 +96,29 @@ class ControllerDriver:
 
     def suspect(self, node_id: int, now_ms: int) -> None:
         """A broker's port refuses: it is fenced at once, and must register anew if it lives."""
-        registration = self._broker.lifecycle.live.get(node_id)
-        if registration is not None and self.is_active and node_id != self._broker.config.node_id:
+        registration = self._host.lifecycle.live.get(node_id)
+        if registration is not None and self.is_active and node_id != self._host.config.node_id:
             self._suspects[node_id] = registration.epoch
             self._catch_up()
 
     def follow(self, records: Sequence[r.Record | None], now_ms: int) -> None:
         """These records were committed: settings among them may change who can lead."""
-        if not self._broker.clustered or not self.may_decide:
+        if not self._host.clustered or not self.may_decide:
             return
         settings = [
             record for record in records if isinstance(record, r.Config) and record.name in _MAY_ELECT
         ]
         if not settings:
             return
-        broker = self._broker
-        image = broker.proposed
+        host = self._host
+        image = host.proposed
         topics: set[str] = set()
         for setting in settings:
             if setting.name == _MIN_ISR:
                 is_topic = setting.resource_type == TOPIC_RESOURCE
                 topics.update([setting.resource_name] if is_topic else image.topics)
-        names = sorted(topics.intersection(image.topics, broker.image.topics))
-        voided = void_eligible(image, broker.image, broker.config, names)
+        names = sorted(topics.intersection(image.topics, host.image.topics))
+        voided = void_eligible(image, host.image, host.config, names)
         if voided:
             self.propose(voided, self._decided)
         self._catch_up()
@@ -139,22 +139,22 @@ class ControllerDriver:
                     done(error)
 
         for append in appends:
-            self._broker.propose(append, one_done)
+            self._host.propose(append, one_done)
 
     def _catch_up(self) -> None:
         """Make the image agree with the live brokers; if that fails half-way, once more in a moment."""
         try:
             self._reconcile()
         except Exception:
-            timers = self._broker.timers
+            timers = self._host.timers
             timers.cancel(self._again)
-            timers.add(self._again, self._broker.now_ms + _RETRY_MS)
+            timers.add(self._again, self._host.now_ms + _RETRY_MS)
             raise
 
     def _reconcile(self) -> None:
-        broker = self._broker
-        live = broker.lifecycle.live
-        if not broker.clustered or not self.may_decide or not live:
+        host = self._host
+        live = host.lifecycle.live
+        if not host.clustered or not self.may_decide or not live:
             # A controller is registered: without anybody it has not been told yet.
             return
         self._pin_settings()
@@ -165,49 +165,49 @@ class ControllerDriver:
         }
         # Twice if a suspect's life is not in the image yet: it begins and ends, so that the broker hears of its end.
         for _ in range(2):
-            records = reconcile(broker.proposed, broker.config, live, self._suspects)
+            records = reconcile(host.proposed, host.config, live, self._suspects)
             if records:
                 self.propose(records, self._decided)
 
     def _pin_settings(self) -> None:
         """Who may lead after a failure, and what leaders count, rest on the same `min.insync.replicas`. Brokers' files may
         differ, so what the first controller's says becomes everybody's, until somebody sets another."""
-        broker = self._broker
-        if _MIN_ISR not in broker.proposed.configs.get((BROKER_RESOURCE, ""), NO_CONFIG):
-            value = str(broker.config.min_insync_replicas)
+        host = self._host
+        if _MIN_ISR not in host.proposed.configs.get((BROKER_RESOURCE, ""), NO_CONFIG):
+            value = str(host.config.min_insync_replicas)
             self.propose([r.Config(BROKER_RESOURCE, "", _MIN_ISR, value)], self._decided)
 
     def _decided(self, error: str | None) -> None:
-        broker = self._broker
+        host = self._host
         if error is not None and self.is_active:
-            broker.say(f"the controller's change was refused: {error}")
-            broker.timers.cancel(self._again)
-            broker.timers.add(self._again, broker.now_ms + _RETRY_MS)
+            host.say(f"the controller's change was refused: {error}")
+            host.timers.cancel(self._again)
+            host.timers.add(self._again, host.now_ms + _RETRY_MS)
 
     # --- from time to time --------------------------------------------------------------------------------------
 
     def _balance_leaders(self, now_ms: int) -> None:
-        broker = self._broker
-        if not self.may_decide or not broker.config.auto_leader_rebalance_enable:
+        host = self._host
+        if not self.may_decide or not host.config.auto_leader_rebalance_enable:
             return
-        records = balance(broker.proposed, broker.config)
+        records = balance(host.proposed, host.config)
         if records:
-            broker.say(f"{len(records)} partitions get their preferred leader back")
+            host.say(f"{len(records)} partitions get their preferred leader back")
             self.propose(records, self._decided)
 
     def _look_at_log(self, now_ms: int) -> None:
-        broker = self._broker
-        before = broker.records_in_log
+        host = self._host
+        before = host.records_in_log
         if self._is_snapshot_under_way or not self.may_decide or before <= _RECORDS_IN_LOG_MAX:
             return
-        records = broker.image.records()
+        records = host.image.records()
         if before <= 4 * len(records):
             return
 
         def done(error: str | None) -> None:
             self._is_snapshot_under_way = False
             if error is not None:
-                broker.say(f"the metadata log could not be shortened: {error}")
+                host.say(f"the metadata log could not be shortened: {error}")
 
         self._is_snapshot_under_way = True
-        broker.outbox.append((SNAPSHOT, records, done))
+        host.outbox.append((SNAPSHOT, records, done))

@@ -7,47 +7,47 @@ from typing import TYPE_CHECKING, Final
 from ottla.model.timer_wheel import Later
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.cluster.host import StoreOutageHost
 
-_AGAIN_MS: Final = 60_000
+_RETRY_MS: Final = 60_000
 
 
 class StoreOutage:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, host: StoreOutageHost) -> None:
+        self._host = host
         self._began_ms: int | None = None
         self._again = Later(self._remind)
 
     @property
     def lasts_ms(self) -> int:
-        return 0 if self._began_ms is None else self._broker.now_ms - self._began_ms
+        return 0 if self._began_ms is None else self._host.now_ms - self._began_ms
 
     def begin(self, now_ms: int) -> None:
         if self._began_ms is not None:
             return
         self._began_ms = now_ms
-        self._broker.say(
+        self._host.say(
             f"the cluster store cannot be reached (ZooKeeper at {self._where}): this broker serves what it leads, but no "
             "topic, leader, ISR or setting can change. Check that ZooKeeper runs and can be reached from here"
         )
-        self._broker.timers.add(self._again, now_ms + _AGAIN_MS)
+        self._host.timers.add(self._again, now_ms + _RETRY_MS)
 
     def end(self, now_ms: int) -> None:
         if self._began_ms is not None:
             seconds = self.lasts_ms / 1000
             self._began_ms = None
-            self._broker.timers.cancel(self._again)
-            self._broker.say(f"the cluster store can be reached again, after {seconds:.1f} s")
+            self._host.timers.cancel(self._again)
+            self._host.say(f"the cluster store can be reached again, after {seconds:.1f} s")
 
     def _remind(self) -> None:
-        broker = self._broker
-        broker.timers.add(self._again, broker.now_ms + _AGAIN_MS)
-        serves = "serves what it leads" if broker.lifecycle.is_serving else "serves nothing"
-        broker.say(
+        host = self._host
+        host.timers.add(self._again, host.now_ms + _RETRY_MS)
+        serves = "serves what it leads" if host.lifecycle.is_serving else "serves nothing"
+        host.say(
             f"the cluster store (ZooKeeper at {self._where}) cannot be reached for {self.lasts_ms // 1000} s: "
             f"this broker {serves}, and nothing in the cluster can change. Start ZooKeeper, or repair the network to it"
         )
 
     @property
     def _where(self) -> str:
-        return self._broker.config.zookeeper_connect or "its address"
+        return self._host.config.zookeeper_connect or "its address"

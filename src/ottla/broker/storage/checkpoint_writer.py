@@ -15,19 +15,19 @@ from ottla.model.timer_wheel import Later
 from ottla.ports.disk import Disk, DiskError, File
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.storage.host import CheckpointHost
     from ottla.broker.storage.log_directory import LogDirectory
     from ottla.replication.replica import Replica
 
 #: A checkpoint takes the loop some 0.1 µs a log: with that much rest after each, a hundredth of its time at most.
 _LINES_PER_MS_OF_REST: Final = 100
 
-_AGAIN_MS: Final = 2000
+_RETRY_MS: Final = 2000
 
 
 class CheckpointWriter:
-    def __init__(self, broker: Broker, directory: LogDirectory) -> None:
-        self._broker = broker
+    def __init__(self, host: CheckpointHost, directory: LogDirectory) -> None:
+        self._host = host
         self._directory = directory
         self._wanted = False
         #: Whether one is being written, or was a moment ago.
@@ -61,7 +61,7 @@ class CheckpointWriter:
         self._wanted, self._busy = False, True
         before, self._before = self._before, []
         after, self._after = self._after, []
-        broker = self._broker
+        host = self._host
         changed, self._changed = self._changed, {}
         # A log may have gone, failed or moved elsewhere meanwhile.
         standing = (
@@ -69,7 +69,7 @@ class CheckpointWriter:
             for replica in changed
             if not replica.gone and replica.opened and (log := replica.log).parent == directory.path
         )
-        files = directory.checkpoint_files([*standing, *broker.log_dir_moves.arriving(directory)])
+        files = directory.checkpoint_files([*standing, *host.log_dir_moves.arriving(directory)])
 
         def job(disk: Disk) -> DiskError | None:
             try:
@@ -95,7 +95,7 @@ class CheckpointWriter:
                 failed = DiskError(error)
             if failed is not None and failed.broken:
                 # R11: a second sync would succeed, whatever became of what this one was for.
-                broker.go_offline(directory, f"a sync failed: {failed}")
+                host.go_offline(directory, f"a sync failed: {failed}")
                 return
             if failed is not None:
                 self._before += before
@@ -104,20 +104,20 @@ class CheckpointWriter:
                 self._failed(failed)
                 return
             for action in after:
-                broker.isolation.run("what waited for a checkpoint", action)
+                host.isolation.run("what waited for a checkpoint", action)
             rest_ms = directory.checkpoint_lines // _LINES_PER_MS_OF_REST
             if rest_ms:
-                broker.timers.add(Later(rested), broker.now_ms + rest_ms)
+                host.timers.add(Later(rested), host.now_ms + rest_ms)
             else:
                 rested()
 
-        self._broker.run(job, done)
+        self._host.run(job, done)
 
     def _failed(self, error: DiskError) -> None:
         """Nothing is lost by it but time at the next start. Tried again after a while, for what waits for it."""
-        broker = self._broker
+        host = self._host
         if error.passing:
-            broker.disk_space.missing(self._directory, error)
+            host.disk_space.missing(self._directory, error)
         else:
-            broker.say_once(f"the checkpoints could not be written: {error}; the next start reads more again")
-        broker.timers.add(Later(self.want), broker.now_ms + _AGAIN_MS)
+            host.say_once(f"the checkpoints could not be written: {error}; the next start reads more again")
+        host.timers.add(Later(self.want), host.now_ms + _RETRY_MS)

@@ -65,14 +65,14 @@ class DiskFailures:
         broker.directories.give_up(directory, reason)
         broker.log_dir_moves.directory_failed(directory)
         nothing_left = not broker.directories.online
-        asleep = broker.partitions.asleep
+        unopened = broker.partitions.unopened
         for replica in broker.partitions.replicas():
             if (
                 nothing_left
-                or asleep.get(replica) is directory
+                or unopened.get(replica) is directory
                 or (replica.opened and replica.log.parent == directory.path)
             ):
-                asleep.pop(replica, None)
+                unopened.pop(replica, None)
                 self._lose(replica, f"{directory.path} is offline: {reason}")
 
     def lose_one(self, replica: Replica, directory: LogDirectory, reason: str) -> None:
@@ -89,7 +89,7 @@ class DiskFailures:
         """A partition has no log any more: fail the requests that wait for it."""
         broker = self._broker
         replica.lose(reason)
-        broker.partitions.has_lost_some = True
+        broker.partitions.has_offline = True
         broker.purgatory.fail_waiting(replica, ErrorCode.KAFKA_STORAGE_ERROR)
         broker.replica_roles.damaged(replica)
         broker.purgatory.role_changed(replica)

@@ -13,25 +13,25 @@ from ottla.model.timer_wheel import Later
 from ottla.ports.disk import DiskError
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.storage.host import DiskSpaceHost
     from ottla.broker.storage.log_directory import LogDirectory
 
 #: What is written, and taken away again, to see whether there is room.
 PROBE: Final = "room.probe"
 _PROBE_BYTES: Final = 1 << 20
-_AGAIN_MS: Final = 2000
+_RETRY_MS: Final = 2000
 
 
 class DiskSpace:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, host: DiskSpaceHost) -> None:
+        self._host = host
         self._without: set[LogDirectory] = set()
 
     def missing(self, directory: LogDirectory, error: DiskError) -> None:
         """Something could not be written for want of room."""
         if directory not in self._without:
             self._without.add(directory)
-            self._broker.say(
+            self._host.say(
                 f"{directory.path} is short of descriptors or memory: {error}. What needs more is refused or waits until "
                 "there are some: raise `ulimit -n`, or lower max.connections"
                 if error.short
@@ -41,13 +41,13 @@ class DiskSpace:
             self._look_later(directory)
 
     def _look_later(self, directory: LogDirectory) -> None:
-        broker = self._broker
-        broker.timers.add(Later(lambda: self._look(directory)), broker.now_ms + _AGAIN_MS)
+        host = self._host
+        host.timers.add(Later(lambda: self._look(directory)), host.now_ms + _RETRY_MS)
 
     def _look(self, directory: LogDirectory) -> None:
         if directory.offline is not None:
             return
-        disk, path = self._broker.disk, f"{directory.path}/{PROBE}"
+        disk, path = self._host.disk, f"{directory.path}/{PROBE}"
         try:
             file = disk.open(path, create=True)
             try:
@@ -57,9 +57,9 @@ class DiskSpace:
                 disk.remove(path)
         except DiskError as error:
             if error.broken:
-                self._broker.go_offline(directory, str(error))
+                self._host.go_offline(directory, str(error))
                 return
             self._look_later(directory)
             return
         self._without.discard(directory)
-        self._broker.say(f"{directory.path} has room again, appends go on")
+        self._host.say(f"{directory.path} has room again, appends go on")

@@ -21,7 +21,6 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from ottla.broker.coordinators.transaction_coordinator import TRANSACTIONS_TOPIC
 from ottla.broker.storage.log_directory import ForeignDirectory
 from ottla.config.alter import SET, apply_broker_ops, apply_ops
 from ottla.config.broker import BrokerConfig
@@ -43,6 +42,7 @@ from ottla.transactions.formats import Record as TransactionRecord
 
 MARK: Final = names.TAKEN_OVER
 _NO_LEADER: Final = -1
+_TRANSACTIONS_TOPIC: Final = "__transaction_state"
 #: How many names a note spells out.
 _NAMED_MAX: Final = 5
 _DEFAULTS_NOTE: Final = (
@@ -85,7 +85,7 @@ class _Folders:
         path = self.by_partition.get(partition)
         epochs = checkpoints.parse_epochs(self.disk.read_file(f"{path}/{names.EPOCHS}")) if path else None
         newest = max((epoch for epoch, _offset in epochs or ()), default=-1)
-        return max(newest, self.coordinator_epoch) if partition[0] == TRANSACTIONS_TOPIC else newest
+        return max(newest, self.coordinator_epoch) if partition[0] == _TRANSACTIONS_TOPIC else newest
 
     @cached_property
     def coordinator_epoch(self) -> int:
@@ -108,7 +108,7 @@ class _Folders:
     def transactions(self) -> Iterator[TransactionRecord]:
         """What is written of transactional ids, as far as it can be read."""
         for (topic, _number), path in self.by_partition.items():
-            if topic != TRANSACTIONS_TOPIC:
+            if topic != _TRANSACTIONS_TOPIC:
                 continue
             for name in self.disk.list(path):
                 if name.endswith(names.LOG):

@@ -25,11 +25,11 @@ from ottla.ports.disk import Disk, DiskError
 from ottla.ports.effects import WORK
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.storage.host import StorageHost
     from ottla.replication.replica import Replica
 
 #: After this long a sync is tried again whose directory could not be opened.
-_SYNC_AGAIN_MS: Final = 2000
+_SYNC_RETRY_MS: Final = 2000
 _REST_MS_MIN: Final = 15_000
 _REST_MS_MAX: Final = 3_600_000
 
@@ -91,8 +91,8 @@ class _Pass:
 
 
 class LogCleaner:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, host: StorageHost) -> None:
+        self._host = host
         self._pass: _Pass | None = None
         self._resting: dict[Replica, _Rest] = {}
         #: Why syncing a directory failed; set by its job.
@@ -110,16 +110,16 @@ class LogCleaner:
 
     def look(self, now_ms: int) -> None:
         """Start a pass if one is due and none is under way."""
-        broker = self._broker
-        if self._pass is not None or not broker.config.log_cleaner_enable:
+        host = self._host
+        if self._pass is not None or not host.config.log_cleaner_enable:
             return
         # A clock that was set forward makes tombstones look older, too.
-        date_ms = broker.wall_clock.retention_ms(now_ms)
+        date_ms = host.wall_clock.retention_ms(now_ms)
         best: tuple[float, Replica, Cleanable] | None = None
-        for replica in broker.partitions.replicas():
+        for replica in host.partitions.replicas():
             if not replica.config.compact or not replica.opened or replica.log.failed:
                 continue
-            if broker.log_dir_moves.of(replica) is not None:
+            if host.log_dir_moves.of(replica) is not None:
                 # To another directory: it copies segments as they are.
                 continue
             rest = self._resting.get(replica)
@@ -143,25 +143,25 @@ class LogCleaner:
         log = replica.log
         if must_roll(log, date_ms):
             with suppress(Refusal):
-                log.roll(self._broker.wall_ms)
+                log.roll(self._host.wall_ms)
         if not log.failed and log.recovery_point < log.active.base_offset:
             # Closed, but not flushed: a log of little traffic would wait for that.
-            self._broker.log_maintenance.flush(replica)
+            self._host.log_maintenance.flush(replica)
         return not log.failed
 
     def _start(self, replica: Replica, found: Cleanable, date_ms: int) -> None:
-        broker = self._broker
-        config = broker.config
+        host = self._host
+        config = host.config
         task = make_task(
             replica.log, found,
-            token=broker.entropy.id_bytes().hex(),
+            token=host.entropy.id_bytes().hex(),
             now_ms=date_ms,
             memory_bytes=config.log_cleaner_dedupe_buffer_size,
             load_factor=config.log_cleaner_io_buffer_load_factor,
             bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
         )  # fmt: skip
         self._pass = under_way = _Pass(
-            replica, task, found.segments, lambda: broker.log_dir_moves.of(replica) is not None
+            replica, task, found.segments, lambda: host.log_dir_moves.of(replica) is not None
         )
 
         def done(outcome: Outcome | None, error: str | None) -> None:
@@ -172,14 +172,14 @@ class LogCleaner:
             under_way.outputs.extend(outcome.outputs)
             self._guarded(under_way, self._commit_next)
 
-        broker.outbox.append((WORK, task, done))
+        host.outbox.append((WORK, task, done))
 
     def _guarded(self, under_way: _Pass, action: Callable[[], None]) -> None:
         """A step of a pass. One that raises ends its pass, or no other would ever begin."""
         try:
             action()
         except Exception as error:
-            self._broker.isolation.contain(f"the compaction of {under_way.task.directory}", error)
+            self._host.isolation.contain(f"the compaction of {under_way.task.directory}", error)
             if self._pass is under_way:
                 self._failed(under_way, f"internal error: {error!r}")
 
@@ -195,9 +195,9 @@ class LogCleaner:
             return
         before = self._resting.get(replica)
         length_ms = min(before.length_ms * 2, _REST_MS_MAX) if before is not None else _REST_MS_MIN
-        self._resting[replica] = _Rest(self._broker.now_ms + length_ms, length_ms, reason)
+        self._resting[replica] = _Rest(self._host.now_ms + length_ms, length_ms, reason)
         if before is None or before.reason != reason:
-            self._broker.say(
+            self._host.say(
                 f"{under_way.task.directory} could not be compacted and stays as it is; tried again later: {reason}"
             )
 
@@ -253,7 +253,7 @@ class LogCleaner:
                     self._pass = None
                     log.disk_failed(DiskError(str(failed), broken=failed.broken, torn=True))
                     return
-                self._broker.log_maintenance.remove_later(replica, gone)
+                self._host.log_maintenance.remove_later(replica, gone)
             self._commit_next()
 
         self._sync_then(under_way, synced)
@@ -261,14 +261,14 @@ class LogCleaner:
     def _finish(self, under_way: _Pass) -> None:
         """All outputs are in place; the next pass need not look at what is before the map's end."""
         self._pass = None
-        replica, broker = under_way.replica, self._broker
+        replica, host = under_way.replica, self._host
         self._resting.pop(replica, None)
         log = under_way.log
         if under_way.is_whole and not replica.gone and not log.failed:
             log.cleaned_offset = min(max(log.cleaned_offset, under_way.map_end), log.next_offset)
-            broker.log_maintenance.checkpoints(log).want(replica)
+            host.log_maintenance.checkpoints(log).want(replica)
         # There may be more: of this log, if the map was full, or of another.
-        self.look(broker.now_ms)
+        self.look(host.now_ms)
 
     def _discard(self, under_way: _Pass, output: Output) -> None:
         under_way.is_whole = False
@@ -276,7 +276,7 @@ class LogCleaner:
             return
         task = under_way.task
         with suppress(DiskError):
-            swap.discard(self._broker.disk, task.directory, output.base_offset, task.token)
+            swap.discard(self._host.disk, task.directory, output.base_offset, task.token)
 
     def _sync_then(self, under_way: _Pass, synced: Callable[[], None]) -> None:
         """Make the names durable; tried again while the directory cannot be opened for it, for want of descriptors, say."""
@@ -285,9 +285,9 @@ class LogCleaner:
             if error is None:
                 synced()
                 return
-            broker = self._broker
-            broker.say_once(f"the new files of {under_way.task.directory} wait for a sync: {error}")
-            broker.timers.add(Later(sync), broker.now_ms + _SYNC_AGAIN_MS)
+            host = self._host
+            host.say_once(f"the new files of {under_way.task.directory} wait for a sync: {error}")
+            host.timers.add(Later(sync), host.now_ms + _SYNC_RETRY_MS)
 
         def sync() -> None:
             if self._pass is under_way:
@@ -302,7 +302,7 @@ class LogCleaner:
             if not error.broken:
                 raise
             self._sync_error = str(error)
-            home = self._broker.directories.containing(directory)
+            home = self._host.directories.containing(directory)
             if home is not None and not self._is_gone():
                 home.sync_error = str(error)
             raise
@@ -318,8 +318,8 @@ class LogCleaner:
         def finished(_result: Any, error: str | None) -> None:
             if error is not None and error == self._sync_error and not under_way.replica.gone:
                 self._pass = None
-                self._broker.sync_failed(under_way.task.directory, error)
+                self._host.sync_failed(under_way.task.directory, error)
                 return
             self._guarded(under_way, lambda: done(error))
 
-        self._broker.run(job, finished)
+        self._host.run(job, finished)

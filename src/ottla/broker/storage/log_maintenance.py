@@ -26,14 +26,14 @@ from ottla.ports.disk import Disk, DiskError
 from ottla.replication.partition_walk import PartitionWalk
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.storage.host import StorageHost
     from ottla.broker.storage.log_directory import LogDirectory
     from ottla.replication.replica import Replica
 
 #: How often logs are looked at for a background flush.
 _FLUSH_CHECK_MS: Final = 1000
 #: After this long a rename is tried again.
-_AGAIN_MS: Final = 2000
+_RETRY_MS: Final = 2000
 #: A log with this much unflushed is flushed at the next check, any other after the checkpoint interval.
 _FLUSH_SOON_BYTES: Final = 1 << 20
 #: Flushes under way at once: each is a few syncs in one job.
@@ -51,8 +51,8 @@ _PRODUCERS_COUNT_MS: Final = 10_000
 
 
 class LogMaintenance:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, host: StorageHost) -> None:
+        self._host = host
         self._flushing: set[Replica] = set()
         #: Logs with records that no flush covers, the one that has waited longest first.
         self._unflushed: dict[Replica, None] = {}
@@ -60,11 +60,11 @@ class LogMaintenance:
         self._due: deque[Replica] = deque()
         self._allowance = 0
         self._retention_date_ms = 0
-        self._flush_walk = PartitionWalk(broker.timers, self._flush_if_due)
-        self._retain_walk = PartitionWalk(broker.timers, self._retain)
+        self._flush_walk = PartitionWalk(host.timers, self._flush_if_due)
+        self._retain_walk = PartitionWalk(host.timers, self._retain)
         #: Producers whose last batch is older are forgotten.
         self._silent_since_ms = 0
-        self._producers_walk = PartitionWalk(broker.timers, self._forget_producers)
+        self._producers_walk = PartitionWalk(host.timers, self._forget_producers)
         #: (log directory, topic, partition) of deleted logs whose directories could not be renamed yet.
         self._not_deleted: set[tuple[str, str, int]] = set()
         #: Logs that are not this broker's any more and still have their names, by topic and partition.
@@ -72,32 +72,32 @@ class LogMaintenance:
         #: How many producers each partition had when they were counted last, and how many one may have.
         self._producer_counts: list[int] = []
         self._producers_max = limits.PARTITION_PRODUCERS_MAX
-        self._count_walk = PartitionWalk(broker.timers, self._count_producers)
+        self._count_walk = PartitionWalk(host.timers, self._count_producers)
         self._checkpoints = {
-            directory: CheckpointWriter(broker, directory) for directory in broker.directories.all
+            directory: CheckpointWriter(host, directory) for directory in host.directories.all
         }
 
     def start(self, now_ms: int) -> None:
-        broker = self._broker
+        host = self._host
         self._every(lambda: _FLUSH_CHECK_MS, self.flush_due, now_ms)
-        self._every(lambda: broker.config.log_retention_check_interval_ms, self.retain, now_ms)
+        self._every(lambda: host.config.log_retention_check_interval_ms, self.retain, now_ms)
         self._every(
-            lambda: broker.config.producer_id_expiration_check_interval_ms, self.forget_producers, now_ms
+            lambda: host.config.producer_id_expiration_check_interval_ms, self.forget_producers, now_ms
         )
         self._every(lambda: _PRODUCERS_COUNT_MS, self.count_producers, now_ms)
         self._every(
-            lambda: max(_COMPACTION_CHECK_MS_MIN, broker.config.log_cleaner_backoff_ms),
-            broker.log_cleaner.look,
+            lambda: max(_COMPACTION_CHECK_MS_MIN, host.config.log_cleaner_backoff_ms),
+            host.log_cleaner.look,
             now_ms,
         )
 
     def _every(self, interval_ms: Callable[[], int], action: Callable[[int], None], now_ms: int) -> None:
-        timers = self._broker.timers
+        timers = self._host.timers
         timers.add(Periodic(timers, interval_ms, action), now_ms + interval_ms())
 
     def checkpoints(self, log: PartitionLog) -> CheckpointWriter:
         """Those of the directory that a log is in."""
-        return self._checkpoints[self._broker.directories.of(log)]
+        return self._checkpoints[self._host.directories.of(log)]
 
     def checkpoints_in(self, directory: LogDirectory) -> CheckpointWriter:
         return self._checkpoints[directory]
@@ -121,7 +121,7 @@ class LogMaintenance:
             return 1
         waited_ms = now_ms - replica.since_flush_ms
         if waited_ms < replica.config.flush_ms and replica.log.unflushed_bytes < _FLUSH_SOON_BYTES:
-            interval_ms = self._broker.config.log_flush_offset_checkpoint_interval_ms
+            interval_ms = self._host.config.log_flush_offset_checkpoint_interval_ms
             if waited_ms < interval_ms or not self._allowance:
                 return 1
             self._allowance -= 1
@@ -133,9 +133,7 @@ class LogMaintenance:
         while self._due and len(self._flushing) < _FLUSHES_MAX:
             replica = self._due.popleft()
             if replica in self._unflushed and replica.opened:
-                self._broker.isolation.run(
-                    f"a flush of {replica.topic}-{replica.number}", self.flush, replica
-                )
+                self._host.isolation.run(f"a flush of {replica.topic}-{replica.number}", self.flush, replica)
 
     def is_flushing(self, replica: Replica) -> bool:
         return replica in self._flushing
@@ -158,14 +156,14 @@ class LogMaintenance:
             return
         self._flushing.add(replica)
         parent = log.parent if log.fresh else None
-        directory = self._broker.directories.of(log)
+        directory = self._host.directories.of(log)
 
         def done(failed: DiskError | None, error: str | None) -> None:
             self._flushing.discard(replica)
             if error is not None:
                 # An internal error and not the disk's: nothing is known to be lost, and the flush is tried again.
                 failed = DiskError(f"a flush of {replica.topic}-{replica.number} failed: {error}")
-            self._broker.isolation.run("a flush", finished, failed)
+            self._host.isolation.run("a flush", finished, failed)
             self._flush_next()
 
         def finished(failed: DiskError | None) -> None:
@@ -173,14 +171,14 @@ class LogMaintenance:
                 # Its directory was taken away under the flush; whatever that met does not matter.
                 pass
             elif failed is not None and failed.broken:
-                self._broker.go_offline(directory, f"a sync failed: {failed}")
+                self._host.go_offline(directory, f"a sync failed: {failed}")
             elif failed is not None:
                 # R13: the records are there; what goes with them is tried again.
-                self.written(replica, self._broker.now_ms)
-                self._broker.write_failed(directory, failed)
+                self.written(replica, self._host.now_ms)
+                self._host.write_failed(directory, failed)
             elif replica.opened and not replica.gone:
                 log.flushed(flush)
-                self._broker.advance(replica)
+                self._host.advance(replica)
                 self.checkpoints_in(directory).want(replica)
 
         def job(disk: Disk) -> DiskError | None:
@@ -189,15 +187,15 @@ class LogMaintenance:
                 directory.sync_error = str(failed)
             return failed
 
-        self._broker.run(job, done)
+        self._host.run(job, done)
 
     # --- producers ------------------------------------------------------------------------------------------
 
     def forget_producers(self, now_ms: int) -> None:
         """Forget producers that fell silent, but for those with a transaction open; the next snapshot is without them."""
-        date_ms = self._broker.wall_clock.retention_ms(now_ms)
-        self._silent_since_ms = date_ms - self._broker.config.producer_id_expiration_ms
-        self._producers_walk.begin(self._broker.partitions.replicas(), now_ms)
+        date_ms = self._host.wall_clock.retention_ms(now_ms)
+        self._silent_since_ms = date_ms - self._host.config.producer_id_expiration_ms
+        self._producers_walk.begin(self._host.partitions.replicas(), now_ms)
 
     def _forget_producers(self, replica: Replica, _now_ms: int) -> int:
         if replica.gone or not replica.opened:
@@ -212,7 +210,7 @@ class LogMaintenance:
             return
         self._producers_max = share_of(limits.BROKER_PRODUCERS_MAX, self._producer_counts)
         self._producer_counts = []
-        self._count_walk.begin(self._broker.partitions.replicas(), now_ms)
+        self._count_walk.begin(self._host.partitions.replicas(), now_ms)
 
     def _count_producers(self, replica: Replica, _now_ms: int) -> int:
         if replica.gone or not replica.opened:
@@ -229,25 +227,25 @@ class LogMaintenance:
 
     def retain(self, now_ms: int) -> None:
         """Delete whole old segments by age and size (B6)."""
-        self._retention_date_ms = self._broker.wall_clock.retention_ms(now_ms)
-        self._retain_walk.begin(self._broker.partitions.replicas(), now_ms)
+        self._retention_date_ms = self._host.wall_clock.retention_ms(now_ms)
+        self._retain_walk.begin(self._host.partitions.replicas(), now_ms)
 
     def _retain(self, replica: Replica, _now_ms: int) -> int:
         if replica.gone or not replica.opened:
             return 1
-        broker, log = self._broker, replica.log
+        host, log = self._host, replica.log
         try:
             count = expired_segments(log, self._retention_date_ms, replica.high_watermark)
             if not count:
                 return 1
             if count == len(log.segments):
                 # Even the active segment is too old: begin a new one, so that it can go.
-                log.roll(broker.wall_ms)
+                log.roll(host.wall_ms)
             self.remove_segments(replica, log.drop_segments(count))
         except (DiskError, Refusal) as error:
-            broker.say(f"retention of {replica.topic}-{replica.number} failed: {error}")
+            host.say(f"retention of {replica.topic}-{replica.number} failed: {error}")
             if isinstance(error, DiskError):
-                broker.disk_failed(log.directory, error)
+                host.disk_failed(log.directory, error)
         return _DROP_COST
 
     def delete_records(self, replica: Replica, offset: int) -> None:
@@ -265,7 +263,7 @@ class LogMaintenance:
         log = replica.log
         self.checkpoints(log).want(replica, before=(list(log.loose), log.directory), after=after)
         # Those who wait for more from before it must hear that it will not come.
-        self._broker.moved(replica)
+        self._host.moved(replica)
 
     def remove_segments(self, replica: Replica, segments: list[Segment]) -> None:
         """Take the files away after a while: readers that were sent there may still be reading."""
@@ -290,7 +288,7 @@ class LogMaintenance:
                 for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
                     paths.append(stem + suffix)
                     with suppress(DiskError):
-                        self._broker.disk.rename(stem + suffix, stem + suffix + DELETED)
+                        self._host.disk.rename(stem + suffix, stem + suffix + DELETED)
             self.later(replica.config.file_delete_delay_ms, remove)
 
         # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
@@ -303,8 +301,8 @@ class LogMaintenance:
         Their names are free at once, because the next records may want one of them. The last first: what a crash leaves is
         then a log that was cut less.
         """
-        broker = self._broker
-        broker.log_dir_moves.cancel(replica)
+        host = self._host
+        host.log_dir_moves.cancel(replica)
         paths = []
         for segment in reversed(segments):
             stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
@@ -315,7 +313,7 @@ class LogMaintenance:
                 continue
             for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
                 with suppress(DiskError):
-                    broker.disk.rename(stem + suffix, stem + suffix + DELETED)
+                    host.disk.rename(stem + suffix, stem + suffix + DELETED)
                     paths.append(stem + suffix + DELETED)
         if paths:
             self.remove_later(replica, paths)
@@ -339,7 +337,7 @@ class LogMaintenance:
         self._unflushed.pop(replica, None)
         directory.partitions -= 1
         if not self.to_delete:
-            self._broker.slices.begin(self._delete_all(), self._deleted)
+            self._host.slices.begin(self._delete_all(), self._deleted)
         self.to_delete[replica.topic, replica.number] = (replica, directory)
 
     def _delete_all(self) -> Steps[None]:
@@ -349,13 +347,13 @@ class LogMaintenance:
             touched.add(self._delete_one(next(iter(self.to_delete))))
             yield _DELETE_COST
         for directory in touched:
-            self._broker.partitions.sync_names(directory)
+            self._sync_directory(directory)
 
     def _deleted(self, _result: None, error: Exception | None) -> None:
         if error is not None:
-            self._broker.isolation.contain("the deletion of logs", error)
+            self._host.isolation.contain("the deletion of logs", error)
         if self.to_delete:
-            self._broker.slices.begin(self._delete_all(), self._deleted)
+            self._host.slices.begin(self._delete_all(), self._deleted)
 
     def _delete_one(self, place: tuple[str, int]) -> LogDirectory:
         replica, directory = self.to_delete.pop(place)
@@ -369,20 +367,32 @@ class LogMaintenance:
     def finish_deletions(self) -> None:
         """All that is left, at once: the broker stops."""
         for directory in {self._delete_one(place) for place in list(self.to_delete)}:
-            self._broker.partitions.sync_names(directory)
+            self._sync_directory(directory)
+
+    def _sync_directory(self, directory: LogDirectory) -> None:
+        """Make the renames durable: a crash must not bring back a log under the name of a new topic."""
+        if directory.offline is not None:
+            return
+        host = self._host
+        try:
+            host.disk.sync_dir(directory.path)
+        except DiskError as error:
+            host.write_failed(directory, error)
+            # Tried again, unless the device failed and the directory is offline.
+            host.timers.add(Later(lambda: self._sync_directory(directory)), host.now_ms + _RETRY_MS)
 
     def delete_log(self, directory: LogDirectory, topic: str, number: int, config: TopicConfig) -> None:
         """The folder of a partition that is not here any more."""
-        broker = self._broker
+        host = self._host
         try:
-            path = directory.retire(topic, number, broker.entropy.id_bytes())
+            path = directory.retire(topic, number, host.entropy.id_bytes())
         except DiskError as error:
-            broker.write_failed(directory, error)
+            host.write_failed(directory, error)
             if directory.offline is None and self._is_there(directory, topic, number):
                 # What keeps its name could be taken for the log of the next topic that is called so: that one waits.
                 self._not_deleted.add((directory.path, topic, number))
                 again = Later(lambda: self.delete_log(directory, topic, number, config))
-                broker.timers.add(again, broker.now_ms + _AGAIN_MS)
+                host.timers.add(again, host.now_ms + _RETRY_MS)
             return
         self._not_deleted.discard((directory.path, topic, number))
         self.checkpoints_in(directory).want()
@@ -390,14 +400,14 @@ class LogMaintenance:
 
     def _is_there(self, directory: LogDirectory, topic: str, number: int) -> bool:
         try:
-            return partition_dir(topic, number) in self._broker.disk.list(directory.path)
+            return partition_dir(topic, number) in self._host.disk.list(directory.path)
         except DiskError:
             return True
 
     def check_name_is_free(self, directory: LogDirectory, topic: str, number: int) -> None:
         """Raises DiskError while the log of a deleted topic could not be set aside. One whose turn has not come goes now."""
         if (topic, number) in self.to_delete:
-            self._broker.partitions.sync_names(self._delete_one((topic, number)))
+            self._sync_directory(self._delete_one((topic, number)))
         if (directory.path, topic, number) in self._not_deleted:
             raise DiskError(
                 f"the log of a deleted topic is still at {directory.partition_path(topic, number)}",
@@ -405,13 +415,13 @@ class LogMaintenance:
             )
 
     def later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
-        broker = self._broker
+        host = self._host
 
         def done(_result: Any, error: str | None) -> None:
             if error is not None:
-                broker.say(f"old files could not be removed: {error}")
+                host.say(f"old files could not be removed: {error}")
 
-        broker.timers.add(Later(lambda: broker.run(job, done)), broker.now_ms + delay_ms)
+        host.timers.add(Later(lambda: host.run(job, done)), host.now_ms + delay_ms)
 
 
 def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> DiskError | None:

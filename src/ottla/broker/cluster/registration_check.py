@@ -18,58 +18,58 @@ from ottla.wire.decode import MalformedMessage, decode_response
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.cluster.host import RegistrationCheckHost
 
 _VERSION: Final = 1
 #: The lane of this broker's own requests (`broker/requests/controller_channel.py`).
 _LANE: Final = 0
-_AGAIN_MS: Final = 1000
+_RETRY_MS: Final = 1000
 
 
-class LivenessCheck:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+class RegistrationCheck:
+    def __init__(self, host: RegistrationCheckHost) -> None:
+        self._host = host
         self._look = Later(self._ask)
         #: Whether others have said that this broker's life is over, which it could not hear of itself.
-        self.is_given_up = False
+        self.has_expired = False
 
     def suspended(self, now_ms: int) -> None:
         """The store is out of reach."""
-        timers = self._broker.timers
+        timers = self._host.timers
         timers.cancel(self._look)
-        timers.add(self._look, now_ms + self._broker.config.zookeeper_session_timeout_ms)
+        timers.add(self._look, now_ms + self._host.config.zookeeper_session_timeout_ms)
 
     def back(self) -> None:
         """It can be reached again: what this broker is it hears from there."""
-        self._broker.timers.cancel(self._look)
-        self.is_given_up = False
+        self._host.timers.cancel(self._look)
+        self.has_expired = False
 
     def _ask(self) -> None:
-        broker = self._broker
-        membership = broker.lifecycle
-        if not membership.suspended or not membership.is_serving:
+        host = self._host
+        lifecycle = host.lifecycle
+        if not lifecycle.suspended or not lifecycle.is_serving:
             return
-        broker.timers.add(self._look, broker.now_ms + _AGAIN_MS)
+        host.timers.add(self._look, host.now_ms + _RETRY_MS)
         body = request_encoder(ApiKey.DESCRIBE_CLUSTER, _VERSION)({"endpoint_type": 1})
-        for peer in membership.live.values():
-            if peer.node_id != membership.node_id:
+        for peer in lifecycle.live.values():
+            if peer.node_id != lifecycle.node_id:
                 where = (peer.node_id, peer.host, peer.port)
-                broker.outbox.append(
+                host.outbox.append(
                     (ASK, where, _LANE, ApiKey.DESCRIBE_CLUSTER, _VERSION, body, self._answered)
                 )
 
     def _answered(self, answer: memoryview | None, error: str | None) -> None:
-        membership = self._broker.lifecycle
-        if answer is None or not membership.suspended or not membership.is_serving:
+        lifecycle = self._host.lifecycle
+        if answer is None or not lifecycle.suspended or not lifecycle.is_serving:
             return
         try:
             known = decode_response(ApiKey.DESCRIBE_CLUSTER, _VERSION, answer, 0).brokers
         except MalformedMessage:
             return
-        if all(int(each.broker_id) != membership.node_id for each in known):
-            self._broker.say(
+        if all(int(each.broker_id) != lifecycle.node_id for each in known):
+            self._host.say(
                 "the store cannot be reached, and the other brokers have taken this one for dead: it serves nothing until "
                 "the store can be reached again"
             )
-            self.is_given_up = True
-            membership.cease()
+            self.has_expired = True
+            lifecycle.cease()
