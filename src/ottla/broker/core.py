@@ -425,7 +425,7 @@ class Broker:
             return
         if leading is not None and not leading.counted and len(leading.isr) >= leading.isr_min:
             # Nobody else is waited for.
-            replica.high_watermark = log.next_offset
+            replica.advance_alone(log.next_offset)
             if replica.watchers and not replica.moved:
                 replica.moved = True
                 self._moved.append(replica)
@@ -438,11 +438,7 @@ class Broker:
             self.log_maintenance.written(replica, self.now_ms)
         if log.unflushed_bytes > self.config.log_recovery_point_interval_bytes:
             self.log_maintenance.flush(replica)
-        if replica.durable:
-            # R11: the leader hears of them once they are durable.
-            replica.following.fetcher.wait_for(replica)
-            self.sync(replica, log)
-        elif log.next_offset - log.flushed_offset >= replica.config.flush_messages:
+        if replica.durable or log.next_offset - log.flushed_offset >= replica.config.flush_messages:
             self.sync(replica, log)
 
     def sync(self, replica: Replica, log: PartitionLog, *, is_due: bool = False) -> None:

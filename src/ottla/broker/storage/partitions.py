@@ -128,7 +128,7 @@ class LocalPartitions:
             for replica in self._host(topic.name, topic.topic_id, topic.partitions):
                 home = homes.get((topic.name, replica.number))
                 if home is not None:
-                    replica.high_watermark = home.high_watermarks.get((topic.name, replica.number), 0)
+                    replica.restore(home.high_watermarks.get((topic.name, replica.number), 0))
                 if home is not None and home.clean and home.offline is None:
                     # Opened when first needed, or after the first clients have been served.
                     self.asleep[replica] = home
