@@ -24,9 +24,10 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers as LogProducers
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Decision, Then
+from ottla.replication.follower_state import FollowerState
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.replica import Replica
-from ottla.replication.replica_fetcher import FollowerState, ReplicaFetcher
+from ottla.replication.replica_fetcher import ReplicaFetcher
 from ottla.replication.replica_roles import ReplicaRoles
 from ottla.transactions import end_txn
 from ottla.transactions.completion import Completing

@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.config.topic import TopicConfig
 from ottla.log.partition_log import PartitionLog
 from ottla.ports.disk import DiskError
 from ottla.replication.leader_state import LeaderState
+
+if TYPE_CHECKING:
+    from ottla.log.segment import Segment
+    from ottla.replication.follower_state import FollowerState
 
 
 class Watcher(Protocol):
@@ -52,8 +56,9 @@ class Replica:
         self.offline: str | None = None
         #: What it knows as a leader; None while it is none.
         self.leading: LeaderState | None = None
-        #: What it does as a follower (`replication/replica_fetcher.py`); None while it is none.
-        self.following: Any = None
+        #: Its state as a follower; None while it does not follow.
+        self.following: FollowerState | None = None
+        #: A plain slot because every fetch reads it. Only this module assigns it (tests/replication/test_high_watermark.py).
         self.high_watermark = 0
         #: Whether its log was cut and that is not durable yet: nothing is written to it meanwhile, in whatever role.
         self.is_being_cut = False
@@ -111,7 +116,7 @@ class Replica:
         return log.flushed_offset if self.durable else log.next_offset
 
     def adopt(self, log: PartitionLog) -> None:
-        """This is its log. What is known of the high watermark may be older than the log, or newer than what is left of it."""
+        """Take over an opened log. The checkpointed high watermark may lie outside of it: before its start or after its end."""
         self._log = log
         self.high_watermark = max(log.log_start_offset, min(self.high_watermark, log.next_offset))
         if self.leading is not None:
@@ -135,7 +140,7 @@ class Replica:
             # Whoever follows must learn where the epochs before it ended, even if this one never writes a record.
             log.lead(self.leader_epoch)
 
-    def follow(self, following: Any, leader_epoch: int) -> None:
+    def follow(self, following: FollowerState, leader_epoch: int) -> None:
         self.leading, self.following = None, following
         self.leader_epoch = leader_epoch
 
@@ -164,13 +169,56 @@ class Replica:
         if self._log is not None:
             self._log.config = config
 
+    # --- the high watermark -----------------------------------------------------------------------------------
+
+    def restore(self, high_watermark: int) -> None:
+        """Set the high watermark to its checkpoint, before the log is opened. `adopt` limits it to the log."""
+        assert self._log is None, "the log is open: the checkpoint is older"
+        self.high_watermark = high_watermark
+
     def advance(self) -> bool:
-        """Move the high watermark to where its own log and its followers' now allow it; True if it moved."""
+        """As leader, move the high watermark to where the log and the followers allow it. True if it moved."""
         leading = self.leading
         if leading is None:
             return False
         end = leading.bound(self.own_end)
         if end <= self.high_watermark:
             return False
+        assert end <= self.log.next_offset, "the high watermark is not above the end of the log"
         self.high_watermark = end
         return True
+
+    def advance_alone(self, end: int) -> None:
+        """The same for a leader that is the only member of the ISR, after an append. `end` is the end of the log."""
+        assert end >= self.high_watermark, "the high watermark moves backwards only by truncation"
+        self.high_watermark = end
+
+    def learn(self, high_watermark: int) -> bool:
+        """As follower, take over the leader's high watermark as far as this log reaches. True if it moved."""
+        assert self.leading is None, "a leader decides about its high watermark itself"
+        end = min(high_watermark, self.log.next_offset)
+        if end <= self.high_watermark:
+            return False
+        self.high_watermark = end
+        return True
+
+    def truncate(self, offset: int, now_ms: int) -> list[Segment]:
+        """As follower, remove all records from `offset` on. Returns the removed segments, whose files the caller deletes.
+
+        The high watermark moves backwards only here and in `restart_at`. Truncation below it follows an unclean leader election.
+        """
+        assert self.leading is None, "a leader does not truncate its log"
+        log = self.log
+        self.high_watermark = min(self.high_watermark, offset)
+        dropped = log.truncate(max(offset, log.log_start_offset), now_ms)
+        # The log removes whole batches, so that it may end before `offset`.
+        self.high_watermark = min(self.high_watermark, log.next_offset)
+        return dropped
+
+    def restart_at(self, offset: int, now_ms: int) -> list[Segment]:
+        """As follower, remove all records and start the log at `offset`. Returns the removed segments, as `truncate` does."""
+        assert self.leading is None, "a leader does not truncate its log"
+        dropped = self.log.begin_at(offset, now_ms)
+        self.high_watermark = offset
+        assert self.log.next_offset == offset, "the log is empty"
+        return dropped

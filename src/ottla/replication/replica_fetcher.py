@@ -19,6 +19,7 @@ from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.timer_wheel import Later
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
+from ottla.replication.follower_state import FollowerState
 from ottla.wire.decode import MalformedMessage, decode_response, response_reader
 from ottla.wire.encode import request_encoder
 
@@ -35,22 +36,6 @@ _REFUSED_MS: Final = 10
 _REFUSALS_MAX: Final = 16
 
 _encode: Any = None
-
-
-class FollowerState:
-    """One partition as this broker follows it, in one epoch of its leader."""
-
-    __slots__ = ("epoch", "fetcher", "is_busy", "key", "refusals", "replica")
-
-    def __init__(self, fetcher: ReplicaFetcher, replica: Replica, key: tuple[bytes, int], epoch: int) -> None:
-        self.fetcher = fetcher
-        self.replica = replica
-        self.key = key
-        self.epoch = epoch
-        #: While it is left out of requests: its log is being cut, or it failed a moment ago.
-        self.is_busy = False
-        #: How often in a row the leader has refused it.
-        self.refusals = 0
 
 
 class ReplicaFetcher:
@@ -321,13 +306,14 @@ class ReplicaFetcher:
                     append_fetched(log, row.records, broker.wall_ms)
                 finally:
                     if log.next_offset > end:
+                        if replica.durable:
+                            # R11: the next fetch, which reports them to the leader, waits for their sync.
+                            self.wait_for(replica)
                         broker.replicated(replica, log)
                         self._changed[following] = None
             if row.log_start_offset > log.log_start_offset and row.log_start_offset <= log.next_offset:
                 broker.log_maintenance.delete_records(replica, row.log_start_offset)
-            watermark = min(row.high_watermark, log.next_offset)
-            if watermark > replica.high_watermark:
-                replica.high_watermark = watermark
+            if replica.learn(row.high_watermark):
                 replica.settle()
                 broker.moved(replica)
         except (Refusal, DiskError) as error:
@@ -362,9 +348,7 @@ class ReplicaFetcher:
             f"{replica.topic}-{replica.number}: this replica ends at {log.next_offset}, the leader begins at {start}: "
             "it begins there anew"
         )
-        dropped = log.begin_at(start, broker.wall_ms)
-        replica.high_watermark = max(replica.high_watermark, start)
-        return self._cut(following, dropped)
+        return self._cut(following, replica.restart_at(start, broker.wall_ms))
 
     def _diverged(self, following: FollowerState, epoch: int, end_offset: int) -> None:
         """R1: after this end the leader's history is another one. Ours is cut to where both agree, and asked again."""
@@ -377,9 +361,7 @@ class ReplicaFetcher:
                 f"{replica.topic}-{replica.number}: cut to {target}, below its high watermark {replica.high_watermark}, "
                 f"because leader epoch {following.epoch} has another history: an unclean leader was elected"
             )
-            replica.high_watermark = target
-        dropped = log.truncate(max(target, log.log_start_offset), broker.wall_ms)
-        self._cut(following, dropped)
+        self._cut(following, replica.truncate(target, broker.wall_ms))
 
     def _begin_anew(self, following: FollowerState) -> None:
         """R12: a crash took the beginning of this log. What is left would look whole to who asks for its end alone."""
@@ -390,9 +372,7 @@ class ReplicaFetcher:
             "all of it is fetched anew"
         )
         start, log.should_begin_at = log.should_begin_at, -1
-        dropped = log.begin_at(start, broker.wall_ms)
-        replica.high_watermark = start
-        self._cut(following, dropped)
+        self._cut(following, replica.restart_at(start, broker.wall_ms))
 
     def _cut(self, following: FollowerState, dropped: list[Any]) -> None:
         """The log was cut: the recovery point is written down before anything new is written, in this role or another."""
@@ -400,7 +380,6 @@ class ReplicaFetcher:
         self._leave_out(following)
         replica = following.replica
         replica.is_being_cut = True
-        replica.high_watermark = min(replica.high_watermark, replica.log.next_offset)
 
         def done() -> None:
             replica.is_being_cut = following.is_busy = False

@@ -14,10 +14,11 @@ from ottla.metadata.records import Partition
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.model.timer_wheel import Later, Periodic
+from ottla.replication.follower_state import FollowerState
 from ottla.replication.isr_removal import IsrRemoval
 from ottla.replication.leader_state import Follower, LeaderState
 from ottla.replication.partition_walk import PartitionWalk
-from ottla.replication.replica_fetcher import FollowerState, ReplicaFetcher
+from ottla.replication.replica_fetcher import ReplicaFetcher
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker

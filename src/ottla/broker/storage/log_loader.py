@@ -82,7 +82,7 @@ class LogLoader:
 
     def _load_log(self, replica: Replica, directory: LogDirectory, now_ms: int) -> None:
         topic, number = replica.topic, replica.number
-        replica.high_watermark = directory.high_watermarks.get((topic, number), 0)
+        replica.restore(directory.high_watermarks.get((topic, number), 0))
         if directory.offline is not None:
             return
         if directory.clean:

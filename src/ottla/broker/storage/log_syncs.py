@@ -55,7 +55,7 @@ class LogSyncs:
             return
         if leading is not None and not leading.counted and len(leading.isr) >= leading.isr_min:
             # The ISR has no other member.
-            replica.high_watermark = log.next_offset
+            replica.advance_alone(log.next_offset)
             if replica.watchers and not replica.moved:
                 replica.moved = True
                 self._moved_replicas.append(replica)
@@ -68,11 +68,7 @@ class LogSyncs:
             self._log_maintenance.written(replica, self._broker.now_ms)
         if log.unflushed_bytes > self._flush_after_bytes:
             self._log_maintenance.flush(replica)
-        if replica.durable:
-            # R11: the next fetch acknowledges them to the leader, so it waits until they are durable.
-            replica.following.fetcher.wait_for(replica)
-            self.sync(replica, log)
-        elif log.next_offset - log.flushed_offset >= replica.config.flush_messages:
+        if replica.durable or log.next_offset - log.flushed_offset >= replica.config.flush_messages:
             self.sync(replica, log)
 
     def sync(self, replica: Replica, log: PartitionLog, *, is_due: bool = False) -> None:
