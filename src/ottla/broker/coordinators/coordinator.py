@@ -21,7 +21,7 @@ from ottla.model.timer_wheel import Later
 from ottla.ports.coordination import partition_of
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import CoordinatorHost
     from ottla.replication.replica import Replica
 
 _CREATE_TOPICS_VERSION: Final = 7
@@ -35,7 +35,7 @@ T = TypeVar("T", bound=CoordinatorPartition)
 
 
 class Coordinator(ABC, Generic[T]):
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: CoordinatorHost, topic: str) -> None:
         self._broker = broker
         self.topic = topic
         #: By partition number.

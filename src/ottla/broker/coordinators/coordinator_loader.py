@@ -20,7 +20,7 @@ from ottla.records.record import CorruptRecords, Record, decode_batch, whole_bat
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import CoordinatorHost
 
 #: What of a log is replayed before others have their turn: some milliseconds.
 _SLICE_BYTES: Final = 256 * 1024
@@ -31,7 +31,7 @@ _WAIT_MS: Final = 5_000
 class CoordinatorLoader:
     """`reload(tenure, reason)` is called if a log cannot be read."""
 
-    def __init__(self, broker: Broker, reload: Callable[[CoordinatorPartition, str], None]) -> None:
+    def __init__(self, broker: CoordinatorHost, reload: Callable[[CoordinatorPartition, str], None]) -> None:
         self._broker = broker
         self._reload = reload
         #: Those whose logs are still to be replayed, in the order in which their roles began.

@@ -27,7 +27,7 @@ from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import CoordinatorHost
     from ottla.replication.replica import Replica
 
 #: A batch is closed when it has grown to this, well below what a topic takes.
@@ -77,7 +77,9 @@ class ShardTimers:
 class CoordinatorPartition(ABC):
     """`reload(tenure, reason, soon=False)` is called when the shard is not what its log says."""
 
-    def __init__(self, broker: Broker, topic: str, replica: Replica, reload: Callable[..., None]) -> None:
+    def __init__(
+        self, broker: CoordinatorHost, topic: str, replica: Replica, reload: Callable[..., None]
+    ) -> None:
         self._broker = broker
         self._reload = reload
         self.timers = ShardTimers(broker.timers, self)

@@ -34,7 +34,7 @@ from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import CoordinatorHost
     from ottla.log.markers import Marker
     from ottla.metadata.image import Image
     from ottla.replication.replica import Replica
@@ -47,7 +47,7 @@ _NO_RACKS: Final[frozenset[str]] = frozenset()
 
 
 class GroupPartition(CoordinatorPartition):
-    def __init__(self, groups: GroupCoordinator, broker: Broker, replica: Replica) -> None:
+    def __init__(self, groups: GroupCoordinator, broker: CoordinatorHost, replica: Replica) -> None:
         super().__init__(broker, OFFSETS_TOPIC, replica, groups.reload)
         self._groups = groups
         #: By producer id: the commits of its transaction that are looked at in slices. Its end interrupts them.
@@ -209,7 +209,7 @@ class GroupPartition(CoordinatorPartition):
 
 
 class GroupCoordinator(Coordinator[GroupPartition]):
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: CoordinatorHost) -> None:
         super().__init__(broker, OFFSETS_TOPIC)
         #: Grows with every change of topics, partitions and racks: groups look at them anew.
         self.topics_version = 0

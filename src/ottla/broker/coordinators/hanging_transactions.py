@@ -17,7 +17,7 @@ from ottla.model.limits import HANGING_CHECKS_MAX
 from ottla.model.timer_wheel import Later
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import HangingTransactionsHost
     from ottla.metadata.records import Partition
     from ottla.transactions.formats import Place
 
@@ -32,7 +32,7 @@ Coordinated: TypeAlias = Mapping[int, Collection["Place"]] | None
 
 
 class HangingTransactions:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: HangingTransactionsHost) -> None:
         self._broker = broker
         self._under_way = 0
 
@@ -71,7 +71,11 @@ class _Check:
     """One question to all coordinators."""
 
     def __init__(
-        self, broker: Broker, nodes: list[int], producer_ids: list[int], done: Callable[[Coordinated], None]
+        self,
+        broker: HangingTransactionsHost,
+        nodes: list[int],
+        producer_ids: list[int],
+        done: Callable[[Coordinated], None],
     ) -> None:
         self._broker = broker
         self._nodes = nodes

@@ -20,7 +20,7 @@ from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, TRANSACTIONAL_BIT
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import LeaderHost
     from ottla.log.partition_log import PartitionLog
     from ottla.replication.replica import Replica
 
@@ -45,7 +45,7 @@ class PendingAppend:
 
 
 def append_as_leader(
-    broker: Broker, replica: Replica, batch: bytes, done: Callable[[ErrorCode], None]
+    broker: LeaderHost, replica: Replica, batch: bytes, done: Callable[[ErrorCode], None]
 ) -> int:
     """Append a batch to a partition that this broker leads; returns its first offset.
 
@@ -81,7 +81,7 @@ def append_as_leader(
 
 
 def append_marker_as_leader(
-    broker: Broker,
+    broker: LeaderHost,
     replica: Replica,
     producer_id: int,
     producer_epoch: int,
@@ -116,7 +116,11 @@ def _check_leading(replica: Replica) -> None:
 
 
 def _await(
-    broker: Broker, replica: Replica, log: PartitionLog, last_offset: int, done: Callable[[ErrorCode], None]
+    broker: LeaderHost,
+    replica: Replica,
+    log: PartitionLog,
+    last_offset: int,
+    done: Callable[[ErrorCode], None],
 ) -> None:
     broker.appended(replica, log, broker.now_ms)
     if last_offset < replica.high_watermark:

@@ -14,14 +14,14 @@ from ottla.model.limits import COMMIT_WAIT_MS, PRODUCER_ID_BLOCK
 from ottla.model.timer_wheel import Later
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import ProducerIdHost
 
 #: `done(producer id)`, or None if there is none to be had now.
 Done: TypeAlias = Callable[[int | None], None]
 
 
 class ProducerIds:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: ProducerIdHost) -> None:
         self._broker = broker
         self._next = 0
         self._end = 0

@@ -17,7 +17,7 @@ from ottla.transactions.formats import Record as TransactionRecord
 from ottla.transactions.shard import Shard
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import TransactionCoordinatorHost
     from ottla.records.record import Record
     from ottla.replication.replica import Replica
     from ottla.transactions.host import Owed
@@ -26,7 +26,11 @@ TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 
 class TransactionPartition(CoordinatorPartition):
-    def __init__(self, transactions: TransactionCoordinator, broker: Broker, replica: Replica) -> None:
+    _broker: TransactionCoordinatorHost
+
+    def __init__(
+        self, transactions: TransactionCoordinator, broker: TransactionCoordinatorHost, replica: Replica
+    ) -> None:
         super().__init__(broker, TRANSACTIONS_TOPIC, replica, transactions.reload)
         self._transactions = transactions
         self.shard = Shard(replica.number, self)
@@ -79,7 +83,9 @@ class TransactionPartition(CoordinatorPartition):
 
 
 class TransactionCoordinator(Coordinator[TransactionPartition]):
-    def __init__(self, broker: Broker) -> None:
+    _broker: TransactionCoordinatorHost
+
+    def __init__(self, broker: TransactionCoordinatorHost) -> None:
         super().__init__(broker, TRANSACTIONS_TOPIC)
 
     def tenure_of(self, replica: Replica) -> TransactionPartition:

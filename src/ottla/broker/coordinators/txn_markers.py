@@ -31,7 +31,7 @@ from ottla.wire.decode import MalformedMessage, decode_response
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import TxnMarkersHost
     from ottla.replication.replica import Replica
 
 _VERSION: Final = 2
@@ -62,7 +62,7 @@ class Opened(NamedTuple):
 
 
 class TxnMarkers:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: TxnMarkersHost) -> None:
         self._broker = broker
         #: Markers to be written here, of the transactions whose ends were committed.
         self._owed: deque[tuple[Owed, Callable[[Codes], None]]] = deque()

@@ -29,7 +29,7 @@ from ottla.wire.decode import MalformedMessage, decode_response
 from ottla.wire.encode import request_encoder
 
 if TYPE_CHECKING:
-    from ottla.broker.core import Broker
+    from ottla.broker.coordinators.host import TxnVerificationHost
     from ottla.replication.replica import Replica
 
 _ADD_PARTITIONS: Final = 24
@@ -86,7 +86,7 @@ class _Guard:
 
 
 class TxnVerification:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: TxnVerificationHost) -> None:
         self._broker = broker
         #: Those who are being asked for, and what of them waits meanwhile.
         self._lines: dict[Producer, deque[Callable[[], None]]] = {}
@@ -262,7 +262,9 @@ class _Reply:
 
     __slots__ = ("_broker", "_done", "_places", "is_late")
 
-    def __init__(self, broker: Broker, places: Collection[Place], done: Callable[[Codes], None]) -> None:
+    def __init__(
+        self, broker: TxnVerificationHost, places: Collection[Place], done: Callable[[Codes], None]
+    ) -> None:
         self._broker = broker
         self._places = places
         self._done = done
