@@ -115,27 +115,115 @@ GROUPS = (
         ),
         workers=3,
         in_memory=True,
+        long=(
+            "broker/test_turn_cost.py",
+            "broker/test_group_turn_cost.py",
+            "runtime/test_memory_pool.py",
+            "bench",
+        ),
     ),
     # The SDK, by itself and on brokers that are killed, paused and cut off; its tests mostly wait.
     Group(name="sdk", folders=("client", "sdk"), workers=5, in_memory=True),
     # The cluster store on a real ZooKeeper, which is stopped, paused and cut off.
-    Group(name="zookeeper", folders=("zookeeper",), workers=3, in_memory=True),
+    Group(
+        name="zookeeper",
+        folders=("zookeeper",),
+        workers=3,
+        in_memory=True,
+        long=("zookeeper/test_zookeeper_store_faults.py",),
+    ),
     # Three brokers and a ZooKeeper as processes, some of which are killed, paused and started again.
-    Group(name="cluster", folders=("cluster",), workers=2, in_memory=True),
+    Group(
+        name="cluster",
+        folders=("cluster",),
+        workers=2,
+        in_memory=True,
+        long=(
+            "cluster/test_any_broker.py",
+            "cluster/test_attacked_broker.py",
+            "cluster/test_elections.py",
+            "cluster/test_few_brokers.py",
+            "cluster/test_group_failover.py",
+            "cluster/test_joining.py",
+            "cluster/test_local_cluster.py",
+            "cluster/test_moves.py",
+            "cluster/test_other_clients.py",
+            "cluster/test_sessions.py",
+            "cluster/test_store_away.py",
+            "cluster/test_transactions.py",
+            "cluster/test_txn_admin.py",
+        ),
+    ),
     # Third-party clients, unmodified, and the SDK, against running brokers.
-    Group(name="clients", folders=("clients",), workers=4, in_memory=True),
+    Group(
+        name="clients",
+        folders=("clients",),
+        workers=4,
+        in_memory=True,
+        long=("clients/test_restart.py",),
+    ),
     # One test a claim of the mission.
-    Group(name="seeds", folders=("seeds",), workers=4, singly=True, spark=True),
+    Group(
+        name="seeds",
+        folders=("seeds",),
+        workers=4,
+        singly=True,
+        spark=True,
+        long=(
+            "seeds/test_spark.py::test_F3_counting_is_exactly_once_though_micro_batches_run_again",
+            "seeds/test_spark.py::test_G2_results_and_offsets_are_stored_together_or_not_at_all",
+            "seeds/test_spark.py::test_G3_one_topic_serves_batches_and_streams",
+            "seeds/test_spark.py::test_G4_spark_runs_locally_by_default",
+        ),
+    ),
     # Processes killed at random points.
-    Group(name="crash", folders=("crash",), workers=4),
+    Group(
+        name="crash",
+        folders=("crash",),
+        workers=4,
+        long=(
+            "crash/test_compaction.py",
+            "crash/test_idempotent_produce.py::test_kill_9_loses_nothing_repeats_nothing_and_keeps_the_order[page-cache-15-1073741824]",
+            "crash/test_idempotent_produce.py::test_kill_9_loses_nothing_repeats_nothing_and_keeps_the_order[durable-50-1073741824]",
+            "crash/test_many_partitions.py",
+            "crash/test_metadata.py",
+            "crash/test_start_and_stop.py",
+            "crash/test_transactions.py",
+        ),
+    ),
     # Mutated requests and damaged files; a thirtieth of what `make fuzz` does.
-    Group(name="fuzz", folders=("fuzz",), workers=2),
+    Group(
+        name="fuzz",
+        folders=("fuzz",),
+        workers=2,
+        long=(
+            "fuzz/test_costs.py",
+            "fuzz/test_requests.py::test_requests_over_sockets",
+        ),
+    ),
     # Disks, files and clocks that fail a running broker.
-    Group(name="faults", folders=("faults",), workers=3),
+    Group(
+        name="faults",
+        folders=("faults",),
+        workers=3,
+        long=(
+            "faults/test_damaged_files.py",
+            "faults/test_device_errors.py",
+            "faults/test_directory.py",
+            "faults/test_disk_full.py",
+        ),
+    ),
     # The real core on a simulated disk, network and clock.
     Group(name="sim", folders=("sim",), workers=2),
     # Topics in a real Spark: each process of the tests has one of its own.
-    Group(name="spark", folders=("spark",), workers=2, singly=True, spark=True),
+    Group(
+        name="spark",
+        folders=("spark",),
+        workers=2,
+        singly=True,
+        spark=True,
+        long=("spark",),
+    ),
     Group(name="interop", folders=("interop",), spark=True, default=False),
     Group(name="chaos", folders=("chaos",), spark=True, default=False),
 )

@@ -28,3 +28,26 @@ def test_every_room_has_a_place_for_its_tests() -> None:
     }
     rooms = {path.name for path in SOURCE.iterdir() if is_code_folder(path)}
     assert rooms - folders == set(), "add the room to a group in tools/run_tests.py"
+
+
+def test_long_tests_exist_and_belong_to_their_group() -> None:
+    for group in GROUPS:
+        for each in group.long:
+            path, _, name = each.partition("::")
+            assert path.partition("/")[0] in group.folders, each
+            assert (TESTS / path).exists(), each
+            assert name.partition("[")[0] in (TESTS / path).read_text() if name else True, each
+
+
+def test_short_and_long_tests_are_all_tests() -> None:
+    [spark] = [group for group in GROUPS if group.name == "spark"]
+    assert (spark.selection("short"), spark.selection("long")) == (
+        ["--deselect=tests/spark"],
+        ["tests/spark"],
+    )
+    [cluster] = [group for group in GROUPS if group.name == "cluster"]
+    assert cluster.selection("all") == ["tests/cluster"]
+    assert cluster.selection("short") == [
+        "tests/cluster",
+        *(f"--deselect={each}" for each in cluster.selection("long")),
+    ]
