@@ -6,6 +6,7 @@ import pytest
 from ottla.log import names
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import run
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import decode_batch
@@ -129,7 +130,7 @@ def test_append_time_is_a_header_edit_with_a_right_crc(bench: Bench, codec: int)
     assert HEADER.unpack_from(stored)[4] == crc_of(stored)
     assert stored[61:] == came[61:]
     assert log.active.max_timestamp == NOW + 1
-    assert log.find_time(NOW) == (0, NOW)
+    assert run(log.look_up_time(NOW)) == (0, NOW)
 
 
 def test_a_topic_can_ask_for_its_own_codec(bench: Bench) -> None:
