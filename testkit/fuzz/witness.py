@@ -78,7 +78,7 @@ def held_s(wall_s: float, broker: tuple[Scheduled, Scheduled], own: tuple[Schedu
     return min(wall_s, max(wall_s - waited_s, broker[1].ran_s - broker[0].ran_s))
 
 
-class Witnessing:
+class WitnessClient:
     def __init__(self, address: str, pid: int) -> None:
         self._asker = Asker(address)
         self._asker.create(WITNESS, 1, WITNESS_SETTINGS)
@@ -191,7 +191,7 @@ def main() -> int:
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        witness = Witnessing(address, pid)
+        witness = WitnessClient(address, pid)
         print(json.dumps({"ready": True}), flush=True)
         while True:
             if marks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.model.api_key import ApiKey
 from ottla.wire.decode import decode_response
@@ -52,6 +52,20 @@ class Topic:
             self.partitions.append(
                 PartitionHistory(name, is_durable=self.is_durable, is_compacted=self.is_compacted)
             )
+
+
+class SentBatch(NamedTuple):
+    """A batch that a producer has sent, and sends again until it is answered."""
+
+    topic: Topic
+    partition: int
+    values: tuple[bytes, ...]
+    sequence: int
+    timestamp_ms: int
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.topic.topic_id, self.partition
 
 
 class Shared:

@@ -7,29 +7,17 @@ acknowledged with acks=all is noted as a promise; what acks=1 acknowledges is no
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
 from testkit.checkers.partition import Anomaly
 from testkit.sim.actors import RETRIABLE, Actor, Common
-from testkit.sim.clients import Topic
+from testkit.sim.clients import SentBatch
 
 _IN_FLIGHT_MAX: Final = 5
 Key = tuple[bytes, int]
-
-
-class SentBatch(NamedTuple):
-    topic: Topic
-    partition: int
-    values: tuple[bytes, ...]
-    sequence: int
-    timestamp_ms: int
-
-    @property
-    def key(self) -> Key:
-        return self.topic.topic_id, self.partition
 
 
 class ClusterProducer(Actor):

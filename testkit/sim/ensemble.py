@@ -14,7 +14,7 @@ from ottla.log.names import id_text
 from ottla.metadata import records as r
 from ottla.metadata.image import Image
 from ottla.ports.store import Record, Registration
-from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, HandshakeInitiator
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from testkit.sim.world import World
 
@@ -75,10 +75,12 @@ class Ensemble:
         self.is_down = False
         self.on_append: Callable[[Image, Image, list[Record]], None] = lambda _before, _after, _records: None
 
-    def prove_as(self, node_id: int) -> Callable[[int], Dialing]:
+    def prove_as(self, node_id: int) -> Callable[[int], HandshakeInitiator]:
         """The handshakes of this broker, for a test that sends something in its name."""
         me = Credentials(self.secret, self.cluster_id, node_id)
-        return lambda accepting_id: Dialing(me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES))
+        return lambda accepting_id: HandshakeInitiator(
+            me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES)
+        )
 
     # --- sessions ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 from ottla.broker.requests.connection import Connection
 from ottla.ports.effects import REFUSED
-from ottla.security.broker_handshake import Dialing, NotProven, Request
+from ottla.security.broker_handshake import HandshakeInitiator, NotProven, Request
 from ottla.wire.frames import ClientConnection
 from testkit.sim.world import World
 
@@ -314,7 +314,7 @@ class Lane:
         node_id: int,
         finished: Callable[[], None],
         timeout_ms: int = ASK_TIMEOUT_MS,
-        prove_to: Callable[[int], Dialing | None] | None = None,
+        prove_to: Callable[[int], HandshakeInitiator | None] | None = None,
     ) -> None:
         self._network = network
         self._place = place
@@ -322,7 +322,7 @@ class Lane:
         self._node_id = node_id
         self._finished = finished
         self._prove_to = prove_to
-        self._handshake: Dialing | None = None
+        self._handshake: HandshakeInitiator | None = None
         #: Requests that wait for the handshake.
         self._unsent: list[tuple[int, int, bytes]] = []
         self._timeout_ms = timeout_ms

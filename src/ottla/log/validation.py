@@ -23,10 +23,10 @@ from ottla.model.limits import (
 from ottla.model.steps import STEP_COST, Steps, run
 from ottla.ports.disk import Buffer
 from ottla.records.batch import (
+    ATTRIBUTES_LOW,
     CODEC_MASK,
     CONTROL_BIT,
     COUNT_START,
-    CRC_START,
     HEADER,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -73,7 +73,7 @@ def validation_cost(batch: Buffer, config: TopicConfig) -> int:
     """Roughly what `validate` will cost; 0 if the records need not be looked at."""
     if len(batch) < HEADER_BYTES:
         return 0
-    codec = batch[CRC_START + 1] & CODEC_MASK
+    codec = batch[ATTRIBUTES_LOW] & CODEC_MASK
     is_recompressed = _is_recompressed(codec, config)
     if not config.compact and not is_recompressed:
         return 0
@@ -91,7 +91,7 @@ def validation_cost(batch: Buffer, config: TopicConfig) -> int:
 
 def validate(batch: bytes, config: TopicConfig, where: str) -> Steps[Validated]:
     """Check the records and give them the topic's codec. `where` is the partition, for messages."""
-    codec = batch[CRC_START + 1] & CODEC_MASK if len(batch) >= HEADER_BYTES else NONE
+    codec = batch[ATTRIBUTES_LOW] & CODEC_MASK if len(batch) >= HEADER_BYTES else NONE
     is_recompressed = _is_recompressed(codec, config)
     data: Buffer = batch
     try:

@@ -32,7 +32,10 @@ PREFIX: Final = struct.Struct(">qii")
 PREFIX_BYTES: Final = 16
 #: Bytes before the part that the batch length counts.
 LENGTH_OVERHEAD: Final = 12
+MAGIC_START: Final = 16
 CRC_START: Final = 21
+#: The low byte of the attributes, which holds all known bits.
+ATTRIBUTES_LOW: Final = 22
 CRC_BYTES: Final = 4
 PRODUCER_START: Final = 43
 COUNT_START: Final = 57
@@ -49,7 +52,7 @@ KNOWN_BITS: Final = 0x7F
 OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 #: Last offset delta, base and max timestamp, from byte 23.
 DELTA_AND_TIMES: Final = struct.Struct(">iqq")
-#: Leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp, producer id, epoch, sequence: from byte 12.
+_CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 
@@ -65,5 +68,5 @@ def with_append_time(batch: bytes | bytearray | memoryview, now_ms: int) -> byte
     attributes = struct.unpack_from(">h", stamped, _ATTRIBUTES_AT)[0] | TIMESTAMP_TYPE_BIT
     struct.pack_into(">h", stamped, _ATTRIBUTES_AT, attributes)
     struct.pack_into(">q", stamped, _MAX_TIMESTAMP_AT, now_ms)
-    struct.pack_into(">I", stamped, 17, crc_of(stamped))
+    struct.pack_into(">I", stamped, _CRC_AT, crc_of(stamped))
     return stamped

@@ -18,7 +18,13 @@ import numpy as np
 from numba import njit, types
 
 from ottla.records import pieces
-from ottla.records.batch import CODEC_MASK, COUNT_START, CRC_START, HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ottla.records.batch import (
+    ATTRIBUTES_LOW,
+    CODEC_MASK,
+    COUNT_START,
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_BIT,
+)
 from ottla.records.compression import Buffer
 from ottla.records.packed_compiled import pack
 from ottla.records.pieces import Piece, Row, Rows
@@ -269,7 +275,7 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
     if seen < 0:
         return pieces.piece(batch, size_max=size_max, check_crc=False)
     headers = PlacedHeaders(data, out[6], out[7]) if seen & _HEADERS else None
-    is_append_time = bool(batch[CRC_START + 1] & TIMESTAMP_TYPE_BIT)
+    is_append_time = bool(batch[ATTRIBUTES_LOW] & TIMESTAMP_TYPE_BIT)
     return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers, is_append_time)
 
 

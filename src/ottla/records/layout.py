@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.model.steps import Steps
 from ottla.wire.encode import uvarint
+from ottla.wire.guard import MalformedMessage, read_uvarint
 
 NEVER: Final = 1 << 15
 
@@ -55,7 +56,6 @@ class Field(NamedTuple):
 _NUMBERS: Final = {name: struct.Struct(f">{code}") for name, code in zip(
     ("int8", "int16", "int32", "int64"), "bhiq", strict=True
 )}  # fmt: skip
-_VARINT_BYTES_MAX: Final = 5
 _ROWS_AT_ONCE: Final = 250
 
 
@@ -103,7 +103,7 @@ def read(kind: Struct, version: int, data: bytes, at: int = 0, *, may_go_on: boo
     reader = _Reader(data, at)
     try:
         value = _read_struct(reader, kind, version, version >= kind.flexible)
-    except (struct.error, UnicodeError, IndexError) as error:
+    except (struct.error, UnicodeError, IndexError, MalformedMessage) as error:
         raise Malformed(f"cannot be read: {error!r}") from error
     if reader.at != len(data) and not may_go_on:
         raise Malformed(f"{len(data) - reader.at} bytes are left over")
@@ -192,14 +192,8 @@ class _Reader:
         return value
 
     def varint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise Malformed("a varint does not end")
+        value, self.at = read_uvarint(self.data, self.at)
+        return value
 
     def length(self, flexible: bool, prefix: str, nullable: bool) -> int:
         """-1 for null."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, dropwhile, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ottla.records.batch import CRC_START, TIMESTAMP_TYPE_BIT
+from ottla.records.batch import ATTRIBUTES_LOW, TIMESTAMP_TYPE_BIT
 from ottla.records.compression import Buffer
 from ottla.records.packed import pack
 from ottla.records.record import DECODED_BYTES_MAX, Headers, Record, decode_batch, iter_batch
@@ -114,7 +114,7 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
         *_joined([record.key for record in records]),
         *_joined([record.value for record in records]),
         [record.headers for record in records] if any(record.headers for record in records) else None,
-        bool(batch[CRC_START + 1] & TIMESTAMP_TYPE_BIT),
+        bool(batch[ATTRIBUTES_LOW] & TIMESTAMP_TYPE_BIT),
     )
 
 

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from ottla.records.batch import (
+    ATTRIBUTES_LOW,
     CODEC_MASK,
     CONTROL_BIT,
     CRC_BYTES,
@@ -247,7 +248,7 @@ def decode_batches(data: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> Iterat
     """
     for batch in whole_batches(data):
         # The low byte of the attributes; control batches are for the protocol, not for readers.
-        if not batch[CRC_START + 1] & CONTROL_BIT:
+        if not batch[ATTRIBUTES_LOW] & CONTROL_BIT:
             yield from iter_batch(batch, size_max)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from ottla.records.errors import CorruptRecords
 
 _VARINT_BYTES_MAX: Final = 5
-_VARLONG_BYTES_MAX: Final = 10
+VARLONG_BYTES_MAX: Final = 10
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 #: Numbers below this magnitude are kept: the deltas and lengths of ordinary batches, in 3 MB at most.
@@ -30,7 +30,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
     """The raw (still zigzag) value of at most 64 bits at `position`, and the position after it."""
-    return _read(data, position, _VARLONG_BYTES_MAX, 64)
+    return _read(data, position, VARLONG_BYTES_MAX, 64)
 
 
 def _read(data: bytes, position: int, bytes_max: int, bits_max: int) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class Request(NamedTuple):
     body: bytes
 
 
-class Dialing:
+class HandshakeInitiator:
     """The end that connects: `first` is sent, and each answer is handed to `answered`, which returns the next request."""
 
     def __init__(self, me: Credentials, accepting_id: int, nonce: bytes) -> None:
@@ -110,7 +110,7 @@ class Dialing:
         return answer
 
 
-class Accepting:
+class HandshakeAcceptor:
     """The end that was connected to: each message of the other one is handed to `answer`, in order."""
 
     def __init__(self, me: Credentials, nonce: bytes) -> None:

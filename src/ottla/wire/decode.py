@@ -24,6 +24,7 @@ from ottla.wire.guard import (
     Reader,
     TooManyRows,
     guarded,
+    read_uvarint,
     too_many_rows,
 )
 from ottla.wire.layout import (
@@ -49,7 +50,6 @@ __all__ = [
 ]
 
 _TAGGED_FIELDS_MAX: Final = 10_000
-_VARINT_BYTES_MAX: Final = 5
 #: The longest time that Python has.
 _LONGEST_MS: Final = timedelta.max // timedelta(milliseconds=1)
 
@@ -164,13 +164,11 @@ class _Cursor:
         return taken
 
     def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise MalformedMessage(f"varint longer than {_VARINT_BYTES_MAX} bytes at {self.position}")
+        try:
+            value, self.position = read_uvarint(self.buffer, self.position)
+        except IndexError:
+            raise MalformedMessage(f"the message ends inside a varint at {self.position}") from None
+        return value
 
     def length(self, *, is_flexible: bool, legacy: Struct) -> int:
         """A length or count; negative for null."""
