@@ -1,7 +1,8 @@
 """CPU time of the calling thread, without the garbage collections that ran on it.
 
-A collection in a process of tests walks over everything that all tests have made. It starts at any allocation, so it would be added
-to whatever is measured at that moment. A broker in a process of its own has frozen what it started with: there collections count.
+A collection in a process of tests walks over everything that all tests have made. It starts at any
+allocation, so it would be added to whatever is measured at that moment. A broker in a process of its own has
+frozen what it started with: there collections count.
 """
 
 import gc

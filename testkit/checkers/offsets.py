@@ -1,9 +1,10 @@
 """What a group's committed offset of one partition may be: a register that members write, and anybody reads.
 
-Every commit has a text of its own, so that a read tells which commit it saw. A commit is begun, and then acknowledged, refused or
-never answered; one that was never answered may count at any time after it was begun, and counts for sure once somebody has seen it.
-A read may see a commit only if no later one is known to have counted before the read began: an offset that was acknowledged, or
-seen, never goes back by itself (offset-regression). Forgetting an offset is a write of nothing. Pure; time is the order of calls.
+Every commit has a text of its own, so that a read tells which commit it saw. A commit is begun, and then
+acknowledged, refused or never answered; one that was never answered may count at any time after it was begun,
+and counts for sure once somebody has seen it. A read may see a commit only if no later one is known to have
+counted before the read began: an offset that was acknowledged, or seen, never goes back by itself
+(offset-regression). Forgetting an offset is a write of nothing. Pure; time is the order of calls.
 """
 
 from __future__ import annotations

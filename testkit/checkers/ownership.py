@@ -1,8 +1,9 @@
-"""Who of a group reads what, as its members see it: no partition is read by two, and nobody commits who is out of the group.
+"""Who of a group reads what, as its members see it: no partition is read by two, and nobody commits who is
+out of the group.
 
-A member claims partitions from when it learns that they are its own until it gives them up, or until its time is over: a member
-that was not heard of for its session may be out of the group without knowing it, so that its claims count only so long. Once
-they have lapsed, an answer that it gets does not bring them back.
+A member claims partitions from when it learns that they are its own until it gives them up, or until its time
+is over: a member that was not heard of for its session may be out of the group without knowing it, so that
+its claims count only so long. Once they have lapsed, an answer that it gets does not bring them back.
 
     two-owners              a partition is given to a member while another's claim to it counts; or to two in one generation
     generation-regression   a generation is told after a higher one was
@@ -44,7 +45,8 @@ class Ownership:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self._claims: dict[str, _Claim] = {}
-        #: The newest generation that any member was given an assignment of; generations are those of classic groups.
+        #: The newest generation that any member was given an assignment of; generations are those of classic
+        #: groups.
         self.generation = -1
         self._assigned: dict[int, dict[tuple[str, int], str]] = {}
         #: The id of the process that was last given a partition.

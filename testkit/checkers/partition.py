@@ -1,9 +1,10 @@
-"""What one partition promised, and whether it keeps it: a history of sends, acknowledgements and reads (C3, B5).
+"""What one partition promised, and whether it keeps it: a history of sends, acknowledgements and reads (C3,
+B5).
 
-Every value is sent once and is unique. An offset, once told to anybody, holds its value for ever; a value stands at one
-offset; what was acknowledged is there when everything is read at the end, or in a compacted partition, something newer of
-its key. Each broken promise raises Anomaly with its
-name from the list of anomalies (inconsistent-offsets, duplicate, lost-write, …). Pure: fed by clients, simulated or real.
+Every value is sent once and is unique. An offset, once told to anybody, holds its value for ever; a value
+stands at one offset; what was acknowledged is there when everything is read at the end, or in a compacted
+partition, something newer of its key. Each broken promise raises Anomaly with its name from the list of
+anomalies (inconsistent-offsets, duplicate, lost-write, …). Pure: fed by clients, simulated or real.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class PartitionHistory:
             raise Anomaly("duplicate", f"{self.name}: {value!r} at offset {first}, now {how} at {offset}")
 
     def _is_outdated(self, offset: int) -> bool:
-        """Whether a compacted partition may have dropped it: another value of its key stands later, or may stand."""
+        """Whether a compacted partition may have dropped it: another value of its key stands later, or may
+        stand.
+        """
         if not self.is_compacted:
             return False
         value = self.at[offset]

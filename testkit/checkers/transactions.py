@@ -1,8 +1,9 @@
-"""What transactions promised, and whether that is kept: what producers did and were told, what the logs say, what readers were given.
+"""What transactions promised, and whether that is kept: what producers did and were told, what the logs say,
+what readers were given.
 
-A producer's transaction has values, each sent to one partition. `Log` is fed with what counts of a partition, in its order: batches
-of values, and the markers that decide over them. So what became of every value is known as soon as it is certain, and readers can be
-held to it at any time.
+A producer's transaction has values, each sent to one partition. `Log` is fed with what counts of a partition,
+in its order: batches of values, and the markers that decide over them. So what became of every value is known
+as soon as it is certain, and readers can be held to it at any time.
 
     torn               the records of one transaction are committed in one place and aborted in another, or missing
     unasked-commit     records count of a transaction whose commit was never asked for, was refused, or came after its fencing
@@ -103,7 +104,9 @@ class Producers:
         return any(other != life and came > epoch for other, came in self._came.items())
 
     def comes(self, life: int, epoch: int) -> None:
-        """InitProducerId was answered: nothing of those before can be committed from now on but what has been."""
+        """InitProducerId was answered: nothing of those before can be committed from now on but what has
+        been.
+        """
         self._came[life] = max(epoch, self._came.get(life, -1))
         for each in self.transactions:
             if each.life != life and each.epoch < epoch and each.fate is None and each.prospect != _SURELY:

@@ -1,8 +1,10 @@
 """`python -m testkit.fuzz [all|core|costs|sockets|files|replay]`, which is `make fuzz`.
 
-`all` (the default) makes so many mutated and shaped requests, one twentieth over sockets and the rest into the core, and damages a directory
-for every hundred of them. It prints the seed first, then counts, the witness's longest wait and the growth of memory; a failure ends with a
-line that repeats it. `costs` fills every array of every API up to `--bytes-max` and measures what that costs. `replay` takes requests in hex and sends them to a fresh core, one after another.
+`all` (the default) makes so many mutated and shaped requests, one twentieth over sockets and the rest into
+the core, and damages a directory for every hundred of them. It prints the seed first, then counts, the
+witness's longest wait and the growth of memory; a failure ends with a line that repeats it. `costs` fills
+every array of every API up to `--bytes-max` and measures what that costs. `replay` takes requests in hex and
+sends them to a fresh core, one after another.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _MEMORY = Path("/dev/shm")
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that goes again, in memory if the system offers that: thousands of small files are made in it."""
+    """A directory that goes again, in memory if the system offers that: thousands of small files are made in
+    it.
+    """
     with tempfile.TemporaryDirectory(prefix="ottla-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None) as made:
         yield Path(made)
 
@@ -145,7 +149,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _bound_memory() -> None:
-    """A request that asks for all the memory there is shall fail here, with its name, and not take the machine down."""
+    """A request that asks for all the memory there is shall fail here, with its name, and not take the
+    machine down.
+    """
     import resource
 
     _soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,7 +1,8 @@
-"""Sequences of admin calls that keep state on the broker: topics, partitions, configs, groups, transactions, records.
+"""Sequences of admin calls that keep state on the broker: topics, partitions, configs, groups, transactions,
+records.
 
-Names come from small pools, so that a later call meets what an earlier one made, changed or deleted. Every call is valid in form;
-whether the broker accepts it depends on what came before.
+Names come from small pools, so that a later call meets what an earlier one made, changed or deleted. Every
+call is valid in form; whether the broker accepts it depends on what came before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Answers held against the requests they answer: the right one, in order, and nothing but a message of that version.
+"""Answers held against the requests they answer: the right one, in order, and nothing but a message of that
+version.
 
-The request may be garbage, but its first eight bytes say how it must be answered. Used in process and over sockets.
+The request may be garbage, but its first eight bytes say how it must be answered. Used in process and over
+sockets.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Expected:
             self._asked.append(_START.unpack_from(frame))
 
     def answer(self, frame: bytes | memoryview) -> tuple[int, int, Any]:
-        """(key, version, message) of an answer without its length. Raises Failed if it answers nothing, or is no message."""
+        """(key, version, message) of an answer without its length. Raises Failed if it answers nothing, or is
+        no message.
+        """
         if len(frame) < 4:
             raise Failed(f"an answer of {len(frame)} bytes")
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
@@ -44,7 +48,8 @@ class Expected:
                 try:
                     return key, version, self._decode(key, version, frame)
                 except Failed:
-                    # A produce that wanted no answer, whose flipped bits made it a namesake of a later request?
+                    # A produce that wanted no answer, whose flipped bits made it a namesake of a later
+                    # request?
                     if key != ApiKey.PRODUCE or all(other[2] != correlation_id for other in self._asked):
                         raise
                     continue

@@ -1,7 +1,8 @@
 """Record batches: good ones of every codec, and ones whose every part may lie under a CRC that is right.
 
-A broker looks at a batch's header always and at its records only where it must (compacted topics, another codec, look-up
-by time), so a batch with a right CRC and wrong insides goes far. Called by `making` and `mutating`.
+A broker looks at a batch's header always and at its records only where it must (compacted topics, another
+codec, look-up by time), so a batch with a right CRC and wrong insides goes far. Called by `making` and
+`mutating`.
 """
 
 from __future__ import annotations

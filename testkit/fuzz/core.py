@@ -1,10 +1,11 @@
 """Mutated requests straight into the core, on the simulator's disk: as many as a second holds.
 
-A round has a seed of its own and is a whole story: topics of every policy are made, a witness produces now and then to a
-topic nobody else knows, garbage comes on a few connections, time passes, and at the end the broker stops or loses its
-power and is started again. What must hold: nothing is raised, every answer is a message of the version that was asked, in
-order; what the witness was told is there; every log opens again and holds whole batches in order. No call of the core takes
-longer than `HELD_S_MAX` of CPU time: in a broker nobody else would be served meanwhile.
+A round has a seed of its own and is a whole story: topics of every policy are made, a witness produces now
+and then to a topic nobody else knows, garbage comes on a few connections, time passes, and at the end the
+broker stops or loses its power and is started again. What must hold: nothing is raised, every answer is a
+message of the version that was asked, in order; what the witness was told is there; every log opens again and
+holds whole batches in order. No call of the core takes longer than `HELD_S_MAX` of CPU time: in a broker
+nobody else would be served meanwhile.
 
 Most requests are mutated; a share (`SHAPES`) has one of the shapes of `shapes.py` instead.
 """
@@ -60,8 +61,8 @@ WIDE_PARTITIONS: Final = 1000
 _WIDE_ROUNDS: Final = 10
 #: The share of requests that have a shape.
 SHAPES: Final = 0.05
-#: CPU seconds that one call of the core may take. A broker shall hold its loop for 50 ms at most on a quiet machine; the simulated
-#: disk costs extra, and a loaded machine has slower cores.
+#: CPU seconds that one call of the core may take. A broker shall hold its loop for 50 ms at most on a quiet
+#: machine; the simulated disk costs extra, and a loaded machine has slower cores.
 HELD_S_MAX: Final = 0.15
 _CONNECTIONS: Final = 6
 #: So many are known at a time.
@@ -248,7 +249,9 @@ class Round(Harness):
             raise Failed(f"the witness reads {values[:5]} instead of {self.witnessed[offset : offset + 5]}")
 
     def _check_nothing_left(self) -> None:
-        """All clients have gone: nobody waits, watches or has a session, and transactions have ended by their time-outs."""
+        """All clients have gone: nobody waits, watches or has a session, and transactions have ended by their
+        time-outs.
+        """
         self.pass_time(600_000)
         sessions = self.broker.fetch_sessions
         if sessions.by_id or sessions.woken:
@@ -263,7 +266,9 @@ class Round(Harness):
             )
 
     def _check_transactions(self) -> None:
-        """Every one has ended, but for markers that come too late: garbage has put a later one into the partition by hand."""
+        """Every one has ended, but for markers that come too late: garbage has put a later one into the
+        partition by hand.
+        """
         late: set[tuple[str, int]] = set()
         for shard in self.broker.transactions.shards:
             if shard.ongoing or shard.awaiting:
@@ -281,7 +286,8 @@ class Round(Harness):
                         raise Failed(f"{topic}-{number} has not got the marker of {name!r}")
                     late.add((topic, number))
         if TRANSACTIONS_TOPIC in self.deleted:
-            # With its topic the coordinator lost its transactions: they hang until somebody aborts them, as in Kafka.
+            # With its topic the coordinator lost its transactions: they hang until somebody aborts them, as
+            # in Kafka.
             return
         for replica in self.broker.partitions.replicas():
             transactions = replica.log.producers.transactions if replica.opened else None
@@ -304,7 +310,9 @@ class Round(Harness):
 
 
 class Costs(NamedTuple):
-    """Every array of an API, in its oldest and newest version, filled up to so many bytes. Only other fields have random values."""
+    """Every array of an API, in its oldest and newest version, filled up to so many bytes. Only other fields
+    have random values.
+    """
 
     key: int
     bytes_max: int
@@ -334,7 +342,9 @@ class Costs(NamedTuple):
 
 
 def run_costs(bytes_max: int, seed: int, jobs: int, tell: Callable[[str], None]) -> str:
-    """What the largest requests of every API cost; raises Failed if that is too much. The most expensive ones are told."""
+    """What the largest requests of every API cost; raises Failed if that is too much. The most expensive ones
+    are told.
+    """
     parts = [Costs(key, bytes_max, seed) for key in sorted(APIS)]
     found = sorted(
         (each for part in in_processes(Costs.measured, parts, jobs) for each in part), reverse=True
@@ -352,7 +362,9 @@ def run_costs(bytes_max: int, seed: int, jobs: int, tell: Callable[[str], None])
 
 
 def check_log(log: Any) -> None:
-    """Whole batches with right CRCs, each beginning where the one before it ended, or later: garbage may have a topic compacted."""
+    """Whole batches with right CRCs, each beginning where the one before it ended, or later: garbage may have
+    a topic compacted.
+    """
     expected = None
     for segment in log.segments:
         data = log.disk.read(segment.file, 0, segment.size)
@@ -399,7 +411,9 @@ def run_core(
     jobs: int = 1,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
-    """So many requests in rounds; each round is repeated by its own seed. Several at once, each in a process of its own, if `jobs` says so."""
+    """So many requests in rounds; each round is repeated by its own seed. Several at once, each in a process
+    of its own, if `jobs` says so.
+    """
     sizes = [min(round_size, count - start) for start in range(0, count, round_size)]
     rounds = [RoundOf(seed, number, size, shapes, bytes_max, keep_going) for number, size in enumerate(sizes)]
     total = Tally()

@@ -1,7 +1,7 @@
 """A core without a shell: its effects are performed at once and in order, on whatever disk it is given.
 
-Time passes when it is told to. Used on the simulator's disk (mutated requests) and on a real directory (mutated files). An answer
-is handed to the client that waits for it as one whole frame.
+Time passes when it is told to. Used on the simulator's disk (mutated requests) and on a real directory
+(mutated files). An answer is handed to the client that waits for it as one whole frame.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is done to a valid request's bytes: everything that a broken, old, new or hostile client might send.
 
-`mutate` takes a request without its length and returns another; `framed` puts the length before it, right or wrong. Each
-mutation has a name, which a failure prints. The same seed makes the same bytes.
+`mutate` takes a request without its length and returns another; `framed` puts the length before it, right or
+wrong. Each mutation has a name, which a failure prints. The same seed makes the same bytes.
 """
 
 from __future__ import annotations

@@ -36,7 +36,9 @@ class Tally:
 
 
 class Stopwatch:
-    """CPU time of single calls, without the garbage collections that happened to fall into them; the longest is kept."""
+    """CPU time of single calls, without the garbage collections that happened to fall into them; the longest
+    is kept.
+    """
 
     __slots__ = ("longest_s",)
 

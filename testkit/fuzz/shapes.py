@@ -38,7 +38,8 @@ _TIMES: Final = (2, 3, 10, 100, 500, 1000, 5000, 50_000)
 _LENGTHS: Final = (0, 1, 249, 250, 255, 256, 32_767, 32_768, 65_535)
 #: Strings of versions that are not flexible have a length of two bytes.
 _SHORT_STRING_MAX: Final = 32_767
-#: Characters to fill a string with. The third is replaced by bytes that are no UTF-8 (a lone surrogate) in the encoded request.
+#: Characters to fill a string with. The third is replaced by bytes that are no UTF-8 (a lone surrogate) in
+#: the encoded request.
 _NOT_UTF8: Final = "\ue000"
 _FILLS: Final = ("x", "\x1b", _NOT_UTF8, "\0", "\n", "é", "\U0001f701", ".", "/", "\x9b", "\u202e")
 _WHOLE: Final = (".", "..", "\0", "a/b", "../../etc", "__consumer_offsets", "a b", "-1")
@@ -84,7 +85,9 @@ class Shaper:
         return Shaped(shape.__name__.strip("_"), shape(correlation_id))
 
     def fills(self, key: int, version: int) -> Iterator[Shaped]:
-        """Each array of an API filled up to the bytes: with its own first item, with the smallest, and with numbered ones."""
+        """Each array of an API filled up to the bytes: with its own first item, with the smallest, and with
+        numbered ones.
+        """
         sample = self._maker.valid_message(request_class(key, version), key)
         arrays = sum(place.field.is_array for place in _places(key, version, sample))
         for at in range(arrays):

@@ -1,9 +1,11 @@
-"""Mutated and shaped requests over sockets, against a broker in a process of its own, with a witness (`witness.py`) beside them.
+"""Mutated and shaped requests over sockets, against a broker in a process of its own, with a witness
+(`witness.py`) beside them.
 
-The witness uses its own topic and group all the while and must not notice: right data, and no wait longer than `WAIT_S_MAX`. Before the
-attack it measures the same without one, on the same machine. The process stays up, its descriptors stay bounded, it logs little, its
-memory comes back (`GROWTH_BYTES_MAX`), and when all is over it does nothing. Requests are pipelined, cut at any place, and followed by
-others that make sense, on many connections at once.
+The witness uses its own topic and group all the while and must not notice: right data, and no wait longer
+than `WAIT_S_MAX`. Before the attack it measures the same without one, on the same machine. The process stays
+up, its descriptors stay bounded, it logs little, its memory comes back (`GROWTH_BYTES_MAX`), and when all is
+over it does nothing. Requests are pipelined, cut at any place, and followed by others that make sense, on
+many connections at once.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from testkit.fuzz.witness import Phase, Witness
 
 __all__ = ["Asker", "Process", "Report", "run_sockets"]
 
-#: How long the witness may wait for an answer because of the attack. Where even a quiet broker takes long, some times that.
+#: How long the witness may wait for an answer because of the attack. Where even a quiet broker takes long,
+#: some times that.
 WAIT_S_MAX: Final = 0.3
 _QUIET_TIMES: Final = 5
 #: How much larger the broker may be when all is over and undone.
@@ -214,7 +217,9 @@ def run_sockets(
     bounded: bool = True,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Report:
-    """So many requests; raises Failed with what repeats it. `bounded`: also if the witness waited too long, or the memory stays."""
+    """So many requests; raises Failed with what repeats it. `bounded`: also if the witness waited too long,
+    or the memory stays.
+    """
     random = Random(f"{seed}:sockets")
     # What a flood of connections may do is tested elsewhere: here none shall wait.
     process = Process(directory, {"max.connection.creation.rate": "100000"})
@@ -392,8 +397,8 @@ def _report(
     before_descriptors: Descriptors,
 ) -> Report:
     deadline = time.monotonic() + PATIENCE_S
-    # The topics that were made are deleted in the background, and freed memory is given back from time to time. A file may be deleted
-    # by a job a moment before it is closed.
+    # The topics that were made are deleted in the background, and freed memory is given back from time to
+    # time. A file may be deleted by a job a moment before it is closed.
     while time.monotonic() < deadline:
         idle_cpu = _idle_cpu(process)
         is_small = resident_bytes(process.pid) <= before_bytes + GROWTH_BYTES_MAX

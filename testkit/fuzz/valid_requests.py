@@ -1,7 +1,9 @@
-"""Valid requests of every API and version that is served, built from the schemas and from what there is to ask about.
+"""Valid requests of every API and version that is served, built from the schemas and from what there is to
+ask about.
 
-Nothing is listed by API: a field's name says which values lead deep into a handler (a topic that exists, a session that
-lives), and whatever name is not known gets a value of its type. So an API that is served tomorrow is fuzzed tomorrow.
+Nothing is listed by API: a field's name says which values lead deep into a handler (a topic that exists, a
+session that lives), and whatever name is not known gets a value of its type. So an API that is served
+tomorrow is fuzzed tomorrow.
 """
 
 from __future__ import annotations
@@ -23,18 +25,22 @@ from testkit.fuzz.batches import make_batch
 
 HEAD: Final = Struct(">hhih")
 _CLIENT_ID: Final = b"fuzz"
-#: What is null more often than not: most of what is produced belongs to no transaction, most members are no instances.
+#: What is null more often than not: most of what is produced belongs to no transaction, most members are no
+#: instances.
 _NULLS: Final[dict[tuple[int, str], float]] = {
     (ApiKey.PRODUCE, "transactional_id"): 0.6,
     (ApiKey.TXN_OFFSET_COMMIT, "group_instance_id"): 0.8,
 }
-#: The APIs that the data goes through, and those that make groups and transactions, asked for more often than the others.
+#: The APIs that the data goes through, and those that make groups and transactions, asked for more often than
+#: the others.
 _OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68, 68)
 
 
 @dataclass
 class Known:
-    """What a request may speak of. Sessions are learnt from the answers, members and transactional ids from the coordinators."""
+    """What a request may speak of. Sessions are learnt from the answers, members and transactional ids from
+    the coordinators.
+    """
 
     topics: dict[str, bytes]
     partitions: int = 3
@@ -70,11 +76,14 @@ class Maker:
         #: How likely a value is to be one that its type can hold and its meaning cannot.
         self._wild = 0.0
         self._key = -1
-        #: Whose transaction this request is about, so that its fields belong together; None: nobody's that is known.
+        #: Whose transaction this request is about, so that its fields belong together; None: nobody's that is
+        #: known.
         self._transactor: tuple[str, int, int] | None = None
 
     def frame(self, correlation_id: int) -> bytes:
-        """A request of some API in some version that can be read; a third of them hold values from the edges of their types."""
+        """A request of some API in some version that can be read; a third of them hold values from the edges
+        of their types.
+        """
         key, version = self.choose()
         self._wild = self.random.choice((0.0, 0.0, 0.15))
         return frame_of(key, version, correlation_id, self.body(key, version))
@@ -186,7 +195,9 @@ class Maker:
         return sessions[-1][part]
 
     def member(self, part: int) -> Any:
-        """Group, id or generation of a member: mostly of the one that joined last, so that they belong together."""
+        """Group, id or generation of a member: mostly of the one that joined last, so that they belong
+        together.
+        """
         members = self.known.members
         if not members or self.random.random() < (0.7 if self._key == ApiKey.TXN_OFFSET_COMMIT else 0.3):
             return (
@@ -220,7 +231,8 @@ def _partition(maker: Maker) -> int:
 
 
 def _name(maker: Maker) -> str:
-    # Also the name of a setting, of a topic to be made, of a topic to be deleted: mostly of one that can be spared.
+    # Also the name of a setting, of a topic to be made, of a topic to be deleted: mostly of one that can be
+    # spared.
     return maker.topic() if maker.random.random() < 0.6 else maker.random.choice(_NAMES)
 
 
@@ -324,7 +336,8 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "types_filter": _of("classic", "Consumer", "nothing"),
 }
 
-#: How many there are of what is better left out mostly: who names replicas may not count them, who joins owns nothing.
+#: How many there are of what is better left out mostly: who names replicas may not count them, who joins owns
+#: nothing.
 _EMPTY: Final[dict[tuple[int, str], tuple[int, ...]]] = {
     (19, "assignments"): (0,),
     (37, "assignments"): (0,),

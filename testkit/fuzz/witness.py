@@ -1,15 +1,18 @@
-"""A client that behaves, in a process of its own, beside the attack: what it writes and reads must be right, and soon.
+"""A client that behaves, in a process of its own, beside the attack: what it writes and reads must be right,
+and soon.
 
     python -m testkit.fuzz.witness ADDRESS PID
 
-It asks for its topic, produces, fetches, commits and fetches the commit, one request at a time, and says how long the longest wait was.
-`mark` on standard input ends a phase: it prints a `Phase` as a line of JSON and begins the next. The end of standard input ends it, after
-it has read everything that it wrote. A `problem` is printed as soon as it is seen.
+It asks for its topic, produces, fetches, commits and fetches the commit, one request at a time, and says how
+long the longest wait was. `mark` on standard input ends a phase: it prints a `Phase` as a line of JSON and
+begins the next. The end of standard input ends it, after it has read everything that it wrote. A `problem` is
+printed as soon as it is seen.
 
-A wait is measured twice. *Wall* is the time that passed. *Held* is that without the time for which the broker's event loop, or this
-process, was ready to run and the machine ran something else (Linux: `schedstat`): on a loaded machine the broker is not to blame for it.
-Both may have been ready at the same time, so held is never less than the CPU time of the event loop meanwhile. Where the system does not
-tell, held and wall are the same.
+A wait is measured twice. *Wall* is the time that passed. *Held* is that without the time for which the
+broker's event loop, or this process, was ready to run and the machine ran something else (Linux:
+`schedstat`): on a loaded machine the broker is not to blame for it. Both may have been ready at the same
+time, so held is never less than the CPU time of the event loop meanwhile. Where the system does not tell,
+held and wall are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from testkit.fuzz.core import WITNESS, WITNESS_SETTINGS
 from testkit.fuzz.outcome import Failed
 from testkit.fuzz.process import PATIENCE_S, Asker
 
-#: The coordinator loads its log, or is not there: the attack may rightly delete `__consumer_offsets`, and then it is made again.
+#: The coordinator loads its log, or is not there: the attack may rightly delete `__consumer_offsets`, and
+#: then it is made again.
 _TRANSIENT: Final = (14, 15, 16)
 _ALL: Final = 1 << 30
 #: A wait as long as this is worth a line, with when it was.

@@ -1,6 +1,7 @@
 """`python -m testkit.sim [--cluster] [SEEDS]`: run seeds, and for each that fails say how to see it again.
 
-Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster (`cluster.py`).
+Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster
+(`cluster.py`).
 
 SEEDS is a number, a range (1-200), or several of either; without any, a hundred fresh ones.
 """

@@ -1,7 +1,8 @@
 """A client's connection in the simulation, and the topics that the clients of one run share.
 
-Requests are real frames: bodies by the compiled encoders, framing by `wire/frames.py`. A client whose connection breaks
-connects again as soon as there is a node, and whoever asked learns that no answer will come.
+Requests are real frames: bodies by the compiled encoders, framing by `wire/frames.py`. A client whose
+connection breaks connects again as soon as there is a node, and whoever asked learns that no answer will
+come.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ class SentBatch(NamedTuple):
 
 
 class Shared:
-    """What the clients of one run have in common: the node there is now, and the topics by id, in order of creation."""
+    """What the clients of one run have in common: the node there is now, and the topics by id, in order of
+    creation.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world

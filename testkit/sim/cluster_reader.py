@@ -1,7 +1,8 @@
-"""Readers of a cluster: one that follows everything for the whole run, and fresh ones that read it all at the end.
+"""Readers of a cluster: one that follows everything for the whole run, and fresh ones that read it all at the
+end.
 
-A reader asks each leader, by the epoch that it knows, for the partitions which that one leads. What is read is committed: it may
-never be gone, nor become something else, whoever leads later.
+A reader asks each leader, by the epoch that it knows, for the partitions which that one leads. What is read
+is committed: it may never be gone, nor become something else, whoever leads later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Readers: a consumer that follows all partitions for the whole run, and an auditor that reads everything afresh.
+"""Readers: a consumer that follows all partitions for the whole run, and an auditor that reads everything
+afresh.
 
-The consumer keeps its positions across crashes, so it notices when something it saw is gone or has become something else.
-The auditor is made after each start; it reads every live partition from its start to the end that must be there, asks for
-some records by their time, and for the topics themselves.
+The consumer keeps its positions across crashes, so it notices when something it saw is gone or has become
+something else. The auditor is made after each start; it reads every live partition from its start to the end
+that must be there, asks for some records by their time, and for the topics themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The servers of the simulated cluster store: the one truth about sessions, ephemerals, control and the metadata log.
+"""The servers of the simulated cluster store: the one truth about sessions, ephemerals, control and the
+metadata log.
 
-Each write checks and acts in one step, as a multi of ZooKeeper's does. Clients (`store.py`) are told that something changed and
-come to read it; `on_append` sees each change of the log before any of them.
+Each write checks and acts in one step, as a multi of ZooKeeper's does. Clients (`store.py`) are told that
+something changed and come to read it; `on_append` sees each change of the log before any of them.
 """
 
 from __future__ import annotations
@@ -41,12 +42,15 @@ class Session:
     def __init__(self, number: int) -> None:
         self.number = number
         self.alive = True
-        #: Counts the times at which the client was heard again: an expiry that was set before does not happen.
+        #: Counts the times at which the client was heard again: an expiry that was set before does not
+        #: happen.
         self.silence = 0
 
 
 class Ensemble:
-    """The servers. `on_append` and `on_image` are asked and told about each change of the log before others see it."""
+    """The servers. `on_append` and `on_image` are asked and told about each change of the log before others
+    see it.
+    """
 
     def __init__(self, world: World, *, session_timeout_ms: int) -> None:
         self.world = world

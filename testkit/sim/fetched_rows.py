@@ -1,7 +1,7 @@
 """Checks that every simulated reader makes of a fetched partition.
 
-The high watermark of one leader never goes back. Records are contiguous from the fetch offset on, and lie below the high
-watermark. An anomaly is raised as soon as a response shows one.
+The high watermark of one leader never goes back. Records are contiguous from the fetch offset on, and lie
+below the high watermark. An anomaly is raised as soon as a response shows one.
 """
 
 from __future__ import annotations

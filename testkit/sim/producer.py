@@ -1,7 +1,8 @@
 """Producers: idempotent ones, which send again until they have an answer, and plain ones, which never do.
 
-Up to five batches are on their way. When one of an idempotent producer fails, or the connection breaks, it waits until
-nothing is on its way and sends everything unanswered again, in order and with the same sequences, as the protocol asks.
+Up to five batches are on their way. When one of an idempotent producer fails, or the connection breaks, it
+waits until nothing is on its way and sends everything unanswered again, in order and with the same sequences,
+as the protocol asks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Compaction against a dict (Hypothesis finds the order): whatever is written, compacted, deleted and opened again,
-reading the log and folding it into a dict gives what folding all that was ever written gives."""
+"""Compaction against a dict (Hypothesis finds the order): whatever is written, compacted, deleted and opened
+again, reading the log and folding it into a dict gives what folding all that was ever written gives.
+"""
 
 import shutil
 import tempfile

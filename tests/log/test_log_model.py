@@ -1,4 +1,6 @@
-"""The log against a plain list, under everything that is done to it, in any order (Hypothesis finds the order)."""
+"""The log against a plain list, under everything that is done to it, in any order (Hypothesis finds the
+order).
+"""
 
 import shutil
 import tempfile
@@ -249,8 +251,9 @@ class LogMachine(RuleBasedStateMachine):
             left = [entry for entry in before if entry[3] < end]
             if left and len(left) == len(before):
                 continue
-            # The window had five; what slid out of it comes back as far as snapshots and the log know it. A producer
-            # of which nothing is left may be unknown, or known by what a snapshot says: either way it starts over.
+            # The window had five; what slid out of it comes back as far as snapshots and the log know it. A
+            # producer of which nothing is left may be unknown, or known by what a snapshot says: either way
+            # it starts over.
             if left:
                 self.sent[producer] = left
             else:

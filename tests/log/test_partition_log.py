@@ -637,7 +637,9 @@ def test_a_log_takes_its_settings_anew(bench: Bench) -> None:
 
 
 def test_a_log_that_begins_again_at_an_existing_base_offset_has_new_files(bench: Bench) -> None:
-    """Issue 8, bug 10: the new segment shared its files with the dropped one, which the owner of the log then removed."""
+    """Issue 8, bug 10: the new segment shared its files with the dropped one, which the owner of the log then
+    removed.
+    """
     log = bench.create()
     fill(log, 3)
     old = log.active

@@ -505,7 +505,9 @@ def test_a_clean_log_that_was_torn_is_told(bench: Bench) -> None:
 
 
 def test_a_log_without_its_first_segments_is_served_from_what_is_left(bench: Bench) -> None:
-    """Nothing is thrown away because the files before it, and the checkpoints that would explain it, are missing."""
+    """Nothing is thrown away because the files before it, and the checkpoints that would explain it, are
+    missing.
+    """
     log = bench.create(segment_bytes=600)
     fill(log, 14)
     for base in (0, 5):

@@ -1,4 +1,6 @@
-"""The messages of a dialing broker's handshake one by one, for tests that send them in other ways than a broker does."""
+"""The messages of a dialing broker's handshake one by one, for tests that send them in other ways than a
+broker does.
+"""
 
 from typing import Any
 

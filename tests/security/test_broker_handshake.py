@@ -81,7 +81,9 @@ def test_a_proof_for_one_broker_is_of_no_use_at_another() -> None:
 
 
 def test_a_reflected_proof_is_refused() -> None:
-    """A stranger answers broker 2 with what it gets from it: it is asked to prove itself, and lets broker 2 do so."""
+    """A stranger answers broker 2 with what it gets from it: it is asked to prove itself, and lets broker 2
+    do so.
+    """
     accepting = HandshakeAcceptor(TWO, nonce("a"))
     challenge = accepting.answer(dial(STRANGER).hello)
     # Broker 2 dials the stranger in place of broker 1, and gets its own nonce as the challenge.

@@ -218,7 +218,8 @@ class BrokerConfig(Settings):
         return BrokerConfig.from_properties(self.properties, dynamic=dynamic, dynamic_default=dynamic_default)
 
     def _shown(self, name: str) -> str:
-        # A repr ends up in logs. `properties` and `layers` are the texts as given, those of ignored settings included.
+        # A repr ends up in logs. `properties` and `layers` are the texts as given, those of ignored settings
+        # included.
         if name in _SENSITIVE and getattr(self, name) is not None:
             return "[hidden]"
         return super()._shown(name)

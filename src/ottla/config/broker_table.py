@@ -1,6 +1,7 @@
 """Every broker setting that has an effect: Kafka's, and ottla's own.
 
-Broker settings that are defaults of topic settings come from the topic table, so type, range and default are written once.
+Broker settings that are defaults of topic settings come from the topic table, so type, range and default are
+written once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Settings of consumer groups (KIP-848): of the broker, and of a single group.
 
-A group setting must be within the broker's limits when it is set. The default of a group setting is the broker's.
+A group setting must be within the broker's limits when it is set. The default of a group setting is the
+broker's.
 """
 
 from __future__ import annotations

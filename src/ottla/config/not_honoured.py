@@ -1,10 +1,11 @@
 """Kafka settings that are common in a server.properties and have no effect here, each with the reason.
 
-The start accepts them with a warning. Security settings are not among them: a broker that ignored one would look
-protected, so an unknown one stops the start.
+The start accepts them with a warning. Security settings are not among them: a broker that ignored one would
+look protected, so an unknown one stops the start.
 
-Those that Kafka can change at run time (`DYNAMIC_WITHOUT_EFFECT`) are accepted by AlterConfigs and IncrementalAlterConfigs
-too, so that existing scripts work. The broker logs that they have no effect. DescribeConfigs shows the values that were set.
+Those that Kafka can change at run time (`DYNAMIC_WITHOUT_EFFECT`) are accepted by AlterConfigs and
+IncrementalAlterConfigs too, so that existing scripts work. The broker logs that they have no effect.
+DescribeConfigs shows the values that were set.
 """
 
 from __future__ import annotations

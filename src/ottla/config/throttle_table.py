@@ -1,8 +1,8 @@
 """Replication throttles (KIP-73).
 
 A rate applies to the replicas that the topic settings `leader.replication.throttled.replicas` and
-`follower.replication.throttled.replicas` name. A reassignment sets rates and replicas at its start and removes them at its
-end. Rates can change at run time.
+`follower.replication.throttled.replicas` name. A reassignment sets rates and replicas at its start and
+removes them at its end. Rates can change at run time.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ NAMES = tuple(TOPIC)
 class TopicConfig(Settings):
     """One slot a topic setting, named with underscores; `compact` and `delete` spell out `cleanup_policy`.
 
-    `roll_ms` is the age at which a segment is closed: `segment_ms`, or less where compaction may not wait so long. `plain`
-    says that an append need not look beyond the batch header and its newest timestamp; `durable` that it is
-    acknowledged and visible only once it is synced.
+    `roll_ms` is the age at which a segment is closed: `segment_ms`, or less where compaction may not wait so
+    long. `plain` says that an append need not look beyond the batch header and its newest timestamp;
+    `durable` that it is acknowledged and visible only once it is synced.
     """
 
     cleanup_policy: frozenset[str]

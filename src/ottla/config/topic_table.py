@@ -1,7 +1,8 @@
 """Every topic setting: those of Kafka 4.x, and ottla's `flush.policy`.
 
-Each row names the broker settings that are its default, in order of precedence. Synonyms and broker settings follow from
-that. Settings of tiered storage, which ottla does not have, are here because clients ask for them.
+Each row names the broker settings that are its default, in order of precedence. Synonyms and broker settings
+follow from that. Settings of tiered storage, which ottla does not have, are here because clients ask for
+them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Settings of the connection to ZooKeeper: Kafka's names, and ottla's own.
 
-Keystore and truststore are PEM files: Python reads neither JKS nor PKCS#12. Without `zookeeper.connect` the broker is a
-single node, which stores its metadata in its own directory.
+Keystore and truststore are PEM files: Python reads neither JKS nor PKCS#12. Without `zookeeper.connect` the
+broker is a single node, which stores its metadata in its own directory.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """What compaction makes of one batch: the same bytes, fewer records, a header without records, or nothing.
 
-A record stays if no newer one has its key, and a tombstone besides only until its batch's delete horizon: the time that the
-first pass that finds it writes into the batch in place of its base timestamp (KIP-534), so that the tombstone lives for
-delete.retention.ms from then on, wherever the log goes. Records that stay keep their offset, their timestamp, their headers
-and their order. A marker of a transaction goes the way of a tombstone once none of the transaction's records are left.
+A record stays if no newer one has its key, and a tombstone besides only until its batch's delete horizon: the
+time that the first pass that finds it writes into the batch in place of its base timestamp (KIP-534), so that
+the tombstone lives for delete.retention.ms from then on, wherever the log goes. Records that stay keep their
+offset, their timestamp, their headers and their order. A marker of a transaction goes the way of a tombstone
+once none of the transaction's records are left.
 
-A rebuilt batch keeps base offset, last offset delta, producer, epoch and base sequence, so it still says what its producer
-sent; records are joined raw, since neither base changes. Empty batches stay where their header is all there is of
-something: the last sequences of a producer, all that repetitions are known by (R14), and the last offset of a segment.
+A rebuilt batch keeps base offset, last offset delta, producer, epoch and base sequence, so it still says what
+its producer sent; records are joined raw, since neither base changes. Empty batches stay where their header
+is all there is of something: the last sequences of a producer, all that repetitions are known by (R14), and
+the last offset of a segment.
 """
 
 from __future__ import annotations
@@ -90,7 +92,9 @@ class RewrittenBatch:
 
 
 class TransactionsRead:
-    """Follows the transactions of a run of batches: which data was aborted, which markers nobody needs any more."""
+    """Follows the transactions of a run of batches: which data was aborted, which markers nobody needs any
+    more.
+    """
 
     def __init__(self, aborted: Iterable[Ended]) -> None:
         self._ahead = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
@@ -124,7 +128,9 @@ class TransactionsRead:
         return not was_met
 
     def take_seen(self) -> list[Ended]:
-        """The aborted ones whose markers were met since the last call, with data before them: for an index of these batches."""
+        """The aborted ones whose markers were met since the last call, with data before them: for an index of
+        these batches.
+        """
         seen, self._seen = self._seen, []
         return seen
 

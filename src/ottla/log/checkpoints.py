@@ -5,7 +5,8 @@
     meta.properties           version=1, cluster.id, node.id, directory.id
     partition.metadata        version: 0, topic_id: <id>
 
-A file that does not parse counts as absent (None): what it says can always be learnt from the log again, slower.
+A file that does not parse counts as absent (None): what it says can always be learnt from the log again,
+slower.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Partition: TypeAlias = tuple[str, int]
 
 
 class OffsetLines:
-    """An offset checkpoint kept as its lines: to write it again renders anew what has changed, not ten thousand lines."""
+    """An offset checkpoint kept as its lines: to write it again renders anew what has changed, not ten
+    thousand lines.
+    """
 
     __slots__ = ("_lines",)
 

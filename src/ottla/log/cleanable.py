@@ -1,8 +1,10 @@
-"""What of a log may be compacted, and whether it is worth it: the dirty part, its share, and what forces a pass.
+"""What of a log may be compacted, and whether it is worth it: the dirty part, its share, and what forces a
+pass.
 
-Whole closed segments only, and only those whose every record is settled: below the last stable offset, so no transaction
-that may yet be aborted is touched; below the recovery point, so a cleaned segment is never what recovery has to read
-again; older than min.compaction.lag.ms. A pure look at the log, called by `broker/storage/log_cleaner.py` by the clock.
+Whole closed segments only, and only those whose every record is settled: below the last stable offset, so no
+transaction that may yet be aborted is touched; below the recovery point, so a cleaned segment is never what
+recovery has to read again; older than min.compaction.lag.ms. A pure look at the log, called by
+`broker/storage/log_cleaner.py` by the clock.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def find_cleanable(log: PartitionLog, *, last_stable_offset: int, now_ms: int) -
 
 
 def must_roll(log: PartitionLog, now_ms: int) -> bool:
-    """Whether the active segment holds records that may not wait any longer, and no append may come to close it."""
+    """Whether the active segment holds records that may not wait any longer, and no append may come to close
+    it.
+    """
     active = log.active
     since = max(active.first_timestamp, active.created_ms)
     return active.size > 0 and now_ms - since > log.config.max_compaction_lag_ms

@@ -1,13 +1,14 @@
 """Compaction: a log's closed segments are read and written anew with the newest record of each key alone.
 
-`clean` is one pass, a function of the disk and a task; it runs in a worker process (`runtime/worker.py`), in the simulator
-inside an event. It reads what was never compacted into a map of keys, as far as that has room (`log/keymap.py`), then
-writes all segments from the log's start to the map's end again, several small ones into one (`log/batch_rewrite.py` says what
-becomes of a batch). What it writes are files under names of their own, synced, and nothing else: to put them in the place
-of the old ones is the broker's (`log/swap.py`), so a worker that dies or lives too long harms nobody.
+`clean` is one pass, a function of the disk and a task; it runs in a worker process (`runtime/worker.py`), in
+the simulator inside an event. It reads what was never compacted into a map of keys, as far as that has room
+(`log/keymap.py`), then writes all segments from the log's start to the map's end again, several small ones
+into one (`log/batch_rewrite.py` says what becomes of a batch). What it writes are files under names of their
+own, synced, and nothing else: to put them in the place of the old ones is the broker's (`log/swap.py`), so a
+worker that dies or lives too long harms nobody.
 
-The last batch of an output stays, empty if it must be: so the output ends where its last input did, and its range of
-offsets says which segments it replaces.
+The last batch of an output stays, empty if it must be: so the output ends where its last input did, and its
+range of offsets says which segments it replaces.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Task(NamedTuple):
     first_dirty: int
     #: Where the last input ends.
     end: int
-    #: The last offsets of the batches by which live producers are known (R14), where those may be in the inputs.
+    #: The last offsets of the batches by which live producers are known (R14), where those may be in the
+    #: inputs.
     producer_ends: tuple[int, ...]
     #: All aborted transactions that have data in the inputs.
     aborted: tuple[Ended, ...]

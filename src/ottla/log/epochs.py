@@ -1,7 +1,8 @@
 """Which leader epoch wrote which offsets: (epoch, start offset) pairs, sorted (R1).
 
 Kept beside the log in `leader-epoch-checkpoint`. The pairs are the truth by which replicas agree where their
-histories part; a log asks `end_of(epoch)` to answer another replica, and `assign` when an epoch writes its first record.
+histories part; a log asks `end_of(epoch)` to answer another replica, and `assign` when an epoch writes its
+first record.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class LeaderEpochs:
         """Note that records of `epoch` stand from this offset on; True if that was news."""
         known = len(self.pairs)
         while self.pairs and self.pairs[-1][0] > epoch and self.pairs[-1][1] >= start_offset:
-            # A newer epoch that this replica led without writing anything: what came to stand here is older after all.
+            # A newer epoch that this replica led without writing anything: what came to stand here is older
+            # after all.
             self.pairs.pop()
         if self.pairs and self.pairs[-1][0] >= epoch:
             return len(self.pairs) < known
@@ -52,9 +54,11 @@ class LeaderEpochs:
         return True
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch ≤ the one asked for, its end offset), or (-1, -1) if only a newer broker can know.
+        """(largest known epoch ≤ the one asked for, its end offset), or (-1, -1) if only a newer broker can
+        know.
 
-        For an epoch before all that are known here, the answer is that epoch itself, ending where the first begins.
+        For an epoch before all that are known here, the answer is that epoch itself, ending where the first
+        begins.
         """
         if epoch < 0 or epoch > self.latest:
             return _UNDEFINED, _UNDEFINED

@@ -1,7 +1,8 @@
 """What a follower does with what it fetched: the leader's batches, as they are, at the leader's offsets.
 
-Nothing is decided here but whether the bytes are whole: length, magic, CRC, and that each batch comes after the one before it.
-Producers, transactions and leader epochs follow the batches, so that this replica could lead at any moment (R1, R14).
+Nothing is decided here but whether the bytes are whole: length, magic, CRC, and that each batch comes after
+the one before it. Producers, transactions and leader epochs follow the batches, so that this replica could
+lead at any moment (R1, R14).
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 
 
 def append_fetched(log: PartitionLog, records: bytes, now_ms: int) -> int:
-    """Write the whole batches of a fetch's answer; returns how many there were. The last one may be cut, and is left out.
+    """Write the whole batches of a fetch's answer; returns how many there were. The last one may be cut, and
+    is left out.
 
-    Raises Refusal at the first that is damaged, out of place, or cannot be written; those before it are in the log.
+    Raises Refusal at the first that is damaged, out of place, or cannot be written; those before it are in
+    the log.
     """
     view = memoryview(records)
     at, end, count = 0, len(records), 0
@@ -39,7 +42,8 @@ def append_fetched(log: PartitionLog, records: bytes, now_ms: int) -> int:
         at += size
         last_offset = header[BASE] + header[DELTA]
         if last_offset < log.next_offset:
-            # The answer begins with the batch that holds the offset asked for; of one that is here nothing is wanted.
+            # The answer begins with the batch that holds the offset asked for; of one that is here nothing is
+            # wanted.
             continue
         if header[BASE] < log.next_offset:
             raise Refusal(

@@ -1,8 +1,9 @@
 """Flushing a partition log: which files a background flush syncs, and what its completion changes.
 
-A flush moves the recovery point to the log end. It syncs the segments behind the recovery point, their indexes and the
-small files that were written since (`PartitionLog.loose`: leader epochs, producer snapshots, partition metadata).
-Functions of a `PartitionLog`. The runtime performs the syncs in a thread; nothing here waits for a disk.
+A flush moves the recovery point to the log end. It syncs the segments behind the recovery point, their
+indexes and the small files that were written since (`PartitionLog.loose`: leader epochs, producer snapshots,
+partition metadata). Functions of a `PartitionLog`. The runtime performs the syncs in a thread; nothing here
+waits for a disk.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def end_flush(log: PartitionLog, flush: Flush) -> None:
 
 def write_loose(log: PartitionLog, path: str, data: bytes) -> None:
     """Write a small file. The next sync or flush of the log makes it durable."""
-    # Each write opens its own handle: a sync of the previous handle that is in progress does not cover these bytes.
+    # Each write opens its own handle: a sync of the previous handle that is in progress does not cover these
+    # bytes.
     file = log.disk.open(path, create=True)
     log.replaced += [other for other in log.loose if other.path == path]
     log.loose = [*(other for other in log.loose if other.path != path), file]
@@ -89,7 +91,8 @@ def settle_loose(log: PartitionLog, files: Iterable[File]) -> None:
 def leave_snapshot(log: PartitionLog, offset: int, data: bytes) -> None:
     """Write a producer snapshot, to be synced with the other small files.
 
-    A torn snapshot is ignored at recovery. The one at the recovery point is in use, so it is rewritten only if it differs.
+    A torn snapshot is ignored at recovery. The one at the recovery point is in use, so it is rewritten only
+    if it differs.
     """
     path = log.snapshot_path(offset)
     if offset != log.recovery_point or log.disk.read_file(path) != data:

@@ -3,9 +3,9 @@
     .index       entries of 8 bytes:   last offset of a batch, relative to the base, i32 | position of that batch i32
     .timeindex   entries of 12 bytes:  largest timestamp so far i64 | relative offset of the batch that had it first i32
 
-Keys and values both grow along the file, so a look-up is a binary search by `pread`, never a scan. New entries gather
-in memory and go to the file in blocks; those that a crash loses are written again by recovery, which reads the log past
-the recovery point anyway (entries below it were flushed and synced before it moved).
+Keys and values both grow along the file, so a look-up is a binary search by `pread`, never a scan. New
+entries gather in memory and go to the file in blocks; those that a crash loses are written again by recovery,
+which reads the log past the recovery point anyway (entries below it were flushed and synced before it moved).
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ class SparseIndex:
         self._pending = bytearray()
         #: What the file held when `begin_anew` was called, until the first flush after it.
         self._before = b""
-        #: Keys and values of what the last search read of the file, and how many entries stand before it: who reads a log comes
-        #: for the neighbours next. Entries behind it may be added meanwhile, none within it change.
+        #: Keys and values of what the last search read of the file, and how many entries stand before it: who
+        #: reads a log comes for the neighbours next. Entries behind it may be added meanwhile, none within it
+        #: change.
         self._block: Columns = _NOTHING
         self._block_rank = 0
         #: At this size the segment is closed; always whole entries.
@@ -98,7 +99,9 @@ class SparseIndex:
         return self.written == size
 
     def salvage(self) -> None:
-        """Keep what a power cut left whole: the entries up to the first that does not go on from the one before."""
+        """Keep what a power cut left whole: the entries up to the first that does not go on from the one
+        before.
+        """
         width = self._entry.size
         block = _SALVAGE_BYTES // width * width
         count, last = 0, (-1, -1)
@@ -127,8 +130,8 @@ class SparseIndex:
             try:
                 self.flush()
             except DiskError:
-                # The batch that this entry is for stands in the log already and must not be refused (R13). The
-                # entry waits in memory; the next flush of the log tries again and reports what it finds.
+                # The batch that this entry is for stands in the log already and must not be refused (R13).
+                # The entry waits in memory; the next flush of the log tries again and reports what it finds.
                 return
 
     def flush(self) -> None:
@@ -190,7 +193,9 @@ class SparseIndex:
         self.last_key = None
 
     def begin_anew(self) -> None:
-        """Drop everything, in order to add the entries again; if the same ones come, the file is left as it is."""
+        """Drop everything, in order to add the entries again; if the same ones come, the file is left as it
+        is.
+        """
         self._pending.clear()
         self._block = _NOTHING
         self._before = self._disk.read(self.file, 0, self.written) if self.written else b""

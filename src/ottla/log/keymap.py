@@ -1,12 +1,13 @@
 """The newest offset of each key, in a table of fixed size: what bounds the memory of a compaction.
 
-Open addressing with double hashing over two flat buffers, 24 bytes a slot: sixteen for a key's fingerprint, eight for the offset after its
-newest record (0: free). A dict of bytes to int would take 190 bytes a key, so a log of many keys would need six times as
-many passes, each of which reads all of it.
+Open addressing with double hashing over two flat buffers, 24 bytes a slot: sixteen for a key's fingerprint,
+eight for the offset after its newest record (0: free). A dict of bytes to int would take 190 bytes a key, so
+a log of many keys would need six times as many passes, each of which reads all of it.
 
-A key of up to 15 bytes is its own fingerprint, filled up with zeros and followed by its length, so no two of them are
-taken for one another. A longer one has a BLAKE2b digest of 16 bytes in its place: two of a billion keys agree by chance with a
-probability of 10^-20, and nobody can construct two that do, as one could with the MD5 that Kafka uses.
+A key of up to 15 bytes is its own fingerprint, filled up with zeros and followed by its length, so no two of
+them are taken for one another. A longer one has a BLAKE2b digest of 16 bytes in its place: two of a billion
+keys agree by chance with a probability of 10^-20, and nobody can construct two that do, as one could with the
+MD5 that Kafka uses.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Whether the files of one partition are whole and fit each other. Reads only; knows no words, only kinds of findings.
+"""Whether the files of one partition are whole and fit each other. Reads only; knows no words, only kinds of
+findings.
 
-Every batch's header and CRC is checked, and the order of offsets in and between segments. Each index entry must point at a
-batch that says the same; snapshots and checkpoints must parse and not speak of what is not there. What is told about a
-finding, and how bad it is, stands in `cli/verify.py`.
+Every batch's header and CRC is checked, and the order of offsets in and between segments. Each index entry
+must point at a batch that says the same; snapshots and checkpoints must parse and not speak of what is not
+there. What is told about a finding, and how bad it is, stands in `cli/verify.py`.
 
-A broker may be writing meanwhile (`changing`): then the end of the last segment, and what is newer than it, is no damage.
+A broker may be writing meanwhile (`changing`): then the end of the last segment, and what is newer than it,
+is no damage.
 """
 
 from __future__ import annotations
@@ -88,8 +90,8 @@ class _Walk:
         self.next_offset = base
         #: Where the last whole batch ends.
         self.end = 0
-        #: Of the batches that index entries point at: position → last offset; and of those whose last offset an entry
-        #: names: last offset → position.
+        #: Of the batches that index entries point at: position → last offset; and of those whose last offset
+        #: an entry names: last offset → position.
         self.heads: dict[int, int] = {}
         self.ends: dict[int, int] = {}
         self.epochs: list[tuple[int, int]] = []
@@ -204,7 +206,9 @@ def _judged(finding: Finding, walk: _Walk, expected: Expected, *, last: bool) ->
 def _batches(
     files: Files, path: str, size: int, walk: _Walk, expected: Expected
 ) -> Iterator[tuple[int, tuple[int, ...] | Finding]]:
-    """(position, header) of each batch, and a finding for what is none; goes on behind a batch with a bad CRC."""
+    """(position, header) of each batch, and a finding for what is none; goes on behind a batch with a bad
+    CRC.
+    """
     position, first, chunk = 0, True, _CHUNK_BYTES
     while position < size:
         data = files.read(path, position, min(chunk, size - position))

@@ -1,7 +1,8 @@
-"""Finding things in segments: the bytes of a range of offsets, what of it was aborted, records by timestamp (A7, B2).
+"""Finding things in segments: the bytes of a range of offsets, what of it was aborted, records by timestamp
+(A7, B2).
 
-Functions of a log's segments and its start, called by `PartitionLog`. None scans a segment that has an index. Look-ups by
-time decode batches, so they go in steps (`model/steps.py`).
+Functions of a log's segments and its start, called by `PartitionLog`. None scans a segment that has an index.
+Look-ups by time decode batches, so they go in steps (`model/steps.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class Slice(NamedTuple):
 def slice_of(
     segment: Segment, offset: int, end_offset: int, bytes_max: int, whole_first: bool
 ) -> Slice | None:
-    """The part of a segment that `PartitionLog.slice` asks for: None if there is nothing, empty if it does not fit."""
+    """The part of a segment that `PartitionLog.slice` asks for: None if there is nothing, empty if it does
+    not fit.
+    """
     position = segment.locate(offset, checked=True)
     end = segment.size if end_offset >= segment.next_offset else segment.locate(end_offset)
     size = end - position
@@ -70,7 +73,8 @@ def find_aborted(
 ) -> list[Ended]:
     """The aborted transactions with records in a slice; `offset` is in the segment of this number.
 
-    Some that begin a little after the slice may be among them: where it ends is known to about an index interval.
+    Some that begin a little after the slice may be among them: where it ends is known to about an index
+    interval.
     """
     found: list[Ended] = []
     at = number
@@ -168,8 +172,8 @@ def _find_in_batch(
     if head.base_offset < start_offset:
         # The log begins inside this batch: its first records do not count any more.
         return None
-    # A header that promises more than its records hold is believed, as a producer's word for the whole batch: who
-    # wrote a log full of them must not make a look-up decode it all.
+    # A header that promises more than its records hold is believed, as a producer's word for the whole batch:
+    # who wrote a log full of them must not make a look-up decode it all.
     return head.base_offset, head.max_timestamp
 
 

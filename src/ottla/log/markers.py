@@ -30,7 +30,8 @@ _COMMIT: Final = 1
 class Marker(NamedTuple):
     commit: bool
     coordinator_epoch: int
-    #: Whether its producer epoch is above those of what it ends: transactions of version 2 (KIP-890). Not in the batch.
+    #: Whether its producer epoch is above those of what it ends: transactions of version 2 (KIP-890). Not in
+    #: the batch.
     raises_epoch: bool = False
 
 

@@ -4,10 +4,11 @@
           replication-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint
 <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .txnindex .snapshot
                               leader-epoch-checkpoint, partition.metadata
-<log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
-<log dir>/<topic>-<partition>.<32 hex digits>-future       a partition on its way in from another log directory
-<log dir>/<topic>-<partition>.<32 hex digits>-stray        one that no topic knows, kept for a person to look at
-<log dir>/__cluster_metadata-0                             Kafka's own metadata log, in a directory that was Kafka's
+<log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out <log
+dir>/<topic>-<partition>.<32 hex digits>-future       a partition on its way in from another log directory
+<log dir>/<topic>-<partition>.<32 hex digits>-stray        one that no topic knows, kept for a person to look
+at <log dir>/__cluster_metadata-0                             Kafka's own metadata log, in a directory that
+was Kafka's
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
-#: What compaction has written and not finished, and what has taken the place of older segments and not yet their name.
+#: What compaction has written and not finished, and what has taken the place of older segments and not yet
+#: their name.
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
 
@@ -52,7 +54,8 @@ def partition_dir(topic: str, partition: int) -> str:
 
 
 def parse_partition_dir(name: str) -> tuple[str, int] | None:
-    # Kafka's metadata log lies among the partitions and is none: it is nobody's to serve, and not a stray one.
+    # Kafka's metadata log lies among the partitions and is none: it is nobody's to serve, and not a stray
+    # one.
     if is_delete_dir(name) or name == KAFKA_METADATA:
         return None
     match = _PARTITION_DIR.fullmatch(name)

@@ -1,7 +1,7 @@
 """The log of one partition: an ordered list of segments, of which only the last is written (B1, B7).
 
-`PartitionLog` owns the offsets. It gives each batch its base offset and knows the log start, the log end, and the offset
-up to which records are durable. Its parts:
+`PartitionLog` owns the offsets. It gives each batch its base offset and knows the log start, the log end, and
+the offset up to which records are durable. Its parts:
 
     append, roll, leader epochs    here; roll rules in `log/segment_roll.py`, refusals in `log/validation.py`
     flush, producer snapshots      `log/flush.py`
@@ -16,8 +16,8 @@ Invariants:
 - `recovery_point` <= `flushed_offset` <= `next_offset`, and `log_start_offset` <= `next_offset`.
 - A failed write changes nothing.
 
-An append reads only the header of a batch. Records are decoded only if a topic's configuration requires it: compaction
-keys, another codec, LogAppendTime.
+An append reads only the header of a batch. Records are decoded only if a topic's configuration requires it:
+compaction keys, another codec, LogAppendTime.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class PartitionLog:
         #: Whether the name of the partition directory is not durable yet.
         self.fresh = False
         self.epochs = LeaderEpochs()
-        #: Whether leader-epoch-checkpoint holds `epochs`. It must before the first record of an epoch is written (R1).
+        #: Whether leader-epoch-checkpoint holds `epochs`. It must before the first record of an epoch is
+        #: written (R1).
         self.epochs_written = True
         self.producers = Producers()
         #: Whether some segment has aborted transactions.
@@ -170,10 +171,11 @@ class PartitionLog:
         has_new_epoch: bool = False,
         validated: Validated | None = None,
     ) -> Appended:
-        """Validate one batch from a client, assign its offsets and write it. After a Refusal nothing has changed.
+        """Validate one batch from a client, assign its offsets and write it. After a Refusal nothing has
+        changed.
 
-        `has_new_epoch`: the producer gets a new epoch for each transaction, which starts at sequence 0 (KIP-890).
-        `validated`: the result of an earlier validation of the records.
+        `has_new_epoch`: the producer gets a new epoch for each transaction, which starts at sequence 0
+        (KIP-890). `validated`: the result of an earlier validation of the records.
         """
         size = len(batch)
         config = self.config
@@ -268,7 +270,8 @@ class PartitionLog:
     ) -> Appended:
         """Write a control batch that ends a producer's transaction. After a Refusal nothing has changed.
 
-        The marker is also written if the producer has no open transaction here. Its epochs are in force from then on.
+        The marker is also written if the producer has no open transaction here. Its epochs are in force from
+        then on.
         """
         marker = Marker(commit, coordinator_epoch, raises_epoch)
         return append_marker(self, producer_id, producer_epoch, marker, leader_epoch, now_ms)
@@ -291,7 +294,8 @@ class PartitionLog:
     ) -> Appended:
         """Write a validated batch at the log end. After a Refusal nothing has changed.
 
-        A follower passes the leader's `base_offset`. It can lie beyond the log end, because compaction leaves gaps.
+        A follower passes the leader's `base_offset`. It can lie beyond the log end, because compaction leaves
+        gaps.
         """
         config = self.config
         if base_offset < 0:
@@ -330,7 +334,9 @@ class PartitionLog:
         return Appended(base_offset, last_offset, append_time, False)
 
     def disk_failed(self, error: DiskError) -> None:
-        """R11, R13: a device error or a torn file ends all appends. After any other error appends can succeed again."""
+        """R11, R13: a device error or a torn file ends all appends. After any other error appends can succeed
+        again.
+        """
         if error.broken or error.torn:
             self.failed = True
         if self.on_failure is not None:
@@ -343,12 +349,13 @@ class PartitionLog:
             return before
         try:
             if self.config.durable and not before.names_synced:
-                # Rare: the segment is full before its first sync. Its name must be durable before the next segment's,
-                # or a crash could leave a log that starts in the middle.
+                # Rare: the segment is full before its first sync. Its name must be durable before the next
+                # segment's, or a crash could leave a log that starts in the middle.
                 self.disk.sync_dir(self.directory)
                 before.names_synced = True
             before.flush_indexes()
-            # Used when the log is opened or truncated at this offset. A torn snapshot is ignored: no sync is needed.
+            # Used when the log is opened or truncated at this offset. A torn snapshot is ignored: no sync is
+            # needed.
             write_loose(self, self.snapshot_path(self.next_offset), self.producers.render())
             segment = self.new_segment(self.next_offset, now_ms)
         except DiskError as error:
@@ -430,7 +437,8 @@ class PartitionLog:
     def slice(self, offset: int, end_offset: int, bytes_max: int, *, whole_first: bool) -> Slice | None:
         """The batches from the one that holds `offset` up to `end_offset`, or None if there are none.
 
-        The slice has at most `bytes_max` bytes. With `whole_first` the first batch is complete whatever its size (KIP-74).
+        The slice has at most `bytes_max` bytes. With `whole_first` the first batch is complete whatever its
+        size (KIP-74).
         """
         if offset >= end_offset:
             return None
@@ -464,7 +472,9 @@ class PartitionLog:
         return min(max(first, self.log_start_offset), high_watermark)
 
     def aborted(self, offset: int, end_offset: int, piece: Slice) -> list[Ended]:
-        """Aborted transactions with records in `piece`, which starts at `offset` and ends at or before `end_offset`."""
+        """Aborted transactions with records in `piece`, which starts at `offset` and ends at or before
+        `end_offset`.
+        """
         if not self.has_aborted:
             return []
         return find_aborted(self.segments, self.segment_for(offset), offset, end_offset, piece)
@@ -504,7 +514,9 @@ class PartitionLog:
         return truncate(self, offset, now_ms)
 
     def begin_at(self, offset: int, now_ms: int) -> list[Segment]:
-        """Remove every record and start at `offset`; returns the removed segments, whose files the caller removes."""
+        """Remove every record and start at `offset`; returns the removed segments, whose files the caller
+        removes.
+        """
         return begin_at(self, offset, now_ms)
 
     def close(self) -> None:

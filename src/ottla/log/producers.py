@@ -1,11 +1,12 @@
-"""What a partition remembers of each idempotent producer: its epoch, its last five batches (R14), its open transaction.
+"""What a partition remembers of each idempotent producer: its epoch, its last five batches (R14), its open
+transaction.
 
     .snapshot    version i16 = 1 | crc u32 (CRC-32C of the rest) | count i32 | entries of 46 bytes:
                  producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 |
                  timestamp i64 | coordinator epoch i32 | first offset of the ongoing transaction i64 (-1: none)
 
-The format is Kafka's. A producer has one entry a batch, oldest first, so that all five survive a restart; a reader that
-expects one entry a producer keeps the last, which is the newest.
+The format is Kafka's. A producer has one entry a batch, oldest first, so that all five survive a restart; a
+reader that expects one entry a producer keeps the last, which is the newest.
 """
 
 from __future__ import annotations
@@ -83,8 +84,9 @@ class Producers:
         for batch in producer.batches:
             if batch[0] == sequence and batch[1] == last:
                 return batch
-        # A distance of less than half the number space behind the newest batch is the past: it was accepted once, unless what is
-        # remembered is all there was. Who begins with a later batch, since an earlier one was refused, must not hear that it is here.
+        # A distance of less than half the number space behind the newest batch is the past: it was accepted
+        # once, unless what is remembered is all there was. Who begins with a later batch, since an earlier
+        # one was refused, must not hear that it is here.
         if (newest[1] - last) & _SEQUENCE_MASK < 1 << 30 and not self._is_before_all(producer, last):
             raise Refusal(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
@@ -150,8 +152,10 @@ class Producers:
             raise _old_epoch(producer_id, epoch, producer.epoch)
 
     def check_first(self, producer_id: int, sequence: int) -> None:
-        """Refuse what does not begin at 0 of a producer that is not known here, and whose epoch is new with every transaction
-        (KIP-890): something before it is missing. Of others it may be that they were forgotten."""
+        """Refuse what does not begin at 0 of a producer that is not known here, and whose epoch is new with
+        every transaction (KIP-890): something before it is missing. Of others it may be that they were
+        forgotten.
+        """
         if sequence and producer_id not in self.by_id:
             raise Refusal(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -168,8 +172,8 @@ class Producers:
     ) -> None:
         """Refuse the marker of a producer's earlier instance, or of an earlier coordinator.
 
-        In transactions of version 2 the marker has an epoch that nothing in its transaction has (`raises_epoch`): one that is open in
-        it is the next one already, and the marker a late copy.
+        In transactions of version 2 the marker has an epoch that nothing in its transaction has
+        (`raises_epoch`): one that is open in it is the next one already, and the marker a late copy.
         """
         producer = self.by_id.get(producer_id)
         if producer is None:
@@ -216,8 +220,10 @@ class Producers:
         return producer
 
     def trim(self, count: int) -> None:
-        """Forget all but this many producers: first those with a single batch, which may be made up, and of each kind the oldest.
-        Those that take part in transactions go last, those with an open transaction never."""
+        """Forget all but this many producers: first those with a single batch, which may be made up, and of
+        each kind the oldest. Those that take part in transactions go last, those with an open transaction
+        never.
+        """
         idle = (
             (producer.coordinator_epoch != NO_COORDINATOR, len(producer.batches) > 1, producer.timestamp, producer_id)
             for producer_id, producer in self.by_id.items()

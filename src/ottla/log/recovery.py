@@ -1,13 +1,13 @@
 """Opening a log that is already on disk, after a clean stop or after a crash (R12).
 
-Everything before the recovery point was synced with its indexes and a producer snapshot, so it is taken as it stands.
-What comes after it is read once: each batch's CRC is checked, the first bad or torn one ends the log, and the index
-entries, leader epochs and producer states of the good ones are made anew in the same pass. So the time to start depends on
-what was written since the last background flush, not on the size of the log.
+Everything before the recovery point was synced with its indexes and a producer snapshot, so it is taken as it
+stands. What comes after it is read once: each batch's CRC is checked, the first bad or torn one ends the log,
+and the index entries, leader epochs and producer states of the good ones are made anew in the same pass. So
+the time to start depends on what was written since the last background flush, not on the size of the log.
 
-An index is believed as far as its last entry before the recovery point fits the batch it points at; else it is made anew
-from the log. After a clean stop the recovery point is the end of the log. Transactions past the recovery point are read
-from the log in a second pass, which logs without them do not need.
+An index is believed as far as its last entry before the recovery point fits the batch it points at; else it
+is made anew from the log. After a clean stop the recovery point is the end of the log. Transactions past the
+recovery point are read from the log in a second pass, which logs without them do not need.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Recovered(NamedTuple):
     #: Bytes that were read again, and bytes of a torn or damaged tail that were cut off.
     scanned_bytes: int
     cut_bytes: int
-    #: Whether something that had been durable is missing or unreadable (R12): not the work of a crash, but of the disk.
+    #: Whether something that had been durable is missing or unreadable (R12): not the work of a crash, but of
+    #: the disk.
     damaged: bool
 
 
@@ -97,8 +98,8 @@ def open_log(
 ) -> Recovered | None:
     """The log in a partition's directory, or None if there is no segment in it.
 
-    `may_have_gaps` is for a log that Kafka may have compacted: the last batches of its segments may be gone. Any other gap,
-    behind what is known to be durable, is a loss.
+    `may_have_gaps` is for a log that Kafka may have compacted: the last batches of its segments may be gone.
+    Any other gap, behind what is known to be durable, is a loss.
     """
     names = finish_swaps(disk, directory, disk.list(directory))
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
@@ -139,8 +140,8 @@ def open_log(
     segments[-1].flush_indexes()
 
     if log_start_offset > segments[-1].next_offset:
-        # The records that were deleted are gone, and those after them too. Their offsets must not come again, so the
-        # new beginning is durable before the old files go.
+        # The records that were deleted are gone, and those after them too. Their offsets must not come again,
+        # so the new beginning is durable before the old files go.
         empty = Segment(
             disk, directory, log_start_offset,
             index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=True,
@@ -158,7 +159,8 @@ def open_log(
     )
     log.recovery_point = min(max(trust_before, segments[0].base_offset), log.next_offset)
     if not clean and segments[0].base_offset > max(log_start_offset, recovery_point):
-        # R12: what was flushed is all there, but segments before these were not, and one of their names is gone.
+        # R12: what was flushed is all there, but segments before these were not, and one of their names is
+        # gone.
         log.should_begin_at = log_start_offset
     _mark_unsynced(log)
     # A crash may have come before the names were durable, however empty the files behind them are.
@@ -249,7 +251,8 @@ def _read_from(
         last_offset = header[BASE] + header[DELTA]
         note(last_offset, header[MAX_TIMESTAMP], position, whole, interval)
         if last_offset >= trust_before:
-            # An epoch that is known to begin here, though these are older records: its own were lost, or never were.
+            # An epoch that is known to begin here, though these are older records: its own were lost, or
+            # never were.
             if header[EPOCH] > latest or (
                 header[EPOCH] < latest and epochs.epoch_of(header[BASE]) > header[EPOCH]
             ):
@@ -269,11 +272,14 @@ def _breaks_off(segment: Segment, following: int, tail: _Tail, may_have_gaps: bo
 
 
 def _believe_indexes(segment: Segment, size: int, trust_before: int) -> int:
-    """Cut both indexes down to what can be believed; returns the position of the batch of the last offset entry."""
+    """Cut both indexes down to what can be believed; returns the position of the batch of the last offset
+    entry.
+    """
     bound = min(trust_before - segment.base_offset, 1 << 31)
     for whole in (segment.index.load() and segment.times.load(), False):
         if not whole:
-            # A power cut leaves zeros or older bytes where entries were not durable: those before them still stand.
+            # A power cut leaves zeros or older bytes where entries were not durable: those before them still
+            # stand.
             segment.index.salvage()
             segment.times.salvage()
         if bound > 0:
@@ -325,12 +331,15 @@ def _producers_at(disk: Disk, directory: str, recovery_point: int, first_base: i
 
 
 def _believe_aborted(log: PartitionLog, names: list[str], trust_before: int) -> int:
-    """Load the indexes of aborted transactions as far as they can be believed; returns from which marker on to read the log.
+    """Load the indexes of aborted transactions as far as they can be believed; returns from which marker on
+    to read the log.
 
-    That a whole file is missing cannot be seen, as most segments have none: before the recovery point it is not looked for.
+    That a whole file is missing cannot be seen, as most segments have none: before the recovery point it is
+    not looked for.
     """
     there = set(names)
-    # Before the log's first segment there is nothing to read; the snapshot at its beginning knows what was open there.
+    # Before the log's first segment there is nothing to read; the snapshot at its beginning knows what was
+    # open there.
     aborted_from = max(trust_before, log.bases[0])
     for segment in log.segments:
         if offset_name(segment.base_offset) + TXN_INDEX not in there:
@@ -350,7 +359,9 @@ def _remove_newer_snapshots(log: PartitionLog, offsets: list[int]) -> None:
 
 
 def _mark_unsynced(log: PartitionLog) -> None:
-    """What was read again is in the page cache only, as far as we know: it counts as flushed after the next sync."""
+    """What was read again is in the page cache only, as far as we know: it counts as flushed after the next
+    sync.
+    """
     first = log.segment_for(log.recovery_point)
     log.unflushed_bytes = sum(segment.size for segment in log.segments[first:]) - log.segments[first].locate(
         log.recovery_point
@@ -374,7 +385,8 @@ def _adopt_epochs(log: PartitionLog, epochs: LeaderEpochs | None, file: bytes | 
     if epochs.render() != (file or LeaderEpochs().render()):
         log.save_epochs()
     elif file is not None and log.recovery_point < log.next_offset:
-        # R1: it may be as little durable as the records that were read again, and a flush of those must cover it.
+        # R1: it may be as little durable as the records that were read again, and a flush of those must cover
+        # it.
         log.loose.append(log.disk.open(f"{log.directory}/{EPOCHS}"))
 
 

@@ -1,7 +1,8 @@
-"""Reading batches of a log again, to rebuild what is remembered beside it: producers, transactions, leader epochs.
+"""Reading batches of a log again, to rebuild what is remembered beside it: producers, transactions, leader
+epochs.
 
-Called when a log is opened (`log/recovery.py`) and when it is cut (`PartitionLog.truncate`). Only headers are looked at, and
-the markers of transactions.
+Called when a log is opened (`log/recovery.py`) and when it is cut (`PartitionLog.truncate`). Only headers are
+looked at, and the markers of transactions.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ _CHECKED_FIELDS: Final = 7
 
 
 def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iterator[tuple[int, int, Header]]:
-    """(position, size, header) of each whole batch up to `size`; stops at the first that is torn or out of order.
+    """(position, size, header) of each whole batch up to `size`; stops at the first that is torn or out of
+    order.
 
-    The CRC is checked of batches that reach beyond the offset `check_from`. Plain tuples, because this is what the time
-    to start after a crash is made of.
+    The CRC is checked of batches that reach beyond the offset `check_from`. Plain tuples, because this is
+    what the time to start after a crash is made of.
     """
     read, file, unpack = segment.disk.read, segment.file, HEADER.unpack_from
     previous = segment.base_offset - 1
@@ -90,10 +92,11 @@ def snapshot_offsets(names: list[str]) -> list[int]:
 
 
 def load_producers(log: PartitionLog, now_ms: int, *, aborted_from: int = OFFSET_MAX) -> int:
-    """Rebuild the producers from the newest snapshot that is whole, and the batches after it; returns bytes read.
+    """Rebuild the producers from the newest snapshot that is whole, and the batches after it; returns bytes
+    read.
 
-    Those of the batches count as heard of now: their own timestamps may be years old. Transactions that were aborted at
-    `aborted_from` or later are not in their segments' indexes, and are put there.
+    Those of the batches count as heard of now: their own timestamps may be years old. Transactions that were
+    aborted at `aborted_from` or later are not in their segments' indexes, and are put there.
     """
     # Not the log's start: batches before it that are still there have something to say.
     start = log.bases[0]
@@ -105,7 +108,8 @@ def load_producers(log: PartitionLog, now_ms: int, *, aborted_from: int = OFFSET
             log.disk.remove(path)
             continue
         if offset < start:
-            # What lies between is gone, or was never here: nobody would ever hear that what was open then has ended.
+            # What lies between is gone, or was never here: nobody would ever hear that what was open then has
+            # ended.
             break
         if offset > aborted_from:
             continue
@@ -142,7 +146,9 @@ def replay_producer(producers: Producers, header: Header, timestamp: int) -> Non
 
 
 def find_epochs(log: PartitionLog) -> LeaderEpochs:
-    """The leader epochs as the batches tell them. They grow with the offset, so their starts are searched for."""
+    """The leader epochs as the batches tell them. They grow with the offset, so their starts are searched
+    for.
+    """
     epochs = LeaderEpochs()
     for segment in log.segments:
         first = segment.locate(max(segment.base_offset, log.log_start_offset))

@@ -1,11 +1,11 @@
 """A segment: one `.log` file of batches and its indexes, named by the first offset it may hold (B1).
 
-The active segment also remembers where its most recent batches stand, so that readers at the tail, which are most
-readers, find their place without touching a file. Everything else is found by the index and a walk over at most an
-index interval of batch headers (B2).
+The active segment also remembers where its most recent batches stand, so that readers at the tail, which are
+most readers, find their place without touching a file. Everything else is found by the index and a walk over
+at most an index interval of batch headers (B2).
 
-Invariant that look-ups by time rest on: whenever a batch gets an entry in the offset index, the largest timestamp up to
-and including that batch is in the time index.
+Invariant that look-ups by time rest on: whenever a batch gets an entry in the offset index, the largest
+timestamp up to and including that batch is in the time index.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Segment:
         suffix: str = "",
         indexed: bool = False,
     ) -> None:
-        """`suffix` is for files that do not bear a segment's name yet (`log/swap.py`). `indexed`: both indexes are there,
-        and need not be opened before they are used.
+        """`suffix` is for files that do not bear a segment's name yet (`log/swap.py`). `indexed`: both
+        indexes are there, and need not be opened before they are used.
         """
         self.disk = disk
         self.directory = directory
@@ -91,7 +91,8 @@ class Segment:
         except DiskError:
             disk.close(self.file)
             if create:
-                # A smaller batch may still fit into the segment before: nobody may find an empty one in the midst of it.
+                # A smaller batch may still fit into the segment before: nobody may find an empty one in the
+                # midst of it.
                 with suppress(DiskError):
                     disk.remove(stem + LOG + suffix)
             raise
@@ -132,7 +133,9 @@ class Segment:
     def note(
         self, last_offset: int, max_timestamp: int, position: int, size: int, index_interval_bytes: int
     ) -> None:
-        """Account for a batch that stands in the file: end, tail, timestamps and, once an interval, the indexes."""
+        """Account for a batch that stands in the file: end, tail, timestamps and, once an interval, the
+        indexes.
+        """
         self.size = position + size
         self.next_offset = last_offset + 1
         ends = self.tail_ends
@@ -177,8 +180,9 @@ class Segment:
     def locate(self, offset: int, *, checked: bool = False) -> int:
         """The position of the first batch that holds this offset or a later one; the size if there is none.
 
-        With `checked`, DamagedFile is raised where the batches before it do not lead up to it: a reader that is sent behind
-        them would miss records and not know, one that is sent to half a batch would wait for the rest for ever.
+        With `checked`, DamagedFile is raised where the batches before it do not lead up to it: a reader that
+        is sent behind them would miss records and not know, one that is sent to half a batch would wait for
+        the rest for ever.
         """
         if offset >= self.next_offset:
             return self.size
@@ -204,9 +208,11 @@ class Segment:
         return self.size
 
     def _indexed(self, offset: int) -> int:
-        """From where to walk to an offset: the last index entry at or before it that points at what it says, or the start.
+        """From where to walk to an offset: the last index entry at or before it that points at what it says,
+        or the start.
 
-        Opening a log looks at both ends of an index only. A damaged entry in the middle must not lead past records.
+        Opening a log looks at both ends of an index only. A damaged entry in the middle must not lead past
+        records.
         """
         bound = offset - self.base_offset
         while (entry := self.index.floor(bound)) is not None and entry[0] <= bound:
@@ -261,7 +267,8 @@ class Segment:
         return next(self.heads(position), None)
 
     def position_for_time(self, timestamp: int, start_offset: int) -> int:
-        """From where to walk to the first batch, at or after an offset, that has a record not older than this.
+        """From where to walk to the first batch, at or after an offset, that has a record not older than
+        this.
 
         At most an index interval before it, if it is not among those that only `start_offset` hides.
         """
@@ -269,8 +276,8 @@ class Segment:
         if floor is not None and floor[0] == timestamp:
             position = self.locate(self.base_offset + floor[1])
         else:
-            # Between two entries of the time index the largest timestamp grew after the last offset entry that the
-            # second one has before it; without a second one, after the last of all.
+            # Between two entries of the time index the largest timestamp grew after the last offset entry
+            # that the second one has before it; without a second one, after the last of all.
             position = self._indexed(
                 self.base_offset + (above[1] - 1 if above is not None else RELATIVE_OFFSET_MAX)
             )
@@ -334,7 +341,8 @@ class Segment:
         return files if self.aborted.file is None else (*files, self.aborted.file)
 
     def set_aside(self) -> list[str]:
-        """Rename the files to their .deleted names, so that another segment can have theirs; returns the new paths.
+        """Rename the files to their .deleted names, so that another segment can have theirs; returns the new
+        paths.
 
         Reads, sends and syncs that are under way go on with the renamed files.
         """

@@ -14,8 +14,8 @@ def must_roll(
 ) -> bool:
     """Whether a batch of this size, largest timestamp and last offset needs a new segment.
 
-    A segment rolls by size, by age, when an index is full, and when a relative offset would not fit in 31 bits. An empty
-    segment rolls only for the last reason.
+    A segment rolls by size, by age, when an index is full, and when a relative offset would not fit in 31
+    bits. An empty segment rolls only for the last reason.
     """
     if active.size == 0:
         return last_offset - active.base_offset > RELATIVE_OFFSET_MAX
@@ -33,6 +33,8 @@ def must_roll(
 
 
 def _jitter_ms(segment: Segment, config: TopicConfig) -> int:
-    """Subtracted from the age limit of this segment (`segment.jitter.ms`): constant for it, different for others."""
+    """Subtracted from the age limit of this segment (`segment.jitter.ms`): constant for it, different for
+    others.
+    """
     jitter_ms = config.segment_jitter_ms
     return crc32c(segment.file.path.encode()) % (jitter_ms + 1) if jitter_ms else 0

@@ -1,19 +1,22 @@
-"""Putting a cleaned segment in the place of those it was made from, so that a crash at any moment finds one or the other.
+"""Putting a cleaned segment in the place of those it was made from, so that a crash at any moment finds one
+or the other.
 
     <base>.log.<token>.cleaned    written and synced by a compaction; without meaning until it is renamed
     <base>.log.swap               counts from when this name is durable: it replaces every segment within its offsets
     <base>.log.deleted            on its way out; readers that were sent there may still be reading
 
-1. `commit` renames the cleaned files to `.swap`, the log last, and the directory is synced. From here on a start finishes
-   the swap.
-2. `put_in_place` lets the log use the new segment, under these names, and renames the old files to `.deleted`.
-3. The directory is synced: only when the old names are gone for good may the swap lose the name that says so. Otherwise a
-   crash could bring an old segment back beside the cleaned one that holds its offsets.
+1. `commit` renames the cleaned files to `.swap`, the log last, and the directory is synced. From here on a
+   start finishes the swap.
+2. `put_in_place` lets the log use the new segment, under these names, and renames the old files to
+   `.deleted`.
+3. The directory is synced: only when the old names are gone for good may the swap lose the name that says so.
+   Otherwise a crash could bring an old segment back beside the cleaned one that holds its offsets.
 4. `take_names` drops the `.swap`.
 
-`finish_swaps` does at a start what a crash left undone. The names and their meaning are Kafka's, which finishes a swap of ours
-as well. The steps that sync are jobs, those in between belong to the loop: `broker/storage/log_cleaner.py` calls them. Snapshots of
-producers where no segment begins any more are left to the next flush, which removes what nobody wants.
+`finish_swaps` does at a start what a crash left undone. The names and their meaning are Kafka's, which
+finishes a swap of ours as well. The steps that sync are jobs, those in between belong to the loop:
+`broker/storage/log_cleaner.py` calls them. Snapshots of producers where no segment begins any more are left
+to the next flush, which removes what nobody wants.
 """
 
 from __future__ import annotations
@@ -76,7 +79,9 @@ def open_swapped(log: PartitionLog, old: Sequence[Segment], output: Output) -> S
 
 
 def put_in_place(log: PartitionLog, old: Sequence[Segment], new: Segment) -> list[str]:
-    """Let the log use the new segment; returns the paths of the old files, renamed, to be removed after a while."""
+    """Let the log use the new segment; returns the paths of the old files, renamed, to be removed after a
+    while.
+    """
     first = log.segments.index(old[0])
     log.segments[first : first + len(old)] = [new]
     log.bases[first : first + len(old)] = [new.base_offset]

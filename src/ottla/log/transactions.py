@@ -1,15 +1,16 @@
 """What a log knows of transactions: which are open, which ended just now, and which were aborted.
 
-Open and just ended ones are in memory (`Transactions`, a part of `Producers`, so snapshots and replay rebuild them); they
-say where the last stable offset is. Aborted ones are in a file beside each segment that holds such a transaction's marker
-(`TransactionIndex`), for consumers that read committed records only. The format is Kafka's:
+Open and just ended ones are in memory (`Transactions`, a part of `Producers`, so snapshots and replay rebuild
+them); they say where the last stable offset is. Aborted ones are in a file beside each segment that holds
+such a transaction's marker (`TransactionIndex`), for consumers that read committed records only. The format
+is Kafka's:
 
     .txnindex    entries of 34 bytes:  version i16 = 0 | producer id i64 | first offset i64 | last offset i64, which is
                  the marker's | last stable offset i64, as it was once the transaction had ended
 
-Entries stand in the order of their markers, so their last offsets grow. The file is made with its first entry: most
-segments never have one. Like the other indexes it is durable with the flush that moves the recovery point; what is past
-that is read from the log again by recovery.
+Entries stand in the order of their markers, so their last offsets grow. The file is made with its first
+entry: most segments never have one. Like the other indexes it is durable with the flush that moves the
+recovery point; what is past that is read from the log again by recovery.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Ended(NamedTuple):
     first_offset: int
     #: The marker's.
     last_offset: int
-    #: Where the first transaction begins that was open when this one ended; without one, the offset after the marker.
+    #: Where the first transaction begins that was open when this one ended; without one, the offset after the
+    #: marker.
     last_stable_offset: int
 
 
@@ -46,8 +48,8 @@ class Transactions:
     def __init__(self) -> None:
         #: First offset → producer id, by offset: they begin at the end of the log.
         self.open: OrderedDict[int, int] = OrderedDict()
-        #: (marker's offset, first offset) of those whose marker may not be below the high watermark yet. Both grow: one
-        #: that began later and ended earlier than another decides nothing.
+        #: (marker's offset, first offset) of those whose marker may not be below the high watermark yet. Both
+        #: grow: one that began later and ended earlier than another decides nothing.
         self._ended: deque[tuple[int, int]] = deque()
 
     def begin(self, first_offset: int, producer_id: int) -> None:
@@ -63,7 +65,9 @@ class Transactions:
         return next(iter(self.open), marker_offset + 1)
 
     def first_unstable(self, high_watermark: int) -> int | None:
-        """The first offset of which is not known, to whoever reads up to the high watermark, if it was committed."""
+        """The first offset of which is not known, to whoever reads up to the high watermark, if it was
+        committed.
+        """
         ended = self._ended
         while ended and ended[0][0] < high_watermark:
             ended.popleft()
@@ -96,7 +100,9 @@ class TransactionIndex:
         return (self._written + len(self._pending)) // ENTRY.size
 
     def load(self, base_offset: int) -> bool:
-        """Take the file that is there. False if it cannot be the index of this segment: then it counts as empty."""
+        """Take the file that is there. False if it cannot be the index of this segment: then it counts as
+        empty.
+        """
         file = self.file = self._disk.open(self._path)
         size = self._disk.size(file)
         self._written = size
@@ -136,7 +142,9 @@ class TransactionIndex:
             self._cut(self._place(offset) // ENTRY.size)
 
     def collect(self, offset: int, end_offset: int, found: list[Ended]) -> bool:
-        """Add those that reach into these offsets; True if no later segment's index can have any more of them."""
+        """Add those that reach into these offsets; True if no later segment's index can have any more of
+        them.
+        """
         position = self._place(offset)
         while position < self._written:
             start = position // _BLOCK_BYTES * _BLOCK_BYTES
@@ -162,10 +170,13 @@ class TransactionIndex:
             self._forget()
 
     def _place(self, offset: int) -> int:
-        """Where in the file the first entry stands whose marker is at this offset or after it; else the file's end."""
+        """Where in the file the first entry stands whose marker is at this offset or after it; else the
+        file's end.
+        """
         low, high = 0, -(-self._written // _BLOCK_BYTES)
         while high - low > 1:
-            # The block in which the first such entry is, or ends just before it: by the last entries of blocks.
+            # The block in which the first such entry is, or ends just before it: by the last entries of
+            # blocks.
             middle = (low + high) // 2
             if self._last_offset(middle * _BLOCK_BYTES - ENTRY.size) < offset:
                 low = middle

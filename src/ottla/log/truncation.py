@@ -1,7 +1,8 @@
-"""Truncating a partition log: at its start (retention, DeleteRecords) and at its end (a follower that diverged).
+"""Truncating a partition log: at its start (retention, DeleteRecords) and at its end (a follower that
+diverged).
 
-Functions of a `PartitionLog`, which offers each of them as a method. They change the list of segments and every offset
-that depends on it. Removing files is the caller's work, because readers may still hold them.
+Functions of a `PartitionLog`, which offers each of them as a method. They change the list of segments and
+every offset that depends on it. Removing files is the caller's work, because readers may still hold them.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ def drop_segments(log: PartitionLog, count: int) -> list[Segment]:
 def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     """Remove every record from `offset` on; returns the segments that were removed as a whole.
 
-    Batches are removed whole: the log then ends at the base offset of the batch that holds `offset`. An offset below the
-    first segment empties the log, which then starts at that offset. The caller checkpoints the recovery point before the
-    next append.
+    Batches are removed whole: the log then ends at the base offset of the batch that holds `offset`. An
+    offset below the first segment empties the log, which then starts at that offset. The caller checkpoints
+    the recovery point before the next append.
     """
     if offset >= log.next_offset:
         return []
@@ -64,8 +65,8 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     dropped = log.segments[keep:]
     del log.segments[keep:]
     del log.bases[keep:]
-    # A new object for the same files: syncs and flushes in progress refer to bytes that were cut off, and their
-    # completion must not mark the bytes written in their place as durable.
+    # A new object for the same files: syncs and flushes in progress refer to bytes that were cut off, and
+    # their completion must not mark the bytes written in their place as durable.
     before = log.segments[-1]
     active = log.active = log.segments[-1] = copy(before)
     active.truncate(offset)
@@ -79,8 +80,8 @@ def truncate(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
 def begin_at(log: PartitionLog, offset: int, now_ms: int) -> list[Segment]:
     """Remove every record and start at an offset outside the log; returns all segments that it had.
 
-    The files of a segment with the same base offset are renamed first. The new segment gets new files, and removing the
-    old segment cannot remove those.
+    The files of a segment with the same base offset are renamed first. The new segment gets new files, and
+    removing the old segment cannot remove those.
     """
     for same in log.segments:
         if same.base_offset == offset:
@@ -109,6 +110,7 @@ def _end_at(log: PartitionLog, offset: int, now_ms: int) -> None:
         try:
             log.save_epochs()
         except DiskError as error:
-            # The records are gone all the same. If the disk was only full, the file is written before the next record.
+            # The records are gone all the same. If the disk was only full, the file is written before the
+            # next record.
             log.disk_failed(error)
     load_producers(log, now_ms)

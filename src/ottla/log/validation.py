@@ -1,8 +1,9 @@
 """What a batch must be to be accepted, beyond what `PartitionLog.append` checks itself on its plain path.
 
-Only topics whose settings ask for more come here (`TopicConfig.plain` is false): timestamps, codecs, keys. So the records
-of an ordinary topic are never decoded. `validate` decodes and recompresses in steps, because a batch can hold a million
-records; `validation_cost` tells in advance whether that takes long. The other functions put a refusal into words.
+Only topics whose settings ask for more come here (`TopicConfig.plain` is false): timestamps, codecs, keys. So
+the records of an ordinary topic are never decoded. `validate` decodes and recompresses in steps, because a
+batch can hold a million records; `validation_cost` tells in advance whether that takes long. The other
+functions put a refusal into words.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from ottla.records.batch import (
 from ottla.records.compression import CODECS, NONE, RATIOS
 from ottla.records.record import RECORD_BYTES_MIN, CorruptRecords, Record, iter_batch, read_payload, seal
 
-#: The attributes that a client's batch may have: a codec, inside a transaction or not. Who wrote the timestamp, control
-#: batches and delete horizons are the broker's to say.
+#: The attributes that a client's batch may have: a codec, inside a transaction or not. Who wrote the
+#: timestamp, control batches and delete horizons are the broker's to say.
 CLIENT_ATTRIBUTES: Final = frozenset(
     codec | transactional for codec in CODECS.values() for transactional in (0, TRANSACTIONAL_BIT)
 )
 
-#: The cost of a batch that is validated at once, in records; 64 KB of uncompressed records cost about the same.
+#: The cost of a batch that is validated at once, in records; 64 KB of uncompressed records cost about the
+#: same.
 INLINE_COST_MAX: Final = 2000
 _BYTES_AT_COST_1: Final = 32
 _BYTES_COPIED_AT_COST_1: Final = 8192
@@ -61,7 +63,8 @@ _SHOWN_MAX: Final = 3
 class Validated(NamedTuple):
     """A batch that was looked at before its append."""
 
-    #: What it was looked at for. It is looked at again if the topic has other settings by the time of the append.
+    #: What it was looked at for. It is looked at again if the topic has other settings by the time of the
+    #: append.
     config: TopicConfig
     #: The batch as it must be stored.
     data: Buffer
@@ -188,7 +191,9 @@ def _without_keys(indexes: list[int], count: int, where: str) -> Refusal:
 
 
 def _first_records(batch: bytes) -> Iterator[tuple[int, Record]]:
-    """The first records of a batch that is refused, in order to name those to blame; none if that would take long."""
+    """The first records of a batch that is refused, in order to name those to blame; none if that would take
+    long.
+    """
     if len(batch) > INLINE_COST_MAX * _BYTES_AT_COST_1:
         return
     try:

@@ -1,13 +1,14 @@
-"""Who reads what: the assignments that the broker computes for consumer groups (KIP-848), and sticky ones of the client.
+"""Who reads what: the assignments that the broker computes for consumer groups (KIP-848), and sticky ones of
+the client.
 
-Pure functions from members, with what they were assigned before, to what they are assigned next. Every partition of a topic that
-somebody has subscribed to goes to exactly one of those who have.
+Pure functions from members, with what they were assigned before, to what they are assigned next. Every
+partition of a topic that somebody has subscribed to goes to exactly one of those who have.
 
-`uniform`, the default: shares that are as even as the subscriptions allow; as few partitions as possible move from one member to
-another; where the racks of members and replicas are known, what has to find a new reader goes to one in its own rack if the
-shares allow it. Rest before racks: nothing moves just to be nearer.
-`range`: topic by topic, each member a range of partition numbers in the order of the members' names, so that the same
-numbers of several topics meet at one member. Racks cannot matter there.
+`uniform`, the default: shares that are as even as the subscriptions allow; as few partitions as possible move
+from one member to another; where the racks of members and replicas are known, what has to find a new reader
+goes to one in its own rack if the shares allow it. Rest before racks: nothing moves just to be nearer.
+`range`: topic by topic, each member a range of partition numbers in the order of the members' names, so that
+the same numbers of several topics meet at one member. Racks cannot matter there.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ NOTHING: Final[Places] = frozenset()
 _YIELD_EVERY: Final = 2000
 #: Of more members than this it is kept up to date who has least; of fewer it is looked up.
 _FEW: Final = 32
-#: The cost of looking for fairer shares, some seconds. Very many members who all read something else are given what is found by then.
+#: The cost of looking for fairer shares, some seconds. Very many members who all read something else are
+#: given what is found by then.
 _BALANCE_COST_MAX: Final = 500_000
 
 
@@ -95,7 +97,8 @@ def _range(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, Places]
     return {name: frozenset(share) for name, share in shares.items()}
 
 
-#: By the names that members know. Each is a computation in steps (`model/steps.py`): very many partitions take seconds.
+#: By the names that members know. Each is a computation in steps (`model/steps.py`): very many partitions
+#: take seconds.
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": _uniform, "range": _range}
 
 
@@ -133,7 +136,8 @@ def _is_near(reader: Reader, place: Place, topics: Topics) -> bool:
 def _equal_shares(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, Places]]:
     """Everybody gets P // M or one more. Whoever has most keeps the larger shares: so the fewest move.
 
-    Sets as wholes, and a look only at those whose shares change: a group of a thousand is assigned anew for each that comes.
+    Sets as wholes, and a look only at those whose shares change: a group of a thousand is assigned anew for
+    each that comes.
     """
     free = set[Place]()
     for at, topic_id in enumerate(readers[0].topics):
@@ -198,8 +202,9 @@ def _give_to_near(
     readers: Sequence[Reader], topics: Topics, free: dict[Place, None], shares: Mapping[str, list[Place]],
     room: Mapping[str, int], extra: int,
 ) -> Steps[int]:  # fmt: skip
-    """Give what has no reader to those in its rack; how many larger shares are left afterwards. `room` is what each may
-    be given, beside one more while there are larger shares left."""
+    """Give what has no reader to those in its rack; how many larger shares are left afterwards. `room` is
+    what each may be given, beside one more while there are larger shares left.
+    """
     by_rack: dict[str, deque[str]] = {}
     for reader in readers:
         if reader.rack_id is not None and reader.member_id in room:
@@ -249,7 +254,9 @@ def _deal(
 
 
 class _Kind:
-    """Topics that the same members read: for the shares of these members it does not matter which of them moves."""
+    """Topics that the same members read: for the shares of these members it does not matter which of them
+    moves.
+    """
 
     __slots__ = ("by_rack", "poorest", "readers")
 
@@ -262,7 +269,9 @@ class _Kind:
 
 
 def _kinds(readers: Sequence[Reader]) -> Steps[dict[bytes, _Kind]]:
-    """The topics that somebody reads, in order, each with its kind. Most members want the same: their topics are looked at once."""
+    """The topics that somebody reads, in order, each with its kind. Most members want the same: their topics
+    are looked at once.
+    """
     names: dict[frozenset[bytes], list[str]] = {}
     for reader in readers:
         names.setdefault(reader.topics, []).append(reader.member_id)
@@ -288,9 +297,10 @@ def _kinds(readers: Sequence[Reader]) -> Steps[dict[bytes, _Kind]]:
 
 
 class _FairShares:
-    """Members whose subscriptions differ. Everybody keeps what they had; what is left goes to whoever has least; then
-    partitions move along chains of members from one that has more to one that has at least two fewer, until there
-    is no such chain: no fairer assignment exists then."""
+    """Members whose subscriptions differ. Everybody keeps what they had; what is left goes to whoever has
+    least; then partitions move along chains of members from one that has more to one that has at least two
+    fewer, until there is no such chain: no fairer assignment exists then.
+    """
 
     def __init__(self, readers: Sequence[Reader], topics: Topics) -> None:
         self._topics = topics
@@ -429,11 +439,11 @@ class _FairShares:
             yield cost
 
     def _chain(self, source: str, rich: set[str]) -> Steps[tuple[list[tuple[str, _Kind, str]], int]]:
-        """The shortest chain of moves that takes one from `source`, who has most, and gives it to somebody with two fewer; and what
-        it cost to find it.
+        """The shortest chain of moves that takes one from `source`, who has most, and gives it to somebody
+        with two fewer; and what it cost to find it.
 
-        If there is none, everybody whom a chain from here comes to has one fewer at least: nobody gives or takes there any
-        more, and neither they nor what they read are looked at again.
+        If there is none, everybody whom a chain from here comes to has one fewer at least: nobody gives or
+        takes there any more, and neither they nor what they read are looked at again.
         """
         enough = self._loads[source] - 2
         came: dict[str, tuple[str, _Kind]] = {}

@@ -1,7 +1,7 @@
 """The protocol's error codes by Kafka's names, and the refusal that carries one to the caller.
 
-A handler that refuses something raises `Refusal` or puts the code into its answer; `retriable` is what a client
-needs to know. The numbers are the protocol's and never change.
+A handler that refuses something raises `Refusal` or puts the code into its answer; `retriable` is what a
+client needs to know. The numbers are the protocol's and never change.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Cluster-wide features by Kafka's names (KIP-584): the levels this broker supports, and the finalized level.
 
-Each feature has one level here, so that supported minimum, supported maximum and finalized level are the same number. Level 0 means that
-Kafka knows the feature and this broker does not have it. Levels are those of Kafka 4.0 (`kafka-features upgrade --release-version 4.0`
-asks for exactly these); the features that Kafka 4.1 and later add are at level 0.
+Each feature has one level here, so that supported minimum, supported maximum and finalized level are the same
+number. Level 0 means that Kafka knows the feature and this broker does not have it. Levels are those of Kafka
+4.0 (`kafka-features upgrade --release-version 4.0` asks for exactly these); the features that Kafka 4.1 and
+later add are at level 0.
 """
 
 from __future__ import annotations

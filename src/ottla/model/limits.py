@@ -1,8 +1,9 @@
 """Every fixed limit of the broker, in one table.
 
-A limit comes from the protocol, from a file format, or from what one client may cost others. Settings can only be
-stricter. Code uses the constants. `LIMITS` has the same values with a description, a reason and the effect on a client.
-`config/limits_page.py` renders `docs/limits.md` from it, with the settings that are limits.
+A limit comes from the protocol, from a file format, or from what one client may cost others. Settings can
+only be stricter. Code uses the constants. `LIMITS` has the same values with a description, a reason and the
+effect on a client. `config/limits_page.py` renders `docs/limits.md` from it, with the settings that are
+limits.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ from collections.abc import Hashable
 class RateLimiter:
     """At most `rate` a second for each key, and `burst` at once after a rest. Time is an argument.
 
-    A bucket is one number: the time at which its tokens are all used up. A key that is not remembered has a full bucket, so
-    full ones are forgotten. With more than `keys_max` keys in use the oldest are forgotten too.
+    A bucket is one number: the time at which its tokens are all used up. A key that is not remembered has a
+    full bucket, so full ones are forgotten. With more than `keys_max` keys in use the oldest are forgotten
+    too.
     """
 
     __slots__ = ("_keys_max", "_used_until_ms")
@@ -25,7 +26,9 @@ class RateLimiter:
     def take(
         self, key: Hashable, now_ms: int, *, rate: float, burst: float, wait_ms_max: float = 0
     ) -> float | None:
-        """Take a token: how long to wait for it, or None, and none is taken, if that is longer than `wait_ms_max`."""
+        """Take a token: how long to wait for it, or None, and none is taken, if that is longer than
+        `wait_ms_max`.
+        """
         interval_ms = 1000 / rate
         known = self._used_until_ms
         # The bucket of `burst` tokens is full when its time is this far in the past.

@@ -5,7 +5,8 @@ A generator of this kind yields after each step, either
     a number     what the step cost, in records decoded or rows made (1 to 5 µs each), or
     a function   a call into C code that takes long and releases the interpreter lock; its result is sent back in
 
-and returns its result. Whoever runs it may stop after any step and go on later (`broker/requests/slices.py`), or run it to its end.
+and returns its result. Whoever runs it may stop after any step and go on later (`broker/requests/slices.py`),
+or run it to its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Deadlines of waiting requests, in buckets of 8 ms, so that adding and cancelling cost the same however many wait.
+"""Deadlines of waiting requests, in buckets of 8 ms, so that adding and cancelling cost the same however many
+wait.
 
-Almost every deadline is cancelled long before it comes (a produce is acknowledged in a millisecond and waits at most
-30 s); a heap that keeps cancelled entries would keep 30 s of dead requests alive.
+Almost every deadline is cancelled long before it comes (a produce is acknowledged in a millisecond and waits
+at most 30 s); a heap that keeps cancelled entries would keep 30 s of dead requests alive.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _AGAIN_MS: Final = 1000
 class Timed(Protocol):
     """Something with a deadline. `bucket` belongs to the timers; -1 while not waiting.
 
-    If `expire` raises, and the class says `is_retried`, it is called again after a pause. That is for what keeps a chain of work
-    going, which would otherwise stop for good; it must bear being called twice.
+    If `expire` raises, and the class says `is_retried`, it is called again after a pause. That is for what
+    keeps a chain of work going, which would otherwise stop for good; it must bear being called twice.
     """
 
     bucket: int
@@ -66,7 +67,8 @@ class TimerWheel:
         self._number = 0
         #: With how many buckets those are looked for that have nothing any more.
         self._sweep_at = _BUCKETS_MIN
-        #: A deadline was added before all others: whoever keeps the alarm must look at `next_ms` again and clear this.
+        #: A deadline was added before all others: whoever keeps the alarm must look at `next_ms` again and
+        #: clear this.
         self.sooner = False
 
     def add(self, timed: Timed, deadline_ms: int) -> None:
@@ -92,8 +94,8 @@ class TimerWheel:
     def sweep(self) -> None:
         """Remove empty buckets. Clients may ask for weeks, and cancel: their buckets would stay for weeks.
 
-        Buckets are small and lie between larger objects in memory: after a flood each of them would keep the memory around it from
-        being given back to the system. So this is called every few seconds too.
+        Buckets are small and lie between larger objects in memory: after a flood each of them would keep the
+        memory around it from being given back to the system. So this is called every few seconds too.
         """
         for number in [number for number, bucket in self._buckets.items() if not bucket]:
             del self._buckets[number]
@@ -116,7 +118,9 @@ class TimerWheel:
         return None
 
     def expire(self, now_ms: int) -> None:
-        """Let what has come expire, in the order of the buckets. Of very many only some: `next_ms` is in the past then."""
+        """Let what has come expire, in the order of the buckets. Of very many only some: `next_ms` is in the
+        past then.
+        """
         left = EXPIRED_PER_TURN_MAX
         while left:
             if self._expiring is None:
@@ -150,7 +154,9 @@ def _name(timed: Timed) -> str:
 
 
 class Periodic:
-    """Something that is done again and again. The next time is set before the work begins: work that fails is done again."""
+    """Something that is done again and again. The next time is set before the work begins: work that fails is
+    done again.
+    """
 
     __slots__ = ("_last_ms", "action", "bucket", "interval_ms", "timers")
 

@@ -1,9 +1,10 @@
 """The disk as the core sees it: files it can write at a position, names it can change, and syncs.
 
-Two adapters serve it: `runtime/disk.py` on the operating system, and the simulator's, which keeps written and durable
-bytes apart. Every method may raise `DiskError`; nothing else. Paths are strings joined by "/".
+Two adapters serve it: `runtime/disk.py` on the operating system, and the simulator's, which keeps written and
+durable bytes apart. Every method may raise `DiskError`; nothing else. Paths are strings joined by "/".
 
-Nothing is durable until it is synced: a file's bytes by `sync(file)`, its existence and name by `sync_dir(directory)`.
+Nothing is durable until it is synced: a file's bytes by `sync(file)`, its existence and name by
+`sync_dir(directory)`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class DiskError(Exception):
     """A disk operation failed.
 
-    `full`: the device or a quota has no space left. `short`: descriptors, memory or a signal were in the way. Both may
-    work later, and nothing is lost (`passing`). `broken`: the device itself failed. With none of them the error is about
-    this path alone. `torn`: the file is not as it was before, so its partition cannot go on. `path`: the file, if it is one.
+    `full`: the device or a quota has no space left. `short`: descriptors, memory or a signal were in the way.
+    Both may work later, and nothing is lost (`passing`). `broken`: the device itself failed. With none of
+    them the error is about this path alone. `torn`: the file is not as it was before, so its partition cannot
+    go on. `path`: the file, if it is one.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class DiskError(Exception):
 
 
 class DamagedFile(DiskError):
-    """What stands in a file is not what was written to it. The device works: others in its directory are not concerned."""
+    """What stands in a file is not what was written to it. The device works: others in its directory are not
+    concerned.
+    """
 
 
 class File(Protocol):
@@ -60,7 +64,9 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> File: ...
     def close(self, file: File) -> None: ...
     def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
-        """Write the parts at the position and return the position after them; on failure nothing of them stays."""
+        """Write the parts at the position and return the position after them; on failure nothing of them
+        stays.
+        """
 
     def read(self, file: File, position: int, size: int) -> bytes:
         """At most `size` bytes; fewer only at the end of the file."""
@@ -68,22 +74,29 @@ class Disk(Protocol):
     def size(self, file: File) -> int: ...
     def truncate(self, file: File, size: int) -> None: ...
     def sync(self, file: File) -> None:
-        """Make its bytes durable. A failure of the sync itself is `broken`: final. Any other failure came before it."""
+        """Make its bytes durable. A failure of the sync itself is `broken`: final. Any other failure came
+        before it.
+        """
 
     def sync_dir(self, path: str) -> None:
         """Make its names durable. One that was removed meanwhile has nothing to keep: no failure."""
 
     def sync_device(self, path: str) -> None:
-        """Make everything in a directory durable, names and bytes, all the way down, and perhaps more of its device."""
+        """Make everything in a directory durable, names and bytes, all the way down, and perhaps more of its
+        device.
+        """
 
     def read_file(self, path: str) -> bytes | None:
         """The whole file, or None if there is none."""
 
     def replace_file(self, path: str, data: bytes) -> None:
-        """Write a file so that after a crash it holds the old content or the new one, durably, never a mixture."""
+        """Write a file so that after a crash it holds the old content or the new one, durably, never a
+        mixture.
+        """
 
     def copy(self, source: str, target: str, *, start: int, end: int) -> None:
-        """Write the bytes from `start` to `end` of one file to the same place in another, made if it is not there.
+        """Write the bytes from `start` to `end` of one file to the same place in another, made if it is not
+        there.
 
         By paths alone, so that it may run beside whoever appends to the source behind `end`.
         """

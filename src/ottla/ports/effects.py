@@ -1,8 +1,9 @@
 """What the core asks the world to do.
 
-An effect is a plain tuple whose first item is one of the numbers below; a tuple is the cheapest thing Python can
-build, and the produce path builds one a request. The core appends effects to its outbox in the order in which
-they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) performs them after each call into the core.
+An effect is a plain tuple whose first item is one of the numbers below; a tuple is the cheapest thing Python
+can build, and the produce path builds one a request. The core appends effects to its outbox in the order in
+which they must happen; the shell (`runtime/`) or the simulator (`testing/sim/`) performs them after each call
+into the core.
 
     (SEND, connection, parts)          one response. A part is bytes, or a FileSlice = (file, position, size)
     (CLOSE, connection, reason)        close after what was sent before; the reason is for people
@@ -36,12 +37,12 @@ In a cluster also, for the store (`ports/store.py`) and other brokers:
     (WATCH, peers)                     keep an idle connection to each of {node id: (host, port)}, instead of those of the WATCH
                                        before; `core.refused(node_id)` once it has ended and the port refuses another
 
-An effect that cannot be performed, because its performer raises, harms no other. Its connection is closed; or it is performed again a
-moment later (RETRIED: nothing has been done, and its error would be taken for that of a device); or its `done` is called
-with the error (`refusal`).
+An effect that cannot be performed, because its performer raises, harms no other. Its connection is closed; or
+it is performed again a moment later (RETRIED: nothing has been done, and its error would be taken for that of
+a device); or its `done` is called with the error (`refusal`).
 
-A file in a part or a SYNC is pinned by the performer from the moment it takes the effect until it is done, so that
-closing or deleting it meanwhile does no harm.
+A file in a part or a SYNC is pinned by the performer from the moment it takes the effect until it is done, so
+that closing or deleting it meanwhile does no harm.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ _DONE: Final[dict[int, tuple[Any, ...]]] = {
 
 
 def refusal(effect: Effect, error: str) -> Callable[[], None] | None:
-    """How to report that an effect could not be performed; None if nobody waits for it. Not to be called at once: whoever asked for
-    the effect is not done yet."""
+    """How to report that an effect could not be performed; None if nobody waits for it. Not to be called at
+    once: whoever asked for the effect is not done yet.
+    """
     first = _DONE.get(effect[0])
     return None if first is None else partial(effect[-1], *first, error)

@@ -15,7 +15,8 @@
      57  record count           4
      61  records
 
-The CRC does not cover the first 21 bytes, which is why a broker can place a batch in its log without reading it.
+The CRC does not cover the first 21 bytes, which is why a broker can place a batch in its log without reading
+it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The compiled twin of `pieces.py`: numba's machine code walks a batch once and notes where everything stands.
+"""The compiled twin of `pieces.py`: numba's machine code walks a batch once and notes where everything
+stands.
 
-It checks exactly what `record.py` checks, and reads no byte outside the batch. What it refuses, or cannot say in 64 bits, is
-given to the pure twin, which raises the CorruptRecords that tells what is wrong: so both refuse the same bytes in the same words.
-Importing this module compiles it, or loads what an earlier process has compiled; without numba the import fails. `client/` decides
-when to pay for that. Row by row, `index_records` writes into `out`:
+It checks exactly what `record.py` checks, and reads no byte outside the batch. What it refuses, or cannot say
+in 64 bits, is given to the pure twin, which raises the CorruptRecords that tells what is wrong: so both
+refuse the same bytes in the same words. Importing this module compiles it, or loads what an earlier process
+has compiled; without numba the import fails. `client/` decides when to pay for that. Row by row,
+`index_records` writes into `out`:
 
     0 offset   1 timestamp   2 3 start and end of the key   4 5 of the value   6 start of the headers, -1 for none   7 end of the record
 """
@@ -35,7 +37,8 @@ __all__ = ["open_rows", "pack", "piece"]
 #: Below this many records a batch is opened sooner without the arrays.
 ROWS_MIN: Final = 8
 
-#: So many things of one width, which must not be great, are cut out sooner all at once: 0.06 µs each of 200 bytes beside 0.17 one by one.
+#: So many things of one width, which must not be great, are cut out sooner all at once: 0.06 µs each of 200
+#: bytes beside 0.17 one by one.
 _ALIKE_MIN: Final = 100
 _ALIKE_BYTES_MAX: Final = 400
 
@@ -55,7 +58,9 @@ _POSITION: Final = types.int64
 
 
 def _varint(data: Any, position: int, size: int, bytes_max: int) -> tuple[Any, int]:
-    """The raw value at `position` and the position after it, which is -1 when it does not end or is too large."""
+    """The raw value at `position` and the position after it, which is -1 when it does not end or is too
+    large.
+    """
     raw = np.uint64(0)
     shift = np.uint64(0)
     for _ in range(bytes_max):
@@ -109,7 +114,9 @@ def _index_records(
     is_append_time: int,
     out: Any,
 ) -> int:
-    """Fill `out` for `count` records; bits that say what there is among them, or -1 for what is to be refused."""
+    """Fill `out` for `count` records; bits that say what there is among them, or -1 for what is to be
+    refused.
+    """
     size = len(data)
     seen = 0
     previous: Any = -1
@@ -185,7 +192,8 @@ headers_end: Callable[..., Any]
 try:
     varint, headers_end, index_records = compile_with(cache=True, nogil=True)
 except RuntimeError:
-    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor NUMBA_CACHE_DIR.
+    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor
+    # NUMBA_CACHE_DIR.
     varint, headers_end, index_records = compile_with(nogil=True)
 
 
@@ -280,7 +288,9 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
 
 
 class PlacedHeaders(Sequence[Headers]):
-    """The headers of records, of which only the places are known until somebody wants one: few readers of columns do."""
+    """The headers of records, of which only the places are known until somebody wants one: few readers of
+    columns do.
+    """
 
     __slots__ = ("_data", "_ends", "_starts")
 
@@ -313,7 +323,9 @@ class PlacedHeaders(Sequence[Headers]):
 
 
 def _alike(data: bytes | memoryview, starts: Any, ends: Any) -> list[bytes | None] | None:
-    """Keys or values of one width, as many are, cut out all at once; None where they are not alike, or too few."""
+    """Keys or values of one width, as many are, cut out all at once; None where they are not alike, or too
+    few.
+    """
     if len(starts) < _ALIKE_MIN:
         return None
     widths = ends - starts

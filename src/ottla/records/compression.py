@@ -34,8 +34,9 @@ RATIO_FREE_BYTES: Final = 16 * 1024 * 1024
 #: Twice what deflate can reach; only zstd goes beyond (43,000), and only for data that says nothing.
 RATIO_MAX: Final = 2048
 
-#: How many bytes one byte of each codec can stand for: deflate's longest match takes two bits and gives 258 bytes; a copy
-#: in snappy takes 3 bytes and gives 64; a byte of an lz4 length adds 255; a run in zstd takes 4 bytes and gives a block of 128 KiB.
+#: How many bytes one byte of each codec can stand for: deflate's longest match takes two bits and gives 258
+#: bytes; a copy in snappy takes 3 bytes and gives 64; a byte of an lz4 length adds 255; a run in zstd takes 4
+#: bytes and gives a block of 128 KiB.
 RATIOS: Final = (1, 1032, 22, 255, 32 * 1024)
 
 _GZIP_WBITS: Final = 31

@@ -1,12 +1,15 @@
-"""What consumers of the classic protocol say in JoinGroup and hear in SyncGroup: bytes that only they, and migrations, look into.
+"""What consumers of the classic protocol say in JoinGroup and hear in SyncGroup: bytes that only they, and
+migrations, look into.
 
-The client writes and reads them as a member and as the leader of a group; the broker reads them to migrate groups.
+The client writes and reads them as a member and as the leader of a group; the broker reads them to migrate
+groups.
 
     subscription  int16 version | topics | user data | owned partitions (from version 1) | generation (2) | rack (3)
     assignment    int16 version | partitions | user data
 
-Both in the old encoding. A version from the future is read as the newest known one, and may go on behind it. Some clients claim a
-version and leave out what it brought: of those the topics are read, which come first in all versions.
+Both in the old encoding. A version from the future is read as the newest known one, and may go on behind it.
+Some clients claim a version and leave out what it brought: of those the topics are read, which come first in
+all versions.
 """
 
 from __future__ import annotations
@@ -41,7 +44,9 @@ _VERSION: Final = struct.Struct(">h")
 
 
 class Wanted(NamedTuple):
-    """A subscription. `owned` is what its member had when it joined: nothing if it gives up everything before."""
+    """A subscription. `owned` is what its member had when it joined: nothing if it gives up everything
+    before.
+    """
 
     topics: frozenset[str]
     owned: frozenset[NamedPlace] = frozenset()
@@ -92,7 +97,9 @@ def write_subscription(wanted: Wanted) -> bytes:
 
 
 def read_assignment(data: bytes) -> tuple[frozenset[NamedPlace], bytes]:
-    """The partitions, and what an assignor of one's own has added. Nothing at all is an empty assignment. Raises Malformed."""
+    """The partitions, and what an assignor of one's own has added. Nothing at all is an empty assignment.
+    Raises Malformed.
+    """
     if not data:
         return frozenset(), b""
     version_of(data)
@@ -108,8 +115,9 @@ def write_assignment(version: int, places: Iterable[NamedPlace], user_data: byte
 
 
 def read_partitions(data: bytes) -> tuple[frozenset[NamedPlace], int]:
-    """The user data of Kafka's sticky assignor: what its member had, and in which generation (-1 if it is too old to say).
-    Raises Malformed."""
+    """The user data of Kafka's sticky assignor: what its member had, and in which generation (-1 if it is too
+    old to say). Raises Malformed.
+    """
     try:
         row = read(_STICKY, 1, data, 0, may_go_on=True)
     except Malformed:

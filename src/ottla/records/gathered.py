@@ -1,12 +1,15 @@
-"""The records of a batch while they gather, column by column, and the batch that they become: the producer's side.
+"""The records of a batch while they gather, column by column, and the batch that they become: the producer's
+side.
 
-A producer takes records one at a time and needs them as bytes once. Kept as columns they cost an append each, no object of their
-own, and a whole batch is encoded by a handful of calls that run in C: the pieces of all records are laid out in one list, a column
-at a stride, and joined. A record of 200 bytes takes 0.28 µs so, 0.50 in `encode_batch`; of that 0.13 is the join, which compiled code
-would need too. What is rare goes to `encode_batch`: headers, null values, keys on some records only, timestamps that change all
-the time. Both make the same bytes.
+A producer takes records one at a time and needs them as bytes once. Kept as columns they cost an append each,
+no object of their own, and a whole batch is encoded by a handful of calls that run in C: the pieces of all
+records are laid out in one list, a column at a stride, and joined. A record of 200 bytes takes 0.28 µs so,
+0.50 in `encode_batch`; of that 0.13 is the join, which compiled code would need too. What is rare goes to
+`encode_batch`: headers, null values, keys on some records only, timestamps that change all the time. Both
+make the same bytes.
 
-Timestamps are kept as runs, since records come many in a millisecond: the index at which each begins, and the time.
+Timestamps are kept as runs, since records come many in a millisecond: the index at which each begins, and the
+time.
 """
 
 from __future__ import annotations
@@ -54,7 +57,9 @@ _DELTAS: Final[list[bytes]] = []
 
 
 class Gathered:
-    """Records in the order in which they came. Whoever appends and whoever encodes take turns by a lock of their own."""
+    """Records in the order in which they came. Whoever appends and whoever encodes take turns by a lock of
+    their own.
+    """
 
     __slots__ = ("_forgotten", "_headers", "_nulls", "_stamps", "_starts", "keys", "stamp_ms", "values")
 
@@ -169,7 +174,8 @@ class Gathered:
             return None
         if keys is not None and None in keys:
             return None
-        # A record is: the end of the one before (no headers), its length, attributes and timestamp | its delta | key | value.
+        # A record is: the end of the one before (no headers), its length, attributes and timestamp | its
+        # delta | key | value.
         width = 4 if keys is None else 6
         pieces: list[bytes] = [b""] * (width * count + 1)
         lengths = list(map(len, values))  # type: ignore[arg-type]
@@ -190,7 +196,9 @@ class Gathered:
         return b"".join(pieces)
 
     def _heads(self, sizes: list[int], null_keys: int) -> list[bytes]:
-        """What stands before the delta of each record, for records whose keys and values take so much (a null key one byte)."""
+        """What stands before the delta of each record, for records whose keys and values take so much (a null
+        key one byte).
+        """
         count = len(sizes)
         base = self._stamps[0]
         heads: list[bytes] = []

@@ -1,8 +1,10 @@
-"""Tables of fields to bytes and back, for the records that coordinators keep in topics of their own, which kio does not have.
+"""Tables of fields to bytes and back, for the records that coordinators keep in topics of their own, which
+kio does not have.
 
-A struct is a row of fields in the order in which they are written; a version may lack some, and may be flexible: then lengths
-are unsigned varints of one more, and the struct ends with its tagged fields (KIP-482). Values are plain dicts by field name. A
-field that a version lacks reads as its default. Whatever does not fit raises Malformed and nothing else.
+A struct is a row of fields in the order in which they are written; a version may lack some, and may be
+flexible: then lengths are unsigned varints of one more, and the struct ends with its tagged fields (KIP-482).
+Values are plain dicts by field name. A field that a version lacks reads as its default. Whatever does not fit
+raises Malformed and nothing else.
 
     int8 int16 int32 int64      big-endian            string  int16 length | UTF-8      (flexible: varint length + 1)
     uuid                        16 bytes              bytes   int32 length | bytes      (flexible: varint length + 1)
@@ -99,7 +101,9 @@ class _Written(NamedTuple):
 
 
 def read(kind: Struct, version: int, data: bytes, at: int = 0, *, may_go_on: bool = False) -> dict[str, Any]:
-    """The struct that `data` holds from a position on, to its end unless it may go on with what is not known here."""
+    """The struct that `data` holds from a position on, to its end unless it may go on with what is not known
+    here.
+    """
     reader = _Reader(data, at)
     try:
         value = _read_struct(reader, kind, version, version >= kind.flexible)

@@ -1,4 +1,5 @@
-"""Byte strings behind one another, as Arrow's binary arrays want them: what keys and values become on their way out of pieces.
+"""Byte strings behind one another, as Arrow's binary arrays want them: what keys and values become on their
+way out of pieces.
 
     offsets    32-bit integers, one more than there are strings: where each begins in `data`, and where the last one ends
     data       the strings, without gaps

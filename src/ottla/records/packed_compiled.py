@@ -1,7 +1,8 @@
-"""The compiled twin of `packed.py`: numba's machine code measures the strings, then copies each to its place, once.
+"""The compiled twin of `packed.py`: numba's machine code measures the strings, then copies each to its place,
+once.
 
-Importing this module compiles it, or loads what an earlier process has compiled; without numba the import fails. Places come from
-pieces, which were checked against their buffers when they were made.
+Importing this module compiles it, or loads what an earlier process has compiled; without numba the import
+fails. Places come from pieces, which were checked against their buffers when they were made.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def compile_with(**options: Any) -> tuple[Callable[..., Any], Callable[..., Any]
 try:
     measure, fill = compile_with(cache=True, nogil=True)
 except RuntimeError:
-    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor NUMBA_CACHE_DIR.
+    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor
+    # NUMBA_CACHE_DIR.
     measure, fill = compile_with(nogil=True)
 
 

@@ -12,7 +12,8 @@ from typing import Final
 _SEED: Final = 0x9747B28C
 _MULTIPLIER: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
-#: A key comes again and again, which is what it is for: the hashes of the latest short ones are kept (0.1 µs beside 1.4).
+#: A key comes again and again, which is what it is for: the hashes of the latest short ones are kept (0.1 µs
+#: beside 1.4).
 _KEPT_MAX: Final = 4096
 _KEPT_BYTES_MAX: Final = 64
 #: Readers of so many words, made in advance: most keys are short.

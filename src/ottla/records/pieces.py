@@ -1,8 +1,9 @@
 """The records of a batch as columns: one piece a batch, from which consumers join what they hand out.
 
-A piece is one buffer and, for each record, where its key and value stand in it; an end below its start stands for null, so that
-moving both keeps it null. The arrays are numpy's where numpy is installed, else the `array` module's. This is the pure twin;
-`compiled.py` makes the same pieces and rows out of machine code. Only the client asks for either: no broker imports numpy.
+A piece is one buffer and, for each record, where its key and value stand in it; an end below its start stands
+for null, so that moving both keeps it null. The arrays are numpy's where numpy is installed, else the `array`
+module's. This is the pure twin; `compiled.py` makes the same pieces and rows out of machine code. Only the
+client asks for either: no broker imports numpy.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from ottla.records.record import DECODED_BYTES_MAX, Headers, Record, decode_batc
 
 __all__ = ["Piece", "Rows", "open_rows", "pack", "piece"]
 
-#: One record where it belongs: topic, partition, offset, timestamp, key, value, headers, and the kind of its timestamp.
+#: One record where it belongs: topic, partition, offset, timestamp, key, value, headers, and the kind of its
+#: timestamp.
 Row: TypeAlias = tuple[str, int, int, int, bytes | None, bytes | None, Headers, str]
 
 #: int64, numpy's or `array('q')`: the type checker cannot know which.
@@ -101,7 +103,9 @@ class DecodedRows:
 
 
 def open_rows(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Rows:
-    """The records of one whole batch. What is wrong with the batch as a whole may be raised here, or when the first is taken."""
+    """The records of one whole batch. What is wrong with the batch as a whole may be raised here, or when the
+    first is taken.
+    """
     return DecodedRows(iter_batch(batch, size_max, check_crc=check_crc))
 
 

@@ -193,7 +193,9 @@ def seal(
     append_time_ms: int | None = None,
     deletes_later: bool = False,
 ) -> bytes:
-    """The batch of encoded records: compressed, behind its header. Offsets have no gap unless `last_offset_delta` says so."""
+    """The batch of encoded records: compressed, behind its header. Offsets have no gap unless
+    `last_offset_delta` says so.
+    """
     attributes = codec
     if append_time_ms is not None:
         attributes |= TIMESTAMP_TYPE_BIT
@@ -299,7 +301,9 @@ def read_header(batch: Buffer, check_crc: bool = True) -> tuple[int, ...]:
 def read_payload(
     batch: Buffer, codec: int, count: int, size_max: int, *, copied: bool = True
 ) -> tuple[Any, int]:
-    """The decompressed records, and where they start in the returned bytes: a view of the batch if they need no copy."""
+    """The decompressed records, and where they start in the returned bytes: a view of the batch if they need
+    no copy.
+    """
     data: bytes | memoryview
     if codec == NONE:
         data, position = bytes(batch) if copied else memoryview(batch), HEADER_BYTES
@@ -321,7 +325,8 @@ def iter_batch(
     check_crc: bool = True,
     headers_max: int = _COUNT_MAX,
 ) -> Iterator[Record]:
-    """Each record of the batch, decoded as it is asked for. Inlined where it is hot: almost every number takes one or two bytes.
+    """Each record of the batch, decoded as it is asked for. Inlined where it is hot: almost every number
+    takes one or two bytes.
 
     A record with more than `headers_max` headers is refused; 0 means that headers are skipped, unread.
     """

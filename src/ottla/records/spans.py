@@ -1,9 +1,9 @@
 """Where each record of a batch stands, and its key: what compaction needs, without building records.
 
-A compacted batch is joined from the raw bytes of the records that stay, so nobody needs their values or headers. One
-span a record, in the order of their offsets; lengths are checked so far that no span leaves its batch, and whatever is
-wrong raises CorruptRecords. Called by `log/compaction.py` alone, a few million times in a row: numbers of one and two
-bytes are read inline.
+A compacted batch is joined from the raw bytes of the records that stay, so nobody needs their values or
+headers. One span a record, in the order of their offsets; lengths are checked so far that no span leaves its
+batch, and whatever is wrong raises CorruptRecords. Called by `log/compaction.py` alone, a few million times
+in a row: numbers of one and two bytes are read inline.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def spans(data: bytes, position: int, limit: int, count: int) -> Iterator[Span]:
 
 
 def moved(data: bytes, start: int, end: int, by: int) -> bytes:
-    """The record between these, with its timestamp delta lessened by `by`: for a batch with another base timestamp."""
+    """The record between these, with its timestamp delta lessened by `by`: for a batch with another base
+    timestamp.
+    """
     _, position = read_varint(data, start)
     raw, after = read_varlong(data, position + 1)
     body = data[position : position + 1] + VARINTS[zigzag(raw) - by] + data[after:end]

@@ -1,6 +1,8 @@
-"""The handshake between brokers: both ends of a connection prove that they know the cluster secret, and which broker they are.
+"""The handshake between brokers: both ends of a connection prove that they know the cluster secret, and which
+broker they are.
 
-It uses Kafka's own SASL requests with a mechanism of ours, so that TLS and other mechanisms can take its place:
+It uses Kafka's own SASL requests with a mechanism of ours, so that TLS and other mechanisms can take its
+place:
 
     dialing broker                                        accepting broker
     SaslHandshake "OTTLA-BROKER"                     →
@@ -10,16 +12,16 @@ It uses Kafka's own SASL requests with a mechanism of ours, so that TLS and othe
     SaslAuthenticate: 1, HMAC("dialing", transcript) →
                                                      ←    1, HMAC("accepting", transcript)
 
-The transcript is the cluster id, both broker ids and both nonces, so a proof is valid on one connection, between two given
-brokers, in one direction:
+The transcript is the cluster id, both broker ids and both nonces, so a proof is valid on one connection,
+between two given brokers, in one direction:
 
 - A replayed proof has the wrong nonce of the other end.
 - A reflected proof has the wrong label, and a broker accepts no connection from itself.
 - A proof that one broker was asked for is useless at another one.
 - The dialing broker proves first: a stranger who connects gets nothing that was made with the secret.
 
-The handshake authenticates a connection, not the bytes on it: somebody who can change packets on the way can still take over a
-connection. That needs TLS.
+The handshake authenticates a connection, not the bytes on it: somebody who can change packets on the way can
+still take over a connection. That needs TLS.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ class Request(NamedTuple):
 
 
 class HandshakeInitiator:
-    """The end that connects: `first` is sent, and each answer is handed to `answered`, which returns the next request."""
+    """The end that connects: `first` is sent, and each answer is handed to `answered`, which returns the next
+    request.
+    """
 
     def __init__(self, me: Credentials, accepting_id: int, nonce: bytes) -> None:
         self._me = me

@@ -1,4 +1,6 @@
-"""The cluster secret: 32 random bytes that every broker of a cluster reads from the cluster store, and nobody else knows."""
+"""The cluster secret: 32 random bytes that every broker of a cluster reads from the cluster store, and nobody
+else knows.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The answer to almost every produce, and to almost every commit of an offset: one topic, one partition, no error. One `struct.pack`
-instead of an encoder's walk.
+"""The answer to almost every produce, and to almost every commit of an offset: one topic, one partition, no
+error. One `struct.pack` instead of an encoder's walk.
 
-The layout is not written down a second time: the compiled encoder makes one answer with values that stand out, and what is
-around them is kept. So this can only say what the encoder would say, and a test holds that it does, for every version.
+The layout is not written down a second time: the compiled encoder makes one answer with values that stand
+out, and what is around them is kept. So this can only say what the encoder would say, and a test holds that
+it does, for every version.
 """
 
 from __future__ import annotations

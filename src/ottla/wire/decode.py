@@ -1,13 +1,15 @@
 """Decoding: kio's native reader behind a guard, and a tolerant reader for what the native one cannot take.
 
-The native reader is fast, but it allocates whatever an array's count says before it looks at the bytes (a request of
-25 bytes can abort the process), takes null for arrays that may not be null, and fails on unknown tagged fields,
-which the protocol says to ignore. So a guard compiled for each class (`wire/guard.py`) first walks the counts, and
-when the native reader fails the message is read again here, field by field: unknown tags are skipped, unknown error
-codes become UNKNOWN_SERVER_ERROR as in Kafka's own clients, every count is held against the bytes left.
+The native reader is fast, but it allocates whatever an array's count says before it looks at the bytes (a
+request of 25 bytes can abort the process), takes null for arrays that may not be null, and fails on unknown
+tagged fields, which the protocol says to ignore. So a guard compiled for each class (`wire/guard.py`) first
+walks the counts, and when the native reader fails the message is read again here, field by field: unknown
+tags are skipped, unknown error codes become UNKNOWN_SERVER_ERROR as in Kafka's own clients, every count is
+held against the bytes left.
 
-Whatever the bytes, `decode_*` and `read_tolerant` return an entity or raise MalformedMessage, nothing else. Bytes
-after the message are ignored. Buffers must be bytes or a read-only memoryview for the native reader to take them.
+Whatever the bytes, `decode_*` and `read_tolerant` return an entity or raise MalformedMessage, nothing else.
+Bytes after the message are ignored. Buffers must be bytes or a read-only memoryview for the native reader to
+take them.
 """
 
 from datetime import timedelta
@@ -82,7 +84,8 @@ def decode_response(api_key: int, version: int, buffer: Buffer, offset: int) -> 
 
 @cache
 def request_reader(api_key: int, version: int, rows_max: int | None = None) -> Reader:
-    """The fast path: (buffer, offset) to (entity, size). Raises anything on messages that need `read_tolerant`.
+    """The fast path: (buffer, offset) to (entity, size). Raises anything on messages that need
+    `read_tolerant`.
 
     With `rows_max` it counts the rows first and raises TooManyRows.
     """
@@ -108,7 +111,8 @@ def entity_reader(cls: EntityClass, rows_max: int | None = None) -> Reader:
 def read_tolerant(
     cls: EntityClass, buffer: Buffer, offset: int, rows_max: int | None = None
 ) -> tuple[Any, int]:
-    """Reads an instance of `cls` at `offset` and says how many bytes it took. Slow; skips unknown tagged fields.
+    """Reads an instance of `cls` at `offset` and says how many bytes it took. Slow; skips unknown tagged
+    fields.
 
     `rows_max` bounds the items of all arrays and the tagged fields together.
     """

@@ -1,11 +1,13 @@
-"""Encoders compiled from kio's dataclasses: for each class and version one function from a dict to the body's bytes.
+"""Encoders compiled from kio's dataclasses: for each class and version one function from a dict to the body's
+bytes.
 
-kio's own writer interprets the schema for every field of every message (15–22 µs a produce response). Here the
-schema is interpreted once and becomes straight-line Python: adjacent fixed-size fields share one `struct.pack`,
-small varints come from a table, arrays are inlined loops. The dict may hold the union of all versions' fields;
-each version takes what it knows and fills in defaults for what is missing. Values are plain: ints for every
-number, error code, duration and timestamp (milliseconds; None or -1 is the null timestamp), 16 bytes for a uuid
-(None is the zero id), str, bytes-like, sequences, dicts for structs, None where the schema allows null.
+kio's own writer interprets the schema for every field of every message (15–22 µs a produce response). Here
+the schema is interpreted once and becomes straight-line Python: adjacent fixed-size fields share one
+`struct.pack`, small varints come from a table, arrays are inlined loops. The dict may hold the union of all
+versions' fields; each version takes what it knows and fills in defaults for what is missing. Values are
+plain: ints for every number, error code, duration and timestamp (milliseconds; None or -1 is the null
+timestamp), 16 bytes for a uuid (None is the zero id), str, bytes-like, sequences, dicts for structs, None
+where the schema allows null.
 
 A value the schema cannot hold (too large, null where null is not allowed) raises; nothing is cut silently.
 """
@@ -50,7 +52,9 @@ def entity_encoder(cls: EntityClass, *, takes_encoded: bool = False) -> Encoder:
 
 @cache
 def parts_encoder(cls: EntityClass) -> Callable[[Mapping[str, Any]], list[bytes]]:
-    """As `entity_encoder` with `takes_encoded`, but the parts are not joined: a large answer is not copied once more."""
+    """As `entity_encoder` with `takes_encoded`, but the parts are not joined: a large answer is not copied
+    once more.
+    """
     source = _Source(takes_encoded=True)
     source.write_struct(cls, "d")
     source.flush()

@@ -1,4 +1,5 @@
-"""A Fetch response as a client reads it: the records of each partition as a view of the bytes that came, not as a copy.
+"""A Fetch response as a client reads it: the records of each partition as a view of the bytes that came, not
+as a copy.
 
 From version 12 on the common case, in which no tagged field is set, is read here in one pass:
 
@@ -6,8 +7,8 @@ From version 12 on the common case, in which no tagged field is set, is read her
     watermark int64, last stable offset int64, log start int64 | aborted: producer int64, first offset int64 | preferred replica int32 |
     records | tags
 
-Whatever has tagged fields (leaders that moved, logs that diverge), and older versions, goes through the general reader. Whatever the
-bytes, `read_fetch_response` returns a `FetchAnswer` or raises MalformedMessage.
+Whatever has tagged fields (leaders that moved, logs that diverge), and older versions, goes through the
+general reader. Whatever the bytes, `read_fetch_response` returns a `FetchAnswer` or raises MalformedMessage.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """The client's side of one connection, without I/O: request frames out, response bodies in.
 
-A frame is an int32 size, then that many bytes. A request's header is: api key int16, version int16, correlation id
-int32, client id (legacy nullable string) and, in flexible versions, a tagged section (always empty here). A response's
-header is its correlation id int32 and, in flexible versions, a tagged section, which is skipped.
+A frame is an int32 size, then that many bytes. A request's header is: api key int16, version int16,
+correlation id int32, client id (legacy nullable string) and, in flexible versions, a tagged section (always
+empty here). A response's header is its correlation id int32 and, in flexible versions, a tagged section,
+which is skipped.
 
-A broker answers the requests of a connection in order; an answer out of order, an unknown correlation id or a size
-beyond the limit raises MalformedMessage, after which the connection must be closed. Used by `runtime/` for peers
-and by `client/`.
+A broker answers the requests of a connection in order; an answer out of order, an unknown correlation id or a
+size beyond the limit raises MalformedMessage, after which the connection must be closed. Used by `runtime/`
+for peers and by `client/`.
 """
 
 from collections import deque
@@ -35,7 +36,8 @@ class ClientConnection:
         self._response_bytes_max = response_bytes_max
         self._next_correlation_id = 0
         self._expected: deque[tuple[int, bool]] = deque()
-        # Chunks are joined once when the frame is whole, so a large response is copied once however it arrives.
+        # Chunks are joined once when the frame is whole, so a large response is copied once however it
+        # arrives.
         self._chunks: list[bytes | bytearray] = []
         self._bytes_buffered = 0
         self._bytes_wanted = _SIZE_BYTES

@@ -1,15 +1,16 @@
-"""Guards: before kio's native reader runs, a compiled walk over a message that checks the counts of its arrays.
+"""Guards: before kio's native reader runs, a compiled walk over a message that checks the counts of its
+arrays.
 
-The native reader reserves memory for as many items as a count claims, and when that fails the process aborts. A
-guard refuses a count that the bytes left cannot hold, and null for an array that may not be null. It reads no values
-and stops at the last count that matters, so it costs a fraction of the decode.
+The native reader reserves memory for as many items as a count claims, and when that fails the process aborts.
+A guard refuses a count that the bytes left cannot hold, and null for an array that may not be null. It reads
+no values and stops at the last count that matters, so it costs a fraction of the decode.
 
 With a bound on rows, the guard also adds up the counts and refuses a message that has more rows than that.
 
-It must see each count where the native reader will: the native reader takes a known tagged field for as long as its
-type is, whatever size the field declares. So a guard follows no tagged section; one that is not empty and has counts
-in it or after it raises NeedsTolerantReader. Running off the end raises IndexError or struct.error. In both cases the
-caller turns to the tolerant reader, which is exact.
+It must see each count where the native reader will: the native reader takes a known tagged field for as long
+as its type is, whatever size the field declares. So a guard follows no tagged section; one that is not empty
+and has counts in it or after it raises NeedsTolerantReader. Running off the end raises IndexError or
+struct.error. In both cases the caller turns to the tolerant reader, which is exact.
 """
 
 from collections.abc import Callable
@@ -121,8 +122,8 @@ _UNPACK_INT32: Final = Struct(">i").unpack_from
 class _Source:
     """Writes the body of one guarded reader.
 
-    In it, `b` is the buffer and `o` the offset, which lags `_skip` constant bytes behind. Counts below 128 (compact)
-    or 256 (legacy) are read in line and not checked: room for so few items is no danger.
+    In it, `b` is the buffer and `o` the offset, which lags `_skip` constant bytes behind. Counts below 128
+    (compact) or 256 (legacy) are read in line and not checked: room for so few items is no danger.
     """
 
     def __init__(self, rows_max: int | None = None) -> None:

@@ -1,8 +1,10 @@
-"""How one kio message class lies on the wire: its fields in order, each with its type, nullability, tag and default.
+"""How one kio message class lies on the wire: its fields in order, each with its type, nullability, tag and
+default.
 
 Encoders, guards and readers are all built from this one view, so they cannot disagree about a schema. A field
-without a default in the schema gets the protocol's implicit one (zero, empty); a nullable string, byte string or
-struct without a default is null, and an array is empty even when it may be null (in requests null means "all").
+without a default in the schema gets the protocol's implicit one (zero, empty); a nullable string, byte string
+or struct without a default is null, and an array is empty even when it may be null (in requests null means
+"all").
 """
 
 from collections.abc import Iterator
@@ -98,7 +100,9 @@ def item_size_min(field: FieldLayout) -> int:
 
 @cache
 def row_size_min(cls: EntityClass) -> int | None:
-    """The fewest bytes that one item of any array of this class can take, nested ones too; None if it has no array."""
+    """The fewest bytes that one item of any array of this class can take, nested ones too; None if it has no
+    array.
+    """
     sizes = [item_size_min(field) for field in layout(cls) if field.is_array]
     nested = [row_size_min(field.struct) for field in layout(cls) if field.struct is not None]
     return min([*sizes, *(size for size in nested if size is not None)], default=None)

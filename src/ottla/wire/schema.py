@@ -1,9 +1,10 @@
 """The API table: which keys and versions exist, and the kio class of each message.
 
-Ranges and names come from kio's index alone. A version's message module is imported when that version is first
-used, because all of them together take over a second and 56 MB. Handlers read the newest names on any version:
-whatever a version lacks is set once, as a class attribute with the field's default, on that version's class
-(and on the classes nested in it). Called by the broker's dispatch, by the client, and by encode and decode.
+Ranges and names come from kio's index alone. A version's message module is imported when that version is
+first used, because all of them together take over a second and 56 MB. Handlers read the newest names on any
+version: whatever a version lacks is set once, as a class attribute with the field's default, on that
+version's class (and on the classes nested in it). Called by the broker's dispatch, by the client, and by
+encode and decode.
 """
 
 import sys
@@ -17,8 +18,9 @@ from kio.static.constants import EntityType
 
 from ottla.wire.layout import EntityClass, layout
 
-# Versions that hold every field the newest version has dropped, by (key, is it a request). Together with the newest
-# version they name all fields an API ever had, so that the other versions need not be imported to find them.
+# Versions that hold every field the newest version has dropped, by (key, is it a request). Together with the
+# newest version they name all fields an API ever had, so that the other versions need not be imported to find
+# them.
 _VERSIONS_WITH_DROPPED_FIELDS: Final[dict[tuple[int, EntityType], tuple[int, ...]]] = {
     (0, EntityType.request): (12,),
     (0, EntityType.response): (12,),
@@ -120,7 +122,8 @@ def _load(api_key: int, version: int, entity_type: EntityType) -> EntityClass:
 def _import(module: str) -> ModuleType:
     """Import a message module without what kio brings along for tests.
 
-    Where Hypothesis is installed, kio registers its types there: 20 MB and a tenth of a second that no broker needs.
+    Where Hypothesis is installed, kio registers its types there: 20 MB and a tenth of a second that no broker
+    needs.
     """
     if "hypothesis" in sys.modules or "kio.static.primitive" in sys.modules:
         return import_module(module)

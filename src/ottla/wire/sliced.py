@@ -1,7 +1,8 @@
-"""Encoding a large answer in slices: a generator that yields after every few hundred rows, so that others have their turn.
+"""Encoding a large answer in slices: a generator that yields after every few hundred rows, so that others
+have their turn.
 
-A struct with few rows below it is encoded by its ordinary encoder. In a larger one the rows of its arrays are encoded
-some at a time, and the struct is encoded around them.
+A struct with few rows below it is encoded by its ordinary encoder. In a larger one the rows of its arrays are
+encoded some at a time, and the struct is encoded around them.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def _with_encoded_rows(cls: EntityClass, row: Mapping[str, Any]) -> Generator[in
 
 
 def rows_below(cls: EntityClass, row: Mapping[str, Any]) -> int:
-    """How many structs are in the arrays of a struct, in those of its structs too; more than CHUNK is not counted to the end."""
+    """How many structs are in the arrays of a struct, in those of its structs too; more than CHUNK is not
+    counted to the end.
+    """
     count = 0
     for name, struct in _arrays(cls):
         rows = row.get(name) or ()
