@@ -118,7 +118,7 @@ def test_a_coordinator_that_dies_is_followed_by_one_that_knows_all() -> None:
     assert cluster.commit(member_id, 9, generation=0) == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_the_sessions_of_members_begin_anew_with_a_coordinator() -> None:
+def test_the_sessions_of_members_begin_rebuild_with_a_coordinator() -> None:
     cluster = Cluster()
     first = cluster.find()
     member_id = cluster.settle()
