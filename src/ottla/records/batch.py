@@ -28,10 +28,10 @@ from crc32c import crc32c
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = 61
-#: Base offset, batch length and leader epoch: what an append writes anew.
+#: Base offset, batch length and leader epoch: an append overwrites them.
 PREFIX: Final = struct.Struct(">qii")
 PREFIX_BYTES: Final = 16
-#: Bytes before the part that the batch length counts.
+#: Bytes that the batch length does not include.
 LENGTH_OVERHEAD: Final = 12
 MAGIC_START: Final = 16
 CRC_START: Final = 21
@@ -49,7 +49,7 @@ CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 KNOWN_BITS: Final = 0x7F
 
-#: Base offset and batch length: enough to walk from batch to batch.
+#: Base offset and batch length: enough to go from batch to batch.
 OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 #: Last offset delta, base and max timestamp, from byte 23.
 DELTA_AND_TIMES: Final = struct.Struct(">iqq")
@@ -59,12 +59,12 @@ _MAX_TIMESTAMP_AT: Final = 35
 
 
 def crc_of(batch: bytes | bytearray | memoryview) -> int:
-    """The CRC that the batch should carry. The argument holds exactly one batch."""
+    """The CRC that the batch should have. The argument is exactly one batch."""
     return crc32c(memoryview(batch)[CRC_START:])
 
 
 def with_append_time(batch: bytes | bytearray | memoryview, now_ms: int) -> bytearray:
-    """The same batch stamped with the broker's time (LogAppendTime): a header edit and a new CRC."""
+    """The same batch with the broker's time (LogAppendTime): a header edit and a new CRC."""
     stamped = bytearray(batch)
     attributes = struct.unpack_from(">h", stamped, _ATTRIBUTES_AT)[0] | TIMESTAMP_TYPE_BIT
     struct.pack_into(">h", stamped, _ATTRIBUTES_AT, attributes)
