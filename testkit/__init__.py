@@ -1,1 +1,3 @@
-"""What tests of and with ottla stand on: the simulator (`sim/`) and the checkers of histories (`checkers/`)."""
+"""Test tools: the simulator (`sim/`), the fuzzer (`fuzz/`) and the checkers of histories (`checkers/`). Not
+part of the wheel.
+"""

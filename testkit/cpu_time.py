@@ -1,7 +1,8 @@
 """CPU time of the calling thread, without the garbage collections that ran on it.
 
-A collection in a process of tests walks over everything that all tests have made. It starts at any allocation, so it would be added
-to whatever is measured at that moment. A broker in a process of its own has frozen what it started with: there collections count.
+A collection in a test process visits the objects of all tests, and can start at any allocation. So it would
+be added to any measurement. A broker in its own process has frozen its initial objects: there collections are
+measured.
 """
 
 import gc
@@ -10,7 +11,7 @@ import time
 
 
 class _Collections(threading.local):
-    """Of one thread: a collection runs on the thread whose allocation started it."""
+    """Per thread: a collection runs on the thread whose allocation started it."""
 
     seconds = 0.0
     began_s = 0.0

@@ -1,7 +1,7 @@
-"""Errors that a test raises on purpose inside the broker, to see that they stay where they are.
+"""Errors that a test raises inside the broker on purpose, to check that they are contained.
 
-Everything else that the broker's core contains (`broker/requests/isolation.py`) is a mistake of the core: in simulations and tests it is raised
-again, so that it fails the run as if it had not been contained.
+Every other error that the core contains (`broker/requests/isolation.py`) is a bug of the core. Simulations
+and tests raise it again, so that it fails the run.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Checkers: what a history of sends and reads must never show."""
+"""Checkers: anomalies that a history of sends and reads must not show."""

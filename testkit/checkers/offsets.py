@@ -1,9 +1,11 @@
-"""What a group's committed offset of one partition may be: a register that members write, and anybody reads.
+"""Checker of committed offsets: the offset of one group and partition is a register that members write and
+anybody reads.
 
-Every commit has a text of its own, so that a read tells which commit it saw. A commit is begun, and then acknowledged, refused or
-never answered; one that was never answered may count at any time after it was begun, and counts for sure once somebody has seen it.
-A read may see a commit only if no later one is known to have counted before the read began: an offset that was acknowledged, or
-seen, never goes back by itself (offset-regression). Forgetting an offset is a write of nothing. Pure; time is the order of calls.
+Every commit has unique metadata, so a read shows which commit it saw. A commit is begun, and then
+acknowledged, refused or never answered. A commit without an answer may take effect at any time after it was
+begun, and has taken effect once a read saw it. A read may see a commit only if no later one is known to have
+taken effect before the read began: an acknowledged or seen offset never goes back by itself
+(offset-regression). Deleting an offset is a write of nothing. Pure; time is the order of calls.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ class _Write:
         self.text = text
         self.offset = offset
         self.begun = begun
-        #: When it was known to count.
+        #: When it was known to have taken effect.
         self.done: int | None = None
         self.refused = False
 
@@ -33,7 +35,8 @@ class OffsetHistory:
         nothing.done = 0
         self._commits: dict[str, _Write] = {}
         self._removals = [nothing]
-        #: In the order in which writes were known to count: when, and the latest beginning of those so far.
+        #: Writes in the order in which they were known to have taken effect: when, and the latest start so
+        #: far.
         self._done_at = [0]
         self._floors = [0]
 
@@ -44,13 +47,13 @@ class OffsetHistory:
     # --- writing ------------------------------------------------------------------------------------------------
 
     def commit(self, text: str, offset: int) -> _Write:
-        """Somebody begins to commit."""
+        """A commit begins."""
         assert text not in self._commits, f"{text!r} is committed twice"
         write = self._commits[text] = _Write(text, offset, self._tick())
         return write
 
     def remove(self) -> _Write:
-        """Somebody begins to have it forgotten."""
+        """A deletion of the offset begins."""
         write = _Write(None, -1, self._tick())
         self._removals.append(write)
         return write
@@ -63,7 +66,7 @@ class OffsetHistory:
             self._floors.append(max(self._floors[-1], write.begun))
 
     def is_refused(self, write: _Write) -> None:
-        """It never counted, and never will. What gets no answer is told of by nobody."""
+        """It was refused and never takes effect. Writes without an answer are not reported."""
         if write.done is not None:
             raise Anomaly("aborted-read", f"{self.name}: {write.text!r} was seen, and then it was refused")
         write.refused = True
@@ -71,11 +74,11 @@ class OffsetHistory:
     # --- reading ------------------------------------------------------------------------------------------------
 
     def ask(self) -> int:
-        """Somebody begins to read; hand the number to `saw`."""
+        """A read begins; pass the number to `saw`."""
         return self._tick()
 
     def saw(self, asked: int, text: str | None, offset: int) -> None:
-        """The answer to a read: a commit's text and offset, or None and -1."""
+        """The response to a read: metadata and offset of a commit, or None and -1."""
         floor = self._floors[bisect_right(self._done_at, asked) - 1]
         if text is None:
             possible = [each for each in self._removals if not each.refused and not _is_before(each, floor)]
@@ -104,5 +107,5 @@ class OffsetHistory:
 
 
 def _is_before(write: _Write, floor: int) -> bool:
-    """Whether it was over before a write began that counts."""
+    """Whether it ended before the start of a write that took effect."""
     return write.done is not None and write.done < floor

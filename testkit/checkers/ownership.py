@@ -1,13 +1,13 @@
-"""Who of a group reads what, as its members see it: no partition is read by two, and nobody commits who is out of the group.
+"""Checker of partition ownership in a group, as its members see it.
 
-A member claims partitions from when it learns that they are its own until it gives them up, or until its time is over: a member
-that was not heard of for its session may be out of the group without knowing it, so that its claims count only so long. Once
-they have lapsed, an answer that it gets does not bring them back.
+A member claims partitions from the time at which they are assigned to it until it revokes them, or until its
+session ends. A member without contact for the session timeout may be out of the group without knowing it, so
+its claims end then. A later response does not restore them.
 
-    two-owners              a partition is given to a member while another's claim to it counts; or to two in one generation
-    generation-regression   a generation is told after a higher one was
-    zombie-commit           a commit counts that was begun when its generation was over, or its partition another's
-    member-lost             a member hears that it is none, though it was heard of in time
+    two-owners              a partition is assigned to a member during the claim of another, or to two in one generation
+    generation-regression   a generation is returned after a higher one
+    zombie-commit           a commit takes effect that began after the end of its generation, or for another's partition
+    member-lost             a member is told that it is unknown, although it was in contact in time
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Place = tuple[bytes, int]
 
 
 class Commit(NamedTuple):
-    """What was known when a commit was begun."""
+    """The state when a commit began."""
 
     who: str
     member_id: str
@@ -39,21 +39,21 @@ class _Claim:
 
 
 class Ownership:
-    """Of one group. A member is known by its instance, if it has one: another process may take its place."""
+    """One group. A member is identified by its instance id, if it has one: another process may replace it."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self._claims: dict[str, _Claim] = {}
-        #: The newest generation that any member was given an assignment of; generations are those of classic groups.
+        #: The newest generation with an assignment (classic groups).
         self.generation = -1
         self._assigned: dict[int, dict[tuple[str, int], str]] = {}
-        #: The id of the process that was last given a partition.
+        #: The id of the process that got a partition last.
         self.holders: dict[Place, str] = {}
 
     # --- classic generations ------------------------------------------------------------------------------------
 
     def synced(self, who: str, asked: int, generation: int, places: Iterable[tuple[str, int]]) -> None:
-        """A member has its assignment of a generation; `asked` is the newest one when it asked for it."""
+        """A member has its assignment in a generation; `asked` is the newest generation when it asked."""
         if generation < asked:
             raise Anomaly(
                 "generation-regression",
@@ -71,7 +71,7 @@ class Ownership:
     # --- claims -------------------------------------------------------------------------------------------------
 
     def take(self, who: str, member_id: str, places: Iterable[Place], now_ms: int, until_ms: int) -> None:
-        """These are a member's own from now on."""
+        """These partitions are assigned to a member."""
         claim = self._claims.setdefault(who, _Claim())
         if claim.until_ms <= now_ms:
             claim.places.clear()
@@ -87,25 +87,25 @@ class Ownership:
         claim.until_ms = max(claim.until_ms, until_ms)
 
     def unsure(self, places: Iterable[Place]) -> None:
-        """Somebody believes that these are its own, and may be wrong: nobody knows whose they are."""
+        """A member may be wrong about owning these: their owner is unknown."""
         for place in places:
             self.holders.pop(place, None)
 
     def release(self, who: str, places: Iterable[Place] | None = None) -> None:
-        """A member has given these up, or all."""
+        """A member has revoked these, or all."""
         claim = self._claims.get(who)
         if claim is not None:
             for place in list(claim.places if places is None else places):
                 claim.places.pop(place, None)
 
     def heard(self, who: str, now_ms: int, until_ms: int) -> None:
-        """A member has been heard of: its claims count for longer, if they still do."""
+        """A member was in contact: its claims are extended, unless they have ended."""
         claim = self._claims.get(who)
         if claim is not None and claim.until_ms > now_ms:
             claim.until_ms = until_ms
 
     def is_out(self, who: str, now_ms: int, why: str) -> None:
-        """A member hears that it is none, though it has neither left nor asked for anything else."""
+        """A member is told that it is unknown, although it has not left."""
         claim = self._claims.get(who)
         if claim is not None and claim.places and claim.until_ms > now_ms:
             raise Anomaly(

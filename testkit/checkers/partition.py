@@ -1,9 +1,9 @@
-"""What one partition promised, and whether it keeps it: a history of sends, acknowledgements and reads (C3, B5).
+"""Checker of one partition: a history of sends, acknowledgements and reads (C3, B5).
 
-Every value is sent once and is unique. An offset, once told to anybody, holds its value for ever; a value stands at one
-offset; what was acknowledged is there when everything is read at the end, or in a compacted partition, something newer of
-its key. Each broken promise raises Anomaly with its
-name from the list of anomalies (inconsistent-offsets, duplicate, lost-write, …). Pure: fed by clients, simulated or real.
+Every value is unique and sent once. An offset that was returned to anybody keeps its value. A value has one
+offset. An acknowledged value is there when everything is read at the end; in a compacted partition, a newer
+value of its key may be there instead. A violation raises Anomaly with its name (inconsistent-offsets,
+duplicate, lost-write, …). Pure: fed by simulated or real clients.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Anomaly(Exception):
-    """Something that must never happen did. `kind` is its name."""
+    """A violation. `kind` is its name."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{kind}: {detail}")
@@ -21,14 +21,14 @@ class Anomaly(Exception):
 
 
 def key_of(value: bytes) -> bytes:
-    """The key under which a value is sent to a compacted partition: the values of a producer share a few."""
+    """The key of a value in a compacted partition: the values of a producer share a few keys."""
     producer, number, _ = value.split(b".", 2)
     return producer[:1] + b"%d" % (int(number) % 4)
 
 
 class Sent(NamedTuple):
     producer: str
-    #: Grows with every value of this producer.
+    #: Increases with every value of this producer.
     number: int
     timestamp_ms: int
 
@@ -41,14 +41,14 @@ class PartitionHistory:
         self.is_durable = is_durable
         self.sent: dict[bytes, Sent] = {}
         self.acknowledged: dict[bytes, int] = {}
-        #: What is known of the log, from acknowledgements and reads, both ways round.
+        #: The known part of the log, from acknowledgements and reads, in both directions.
         self.at: dict[int, bytes] = {}
         self.where: dict[bytes, int] = {}
-        #: Acknowledged without an offset.
+        #: Values that were acknowledged without an offset.
         self.present: dict[bytes, None] = {}
-        #: The log may begin anywhere up to here: somebody asked for it, or retention may have.
+        #: The log start can be anywhere up to here, by DeleteRecords or retention.
         self.start_max = 0
-        #: Records before this survive even where acknowledgements do not.
+        #: Records below this offset survive, even if acknowledgements do not.
         self.flushed_offset = 0
 
     def send(self, value: bytes, producer: str, number: int, timestamp_ms: int) -> None:
@@ -60,7 +60,7 @@ class PartitionHistory:
         self.acknowledged[value] = offset
 
     def is_there(self, value: bytes) -> None:
-        """It was acknowledged without its offset: as a repetition of what came long before."""
+        """It was acknowledged without its offset, as a duplicate of an old batch."""
         self.present[value] = None
 
     def read(self, offset: int, value: bytes) -> None:
@@ -81,7 +81,7 @@ class PartitionHistory:
             raise Anomaly("duplicate", f"{self.name}: {value!r} at offset {first}, now {how} at {offset}")
 
     def _is_outdated(self, offset: int) -> bool:
-        """Whether a compacted partition may have dropped it: another value of its key stands later, or may stand."""
+        """Whether compaction may have removed it: a later value of its key exists, or may exist."""
         if not self.is_compacted:
             return False
         value = self.at[offset]
@@ -94,16 +94,16 @@ class PartitionHistory:
 
     @property
     def end_offset_min(self) -> int:
-        """Where the log ends at the earliest."""
+        """The minimum log end offset."""
         return max(self.at, default=-1) + 1
 
     def power_was_cut(self, flushed_offset: int) -> None:
-        """Forget what this partition's policy does not promise to keep."""
+        """Forget what the policy of this partition does not guarantee."""
         self.flushed_offset = max(self.flushed_offset, flushed_offset)
         if self.is_durable:
             return
         if self.flushed_offset <= self.start_max:
-            # Nothing of it needed to stay, so it may begin with whatever did.
+            # Nothing of it was guaranteed, so the log may start anywhere.
             self.start_max = max(self.start_max, self.end_offset_min)
         for offset in [offset for offset in self.at if offset >= self.flushed_offset]:
             value = self.at.pop(offset)
@@ -118,7 +118,7 @@ class PartitionHistory:
             )
 
     def check_all(self, log: dict[int, bytes], *, log_start_offset: int, end_offset: int) -> None:
-        """`log` is everything from the start to at least the end offset, read by somebody who started afresh."""
+        """`log` is everything from the log start to at least the end offset, read by a new client."""
         self.check_start(log_start_offset)
         for offset, value in sorted(self.at.items()):
             if (

@@ -1,21 +1,21 @@
-"""What transactions promised, and whether that is kept: what producers did and were told, what the logs say, what readers were given.
+"""Checker of transactions: what producers did and were answered, what the logs contain, what consumers read.
 
-A producer's transaction has values, each sent to one partition. `Log` is fed with what counts of a partition, in its order: batches
-of values, and the markers that decide over them. So what became of every value is known as soon as it is certain, and readers can be
-held to it at any time.
+The transaction of a producer has values, each sent to one partition. `Log` is fed with the committed batches
+and markers of a partition, in order. So the outcome of every value is known as soon as it is decided, and
+reads can be checked at any time.
 
-    torn               the records of one transaction are committed in one place and aborted in another, or missing
-    unasked-commit     records count of a transaction whose commit was never asked for, was refused, or came after its fencing
-    lost-write         a commit was acknowledged, and its records are aborted or gone
-    aborted-read       a reader of committed records is given one that was aborted
-    uncommitted-read   … or one of a transaction that has not ended
-    poll-skip          … or is not given one that was committed, or anything that counts if it reads all
-    duplicate          a value stands at two offsets
-    nonmonotonic-send  the values of one producer stand in another order than they were sent
-    zombie             who was fenced is told of a success
+    torn               records of one transaction are committed in one partition and aborted or missing in another
+    unasked-commit     records are committed though the commit was not requested, was refused, or came after fencing
+    lost-write         a commit was acknowledged, and its records are aborted or missing
+    aborted-read       a read_committed consumer gets an aborted record
+    uncommitted-read   … or a record of an open transaction
+    poll-skip          … or misses a committed record; or a read_uncommitted consumer misses any record
+    duplicate          a value has two offsets
+    nonmonotonic-send  the values of one producer are in another order than they were sent
+    zombie             a fenced producer gets a success
     hanging-txn        at rest, records of a transaction have no marker
 
-Pure: fed by clients, simulated or real.
+Pure: fed by simulated or real clients.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from typing import Final, TypeAlias
 
 from testkit.checkers.partition import Anomaly
 
-#: A topic's id and the partition's number.
+#: Topic id and partition number.
 Place: TypeAlias = tuple[bytes, int]
 
-#: What may become of a transaction, by what its producer knows.
-_NEVER: Final = (
-    "never"  # Its commit was not asked for, or refused, or it was aborted: nobody may see anything of it.
-)
-_EITHER: Final = "either"  # Its commit was asked for.
-_SURELY: Final = "surely"  # Its commit was acknowledged.
+#: Possible outcomes of a transaction, by what its producer knows.
+_NEVER: Final = "never"  # The commit was not requested, or was refused, or the transaction was aborted: nothing may be visible.
+_EITHER: Final = "either"  # The commit was requested.
+_SURELY: Final = "surely"  # The commit was acknowledged.
 
 
 class Transaction:
@@ -44,18 +42,18 @@ class Transaction:
     def __init__(self, who: Producers, life: int, epoch: int, name: str) -> None:
         self.who = who
         self.life = life
-        #: Its producer's epoch when it began.
+        #: The producer epoch at its start.
         self.epoch = epoch
         self.name = name
-        #: Values of partitions that are looked at, in the order in which they were sent.
+        #: Values of checked partitions, in the order of sending.
         self.values: dict[bytes, Place] = {}
         self.prospect = _NEVER
-        #: What the first marker said; None while there is none.
+        #: The type of its first marker; None: no marker yet.
         self.fate: bool | None = None
 
     @property
     def may_count(self) -> bool:
-        """Whether its commit was asked for."""
+        """Whether its commit was requested."""
         return self.prospect != _NEVER
 
     def ask_to_commit(self) -> None:
@@ -78,7 +76,7 @@ class Transaction:
         self.prospect = _NEVER
 
     def is_marked(self, name: str, *, commit: bool) -> None:
-        """Records of it are committed or aborted somewhere."""
+        """Some of its records are committed or aborted."""
         if self.fate is None:
             self.fate = commit
         if self.fate is not commit:
@@ -90,20 +88,20 @@ class Transaction:
 
 
 class Producers:
-    """All who ever had a transactional id, by number; each came when the one before was thought to be gone."""
+    """All producers of one transactional id, by number. Each came when the previous one was believed gone."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
         self.transactions: list[Transaction] = []
-        #: The epochs that each was given when it came.
+        #: The epochs that each got at its start.
         self._came: dict[int, int] = {}
 
     def is_fenced(self, life: int, epoch: int) -> bool:
-        """Whether somebody else has been given a later epoch."""
+        """Whether another producer got a later epoch."""
         return any(other != life and came > epoch for other, came in self._came.items())
 
     def comes(self, life: int, epoch: int) -> None:
-        """InitProducerId was answered: nothing of those before can be committed from now on but what has been."""
+        """InitProducerId was answered: no further transaction of earlier producers can be committed."""
         self._came[life] = max(epoch, self._came.get(life, -1))
         for each in self.transactions:
             if each.life != life and each.epoch < epoch and each.fate is None and each.prospect != _SURELY:
@@ -115,7 +113,7 @@ class Producers:
         return transaction
 
     def succeeds(self, life: int, epoch: int, was_fenced: bool, what: str) -> None:
-        """Somebody is told of a success; `was_fenced`: when it asked for it."""
+        """A producer got a success; `was_fenced`: whether it was fenced when it asked."""
         if was_fenced:
             raise Anomaly(
                 "zombie", f"{self.transactional_id}: {what} of {life} in epoch {epoch}, fenced before"
@@ -123,18 +121,18 @@ class Producers:
 
 
 class Log:
-    """One partition: what counts of it, and what became of that."""
+    """One partition: its committed content, and the outcome of each record."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        #: Whose values they are: (transaction, its producer's number of the value).
+        #: Value → (transaction, the producer's number of the value).
         self.sent: dict[bytes, tuple[Transaction, int]] = {}
         self.at: dict[int, bytes] = {}
         self.where: dict[bytes, int] = {}
         self.fates: dict[bytes, bool] = {}
-        #: By producer id: what awaits its marker.
+        #: By producer id: records without a marker yet.
         self.open: dict[int, list[bytes]] = {}
-        #: By producer's life: its last value's number.
+        #: By incarnation of a producer: the number of its last value.
         self._latest: dict[tuple[str, int], int] = {}
         self.end = 0
 
@@ -175,7 +173,7 @@ class Log:
     # --- readers ------------------------------------------------------------------------------------------------
 
     def read(self, start: int, end: int, values: dict[int, bytes], *, committed: bool) -> None:
-        """A reader went from one offset to another and was given these."""
+        """A consumer read from one offset to another and got these."""
         for offset, value in values.items():
             if self.at.get(offset) != value:
                 raise Anomaly(
@@ -204,7 +202,7 @@ class Log:
 
 
 def check_whole(transactions: Iterable[Transaction], logs: dict[Place, Log]) -> int:
-    """At rest: what is committed is so as a whole. How many are."""
+    """At rest: every committed transaction is complete. Returns their number."""
     count = 0
     for each in transactions:
         if each.fate or each.prospect == _SURELY:

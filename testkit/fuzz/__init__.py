@@ -1,15 +1,15 @@
-"""Fuzzing: requests and data directories that are nearly right, and what must hold whatever they are.
+"""The fuzzer: almost valid requests and data directories, and what must hold for all of them.
 
-    making      valid requests of every API and version served, about topics that exist
-    batches     record batches, good ones and ones that lie under a right CRC
-    mutating    what is done to a request's bytes
-    shapes      whole requests that are legal and expensive or strange: repeated rows, huge counts, boundary strings
-    admin       sequences of admin calls that keep state on the broker
-    core        the core alone, in process: numbers, and CPU time per call
-    process     a broker in a process of its own, and a connection to it
-    witness     a client that behaves, in another process: its longest wait
-    sockets     the attack over sockets, with the witness beside it
-    files       a data directory with damaged files
+    valid_requests   valid requests of every API and version, for existing topics
+    batches          record batches, valid ones and invalid ones with a valid CRC
+    mutations        changes to the bytes of a request
+    shapes           legal requests that are expensive or strange: repeated rows, huge counts, boundary strings
+    admin            sequences of admin requests that keep state on the broker
+    core             the core alone, in process: many requests, and the CPU time of each call
+    process          a broker in its own process, and a connection to it
+    witness          a well-behaved client in another process: its longest wait
+    sockets          the attack over sockets, with the witness at the same time
+    files            a data directory with damaged files
 
-`python -m testkit.fuzz` runs them; whatever fails is repeated by its seed.
+`python -m testkit.fuzz` runs them. A failure prints the command that repeats it.
 """

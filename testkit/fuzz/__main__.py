@@ -1,8 +1,10 @@
 """`python -m testkit.fuzz [all|core|costs|sockets|files|replay]`, which is `make fuzz`.
 
-`all` (the default) makes so many mutated and shaped requests, one twentieth over sockets and the rest into the core, and damages a directory
-for every hundred of them. It prints the seed first, then counts, the witness's longest wait and the growth of memory; a failure ends with a
-line that repeats it. `costs` fills every array of every API up to `--bytes-max` and measures what that costs. `replay` takes requests in hex and sends them to a fresh core, one after another.
+- `all`, the default: sends `--requests` mutated and shaped requests, one twentieth over sockets and the rest
+  into the core, and damages a directory for every hundred requests. It prints the seed, then counts, the
+  longest wait of the witness and the growth of memory. A failure prints the command that repeats it.
+- `costs`: fills every array of every API up to `--bytes-max`, and measures the CPU time.
+- `replay`: sends requests in hex to a new core, one after another.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ from testkit.fuzz.shapes import BYTES_MAX
 from testkit.fuzz.sockets import SHAPES as SOCKET_SHAPES
 from testkit.fuzz.sockets import run_sockets
 
-#: The size of the requests in which every array of every API is filled up.
+#: Size of the requests in which every array of every API is filled.
 _COSTS_BYTES: Final = 200_000
-#: For this process and those that it starts, each.
+#: For this process and each of its children.
 _MEMORY_BYTES_MAX: Final = 8 << 30
 _MEMORY = Path("/dev/shm")
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that goes again, in memory if the system offers that: thousands of small files are made in it."""
+    """A temporary directory, in memory if possible: thousands of small files are created in it."""
     with tempfile.TemporaryDirectory(prefix="ottla-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None) as made:
         yield Path(made)
 
@@ -71,7 +73,7 @@ def files(count: int, seed: int, jobs: int, first: int = 0) -> None:
 
 
 def replay(frames: Sequence[str]) -> None:
-    """These requests, without their lengths, into a core with the usual topics."""
+    """Send these requests, without their size field, to a core with the usual topics."""
     fresh = Round("replay", {})
     for text in frames:
         attacker = Attacker(fresh)
@@ -131,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
             files(count, seed, options.jobs, options.round or 0)
         else:
             over_sockets = count // 20
-            # Nothing else runs beside it: the witness's waits are measured.
+            # Nothing else runs at the same time, because the waits of the witness are measured.
             sockets(over_sockets, seed, over, bytes_max, bounded=not keep_going)
             if not keep_going:
                 tell(f"costs: {run_costs(_COSTS_BYTES, seed, options.jobs, tell)}")
@@ -145,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _bound_memory() -> None:
-    """A request that asks for all the memory there is shall fail here, with its name, and not take the machine down."""
+    """A request that allocates all memory must fail here, with its name, and not take the machine down."""
     import resource
 
     _soft, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -1,7 +1,8 @@
-"""Sequences of admin calls that keep state on the broker: topics, partitions, configs, groups, transactions, records.
+"""Sequences of admin requests that keep state on the broker: topics, partitions, configs, groups,
+transactions, records.
 
-Names come from small pools, so that a later call meets what an earlier one made, changed or deleted. Every call is valid in form;
-whether the broker accepts it depends on what came before.
+Names come from small pools, so that a later request meets what an earlier one created, changed or deleted.
+Every request is formally valid; earlier requests decide whether the broker accepts it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TOPIC_CONFIGS: Final = (
     ("message.timestamp.type", "LogAppendTime"), ("min.insync.replicas", "1"), ("min.insync.replicas", "2"),
     ("no.such.config", "1"), ("retention.ms", "text"),
 )  # fmt: skip
-#: Of brokers only settings that harm nobody: the witness goes on.
+#: Only broker settings that do not affect the witness.
 _BROKER_CONFIGS: Final = (
     ("num.io.threads", "4"), ("background.threads", "2"), ("log.cleaner.threads", "1"), ("num.replica.fetchers", "2"),
     ("log.retention.bytes", "1000000"), ("no.such.config", "1"),
@@ -36,7 +37,7 @@ _TOPIC_TYPE, _BROKER_TYPE, _GROUP_TYPE = 2, 4, 32
 
 
 def _fitted(cls: Any, message: dict[str, Any]) -> dict[str, Any]:
-    """The fields that this version has. What it cannot have as null is left out, and gets its default."""
+    """The fields of this version. A field that cannot be null is omitted and gets its default."""
     made: dict[str, Any] = {}
     for field in layout(cls):
         value = message.get(field.name)
@@ -65,7 +66,7 @@ class AdminCalls:
         )  # fmt: skip
 
     def next(self) -> tuple[int, int, dict[str, Any]]:
-        """The next call: API, version and fields."""
+        """The next request: API, version and fields."""
         key, step = self._random.choice(self._steps)
         api = APIS[key]
         version = self._random.choice((api.newest, self._random.randint(api.oldest, api.newest)))
@@ -152,7 +153,7 @@ class AdminCalls:
     # --- records --------------------------------------------------------------------------------------------------
 
     def _produce(self) -> dict[str, Any]:
-        # By name: the ids of these topics are not known here.
+        # By name: the ids of these topics are unknown here.
         rows = [{"index": self._random.choice((0, 0, 1, 5)), "records": self._maker.batch()}]
         return {
             "acks": -1,
@@ -205,6 +206,6 @@ class AdminCalls:
         }  # fmt: skip
 
     def _add(self) -> dict[str, Any]:
-        """Partitions to the transaction that the maker's request is about, if it knows one."""
+        """Add partitions to the transaction of the maker's request, if it has one."""
         topics = [{"name": name, "partitions": [0]} for name in self._some_topics()]
         return {"v3_and_below_topics": topics}

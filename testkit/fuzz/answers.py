@@ -1,6 +1,7 @@
-"""Answers held against the requests they answer: the right one, in order, and nothing but a message of that version.
+"""Checks responses: the right version, in order, and a valid message.
 
-The request may be garbage, but its first eight bytes say how it must be answered. Used in process and over sockets.
+The request may be garbage, but its first eight bytes determine the response. Used in process and over
+sockets.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ottla.wire.schema import response_class, response_header_is_flexible
 from testkit.fuzz.outcome import Failed
 
 _START: Final = Struct(">hhi")
-#: How deep and how wide an answer is looked through for errors.
+#: Depth and width up to which a response is searched for errors.
 _LOOK: Final = 3
 
 
@@ -29,12 +30,14 @@ class Expected:
         self._asked: deque[tuple[int, int, int]] = deque()
 
     def ask(self, frame: bytes) -> None:
-        """A request went out; one too short for a header is never answered."""
+        """A request was sent; one too short for a header is never answered."""
         if len(frame) >= _START.size:
             self._asked.append(_START.unpack_from(frame))
 
     def answer(self, frame: bytes | memoryview) -> tuple[int, int, Any]:
-        """(key, version, message) of an answer without its length. Raises Failed if it answers nothing, or is no message."""
+        """(key, version, message) of a response without its size. Raises Failed if it answers nothing, or is
+        invalid.
+        """
         if len(frame) < 4:
             raise Failed(f"an answer of {len(frame)} bytes")
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
@@ -44,7 +47,7 @@ class Expected:
                 try:
                     return key, version, self._decode(key, version, frame)
                 except Failed:
-                    # A produce that wanted no answer, whose flipped bits made it a namesake of a later request?
+                    # A produce with acks=0 whose mutated bytes gave it the correlation id of a later request?
                     if key != ApiKey.PRODUCE or all(other[2] != correlation_id for other in self._asked):
                         raise
                     continue
@@ -59,7 +62,7 @@ class Expected:
         if not api.oldest <= version <= api.newest:
             if key != ApiKey.API_VERSIONS:
                 raise Failed(f"API {key} version {version} is not served and was answered")
-            # The one answer to a version that is not served is in version 0.
+            # The response to an unsupported version has version 0.
             version = 0
         data = bytes(frame)
         start = 4
@@ -82,7 +85,7 @@ class Expected:
 
 
 def is_refusal(message: Any, depth: int = _LOOK) -> bool:
-    """Whether an answer says an error anywhere that matters."""
+    """Whether a response has an error code anywhere that matters."""
     code = getattr(message, "error_code", None)
     if code is not None and code.value:
         return True

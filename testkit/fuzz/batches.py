@@ -1,7 +1,8 @@
-"""Record batches: good ones of every codec, and ones whose every part may lie under a CRC that is right.
+"""Record batches: valid ones of every codec, and ones with arbitrary wrong fields and a valid CRC.
 
-A broker looks at a batch's header always and at its records only where it must (compacted topics, another codec, look-up
-by time), so a batch with a right CRC and wrong insides goes far. Called by `making` and `mutating`.
+A broker always reads the header of a batch, and its records only where it must (compacted topics, another
+codec, lookup by time). So an invalid batch with a valid CRC gets far. Called by `valid_requests` and
+`mutations`.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _FIELDS: Final = (
     (0, ">q"), (8, ">i"), (12, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (27, ">q"), (35, ">q"), (43, ">q"),
     (51, ">h"), (53, ">i"), (57, ">i"),
 )  # fmt: skip
-#: Beyond the 16 MB that are allowed whatever the ratio.
+#: Above the 16 MB that are allowed at any ratio.
 _BOMB_BYTES: Final = 24 << 20
 
 
 def make_batch(random: Random, now_ms: int, producer_id: int = 1, transactional_epoch: int = -1) -> bytes:
-    """A valid batch of a few records; with an epoch, one of a transaction."""
+    """A valid batch of a few records; with an epoch, a transactional one."""
     records = [
         Record(
             number,
@@ -72,7 +73,7 @@ def with_right_crc(batch: bytearray) -> bytes:
 
 
 def break_batch(random: Random, now_ms: int) -> bytes:
-    """A batch that lies somewhere; its CRC is right."""
+    """An invalid batch with a valid CRC."""
     choice = random.randrange(100)
     if choice < 35:
         return _lying_header(random, now_ms)
@@ -103,7 +104,7 @@ def _lying_header(random: Random, now_ms: int) -> bytes:
 
 
 def _lying_records(random: Random, now_ms: int) -> bytes:
-    """The records' own bytes are changed before they are compressed: lengths, counts, deltas, varints."""
+    """Records whose bytes are changed before compression: lengths, counts, deltas, varints."""
     payload = bytearray(
         encode_batch([Record(n, now_ms, b"key", b"value%d" % n, (("h", b"1"),)) for n in range(3)])[
             HEADER_BYTES:
@@ -124,7 +125,7 @@ def _lying_records(random: Random, now_ms: int) -> bytes:
 
 
 def _garbage_payload(random: Random, now_ms: int) -> bytes:
-    """Bytes that call themselves compressed: noise, a cut stream, one stream inside another."""
+    """Bytes that claim to be compressed: noise, a truncated stream, a stream inside another."""
     codec = random.choice((GZIP, SNAPPY, LZ4, ZSTD))
     inner = random.randbytes(random.choice((0, 1, 30, 300)))
     what = random.randrange(4)
@@ -148,12 +149,12 @@ def _around(random: Random, payload: bytes, count: int, now_ms: int) -> bytes:
 
 
 def _many_records(random: Random, now_ms: int) -> bytes:
-    """As many records as a small batch can be made to hold: seven bytes each, and they compress to nothing."""
+    """As many records as fit into a small batch: seven bytes each, which compress to almost nothing."""
     codec = random.choice((GZIP, ZSTD, LZ4))
     return batch_around(codec, _crowd(codec), _CROWD, now_ms)
 
 
-#: Records in a crowd. The delta of each must be its own, so it is written in three bytes.
+#: Many records. Each needs its own delta, which takes three bytes.
 _CROWD: Final = 20_000
 
 
@@ -163,7 +164,7 @@ def _crowd(codec: int) -> bytes:
 
 
 def crowd_payload(count: int) -> bytes:
-    """Records with empty keys and values, as small as they come."""
+    """Records with empty keys and values: the smallest."""
     parts = []
     for number in range(count):
         body = b"\0\0" + VARINTS[number] + b"\0\0\0"
@@ -173,14 +174,14 @@ def crowd_payload(count: int) -> bytes:
 
 @cache
 def bomb(codec: int) -> bytes:
-    """One that unpacks to more than it may, or says so: snappy cannot pack that tightly."""
+    """A batch that decompresses to more than the limit, or claims to: snappy cannot compress that much."""
     if codec == SNAPPY:
         return batch_around(codec, b"\x80\x80\x80\x80\x04" + bytes(20), 1, 1_600_000_000_000)
     return batch_around(codec, compress(codec, bytes(_BOMB_BYTES)), 1, 1_600_000_000_000)
 
 
 def batch_around(codec: int, payload: bytes, count: int, now_ms: int) -> bytes:
-    """A batch around a payload, whatever that is."""
+    """A batch with this payload, whatever it is."""
     length = HEADER_BYTES - LENGTH_OVERHEAD + len(payload)
     count = max(-0x7FFFFFFF, min(count, 0x7FFFFFFF))
     head = HEADER.pack(0, length, -1, 2, 0, codec, count - 1, now_ms, now_ms, -1, -1, -1, count)

@@ -1,10 +1,14 @@
-"""Mutated requests straight into the core, on the simulator's disk: as many as a second holds.
+"""Mutated requests sent directly into the core, on the simulator's disk: thousands per second.
 
-A round has a seed of its own and is a whole story: topics of every policy are made, a witness produces now and then to a
-topic nobody else knows, garbage comes on a few connections, time passes, and at the end the broker stops or loses its
-power and is started again. What must hold: nothing is raised, every answer is a message of the version that was asked, in
-order; what the witness was told is there; every log opens again and holds whole batches in order. No call of the core takes
-longer than `HELD_S_MAX` of CPU time: in a broker nobody else would be served meanwhile.
+A round has its own seed. It creates topics of every policy. A witness produces now and then to a topic that
+nobody else knows; garbage arrives on a few connections; time passes. At the end the broker stops or loses its
+power, and is started again. What must hold:
+
+- nothing is raised,
+- every response is a valid message of the requested version, in order,
+- what the witness was acknowledged is there,
+- every log opens again and has complete batches in order,
+- no call of the core takes more than `HELD_S_MAX` of CPU time: a broker would serve nobody else meanwhile.
 
 Most requests are mutated; a share (`SHAPES`) has one of the shapes of `shapes.py` instead.
 """
@@ -32,7 +36,7 @@ from testkit.fuzz.valid_requests import Known, Maker
 from testkit.sim.disk import SimDisk
 
 DATA_DIR: Final = "/var/data"
-#: One of each way to treat a batch, by the settings that make it.
+#: One topic for each way to treat a batch, by its settings.
 TOPICS: Final[dict[str, dict[str, str]]] = {
     "plain": {},
     "compacted": {"cleanup.policy": "compact"},
@@ -42,7 +46,7 @@ TOPICS: Final[dict[str, dict[str, str]]] = {
     "small": {"segment.bytes": "1048576", "max.message.bytes": "4000", "segment.index.bytes": "64"},
 }
 PARTITIONS: Final = 3
-#: A name that no mutation arrives at, with every setting that others could change for all topics.
+#: A name that mutations do not reach, with every setting that others could change for all topics.
 WITNESS: Final = "the-witness-of-this-round"
 WITNESS_SETTINGS: Final = {
     "flush.policy": "durable",
@@ -54,22 +58,22 @@ WITNESS_SETTINGS: Final = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.after.max.ms": "9223372036854775807",
 }
-#: A topic that is expensive to describe; not in every round, since it takes a while to make.
+#: A topic that is expensive to describe. Not in every round, because its creation takes a while.
 WIDE: Final = "wide"
 WIDE_PARTITIONS: Final = 1000
 _WIDE_ROUNDS: Final = 10
-#: The share of requests that have a shape.
+#: The share of requests with a shape.
 SHAPES: Final = 0.05
-#: CPU seconds that one call of the core may take. A broker shall hold its loop for 50 ms at most on a quiet machine; the simulated
-#: disk costs extra, and a loaded machine has slower cores.
+#: CPU seconds of one call of the core. The goal for a broker is 50 ms on an idle machine; the simulated disk
+#: costs extra, and a loaded machine is slower.
 HELD_S_MAX: Final = 0.15
 _CONNECTIONS: Final = 6
-#: So many are known at a time.
+#: Members that are known at a time.
 _MEMBERS: Final = 4
 
 
 class Attacker:
-    """One connection that sends garbage, and what may still be answered on it."""
+    """One connection that sends garbage, and the requests on it that may still be answered."""
 
     __slots__ = ("client", "expected")
 
@@ -91,7 +95,7 @@ class Round(Harness):
         random = Random(seed)
         self._sim_disk = SimDisk(random, strict=True)
         super().__init__(self._sim_disk, DATA_DIR, random, settings)
-        # What is above the data directory has been there for long.
+        # The parents of the data directory are durable.
         self.disk.make_dir(DATA_DIR.rpartition("/")[0])
         self.disk.sync_dir("/")
         self.tally = Tally()
@@ -101,7 +105,7 @@ class Round(Harness):
         self.shaper = Shaper(random, self.maker, bytes_max)
         self._shapes = shapes
         self._wide = wide
-        #: What failed and did not end the round, by kind: only where somebody wants to see all of it.
+        #: Failures that did not end the round, by kind: only with `--keep-going`.
         self.findings: dict[str, str] | None = None
         self.start()
         self._make_topics()
@@ -119,14 +123,14 @@ class Round(Harness):
         self.tally.add("closed")
 
     def _make_topics(self) -> None:
-        """Those that are not there, or not there any more."""
+        """Topics that do not exist, or not any more."""
         for name, settings in TOPICS.items():
             if name not in self.broker.image.topics:
                 self.known.topics[name] = self.create(name, PARTITIONS, settings)
         if self._wide and WIDE not in self.broker.image.topics:
             self.known.topics[WIDE] = self.create(WIDE, WIDE_PARTITIONS, {})
         if OFFSETS_TOPIC not in self.broker.image.topics:
-            # Whoever asks for a group's coordinator makes it.
+            # A request for the coordinator of a group creates the topic.
             self.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["group"])
         if TRANSACTIONS_TOPIC not in self.broker.image.topics:
             self.ask(ApiKey.FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["tx"])
@@ -148,7 +152,7 @@ class Round(Harness):
                 self._meanwhile(number)
             except Exception as error:
                 self._found(f"request {number} ({name}): {error!r}", name, frame, error)
-                # Who knows what state it is in.
+                # Its state is unknown.
                 return self.tally
             if self.stopwatch.longest_s > HELD_S_MAX:
                 self._found(
@@ -177,7 +181,7 @@ class Round(Harness):
                 raise Failed(text)
 
     def _found(self, problem: str, name: str, frame: bytes, error: Exception | None = None) -> None:
-        """Ends the round, unless somebody wants to see everything that fails."""
+        """Ends the round, unless all failures are wanted."""
         problem += f"\n  the request: {shortened(frame)}"
         if self.findings is None:
             raise Failed(problem) from error
@@ -203,7 +207,7 @@ class Round(Harness):
             self._keep_going()
 
     def _members(self) -> list[tuple[str, str, int]]:
-        """Who is in a group, or has been told its id, in which generation or epoch; the last to come last."""
+        """Members of groups, or ids that were given out, with generation or epoch; the latest last."""
         found = [
             (group_id, member.member_id, group.generation if isinstance(group, Group) else member.holding.epoch)
             for shard in self.broker.groups.shards
@@ -214,7 +218,7 @@ class Round(Harness):
         return found[-_MEMBERS:]
 
     def _transactors(self) -> list[tuple[str, int, int]]:
-        """The transactional ids that there are, those with a transaction more often."""
+        """The transactional ids; those with a transaction are chosen more often."""
         return [
             (name, transaction.entry.producer_id, transaction.entry.producer_epoch)
             for shard in self.broker.transactions.shards
@@ -223,7 +227,7 @@ class Round(Harness):
         ]
 
     def _keep_going(self) -> None:
-        """What garbage may rightly do is undone, so that the next goes as deep."""
+        """Undo what garbage may legitimately do, so that later requests get as far."""
         for text in self.said:
             if "internal" in text or "offline" in text:
                 raise Failed(text)
@@ -233,7 +237,7 @@ class Round(Harness):
             self.ask(ApiKey.DELETE_TOPICS, 6, topics=[{"name": name} for name in others], timeout=1000)
 
     def _witness(self) -> None:
-        """Produce one record and look at the newest few."""
+        """Produce one record and read the newest few."""
         value = b"%d" % len(self.witnessed)
         row = self.produce(WITNESS, 0, encode_batch([Record(0, self.now_ms, b"w", value)]))
         if row.error_code.value or row.base_offset != len(self.witnessed):
@@ -248,7 +252,9 @@ class Round(Harness):
             raise Failed(f"the witness reads {values[:5]} instead of {self.witnessed[offset : offset + 5]}")
 
     def _check_nothing_left(self) -> None:
-        """All clients have gone: nobody waits, watches or has a session, and transactions have ended by their time-outs."""
+        """All clients have gone: nobody waits, watches or has a session, and transactions have ended by their
+        time-outs.
+        """
         self.pass_time(600_000)
         sessions = self.broker.fetch_sessions
         if sessions.by_id or sessions.woken:
@@ -263,7 +269,9 @@ class Round(Harness):
             )
 
     def _check_transactions(self) -> None:
-        """Every one has ended, but for markers that come too late: garbage has put a later one into the partition by hand."""
+        """Every one has ended, but for markers that come too late: garbage has put a later one into the
+        partition by hand.
+        """
         late: set[tuple[str, int]] = set()
         for shard in self.broker.transactions.shards:
             if shard.ongoing or shard.awaiting:
@@ -281,7 +289,8 @@ class Round(Harness):
                         raise Failed(f"{topic}-{number} has not got the marker of {name!r}")
                     late.add((topic, number))
         if TRANSACTIONS_TOPIC in self.deleted:
-            # With its topic the coordinator lost its transactions: they hang until somebody aborts them, as in Kafka.
+            # With its topic the coordinator lost its transactions: they hang until somebody aborts them, as
+            # in Kafka.
             return
         for replica in self.broker.partitions.replicas():
             transactions = replica.log.producers.transactions if replica.opened else None
@@ -304,7 +313,9 @@ class Round(Harness):
 
 
 class Costs(NamedTuple):
-    """Every array of an API, in its oldest and newest version, filled up to so many bytes. Only other fields have random values."""
+    """Every array of an API, in its oldest and newest version, filled up to so many bytes. Only other fields
+    have random values.
+    """
 
     key: int
     bytes_max: int
@@ -334,7 +345,9 @@ class Costs(NamedTuple):
 
 
 def run_costs(bytes_max: int, seed: int, jobs: int, tell: Callable[[str], None]) -> str:
-    """What the largest requests of every API cost; raises Failed if that is too much. The most expensive ones are told."""
+    """What the largest requests of every API cost; raises Failed if that is too much. The most expensive ones
+    are told.
+    """
     parts = [Costs(key, bytes_max, seed) for key in sorted(APIS)]
     found = sorted(
         (each for part in in_processes(Costs.measured, parts, jobs) for each in part), reverse=True
@@ -352,7 +365,9 @@ def run_costs(bytes_max: int, seed: int, jobs: int, tell: Callable[[str], None])
 
 
 def check_log(log: Any) -> None:
-    """Whole batches with right CRCs, each beginning where the one before it ended, or later: garbage may have a topic compacted."""
+    """Whole batches with right CRCs, each beginning where the one before it ended, or later: garbage may have
+    a topic compacted.
+    """
     expected = None
     for segment in log.segments:
         data = log.disk.read(segment.file, 0, segment.size)
@@ -399,7 +414,9 @@ def run_core(
     jobs: int = 1,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
-    """So many requests in rounds; each round is repeated by its own seed. Several at once, each in a process of its own, if `jobs` says so."""
+    """So many requests in rounds; each round is repeated by its own seed. Several at once, each in a process
+    of its own, if `jobs` says so.
+    """
     sizes = [min(round_size, count - start) for start in range(0, count, round_size)]
     rounds = [RoundOf(seed, number, size, shapes, bytes_max, keep_going) for number, size in enumerate(sizes)]
     total = Tally()

@@ -1,11 +1,14 @@
-"""Data directories with damaged files: a broker opens one and serves what was really written, or says why it does not start.
+"""Data directories with damaged files: a broker opens one and serves what was really written, or says why it
+does not start.
 
-A directory is made once, with topics of several kinds, and left as after a clean stop and as after a kill. Then, for each case, a copy
-of it has some file changed in some way (whatever files are there, so that new kinds are covered as they come), and the core opens
-it. What must hold:
+A directory is made once, with topics of several kinds, and left as after a clean stop and as after a kill.
+Then, for each case, a copy of it has some file changed in some way (whatever files are there, so that new
+kinds are covered as they come), and the core opens it. What must hold:
 
-- it starts, or refuses (or goes offline later) with one line about a file; nothing else is raised, and it takes neither long nor much memory;
-- every record served is one that was written to that partition, at its offset; a reader's CRC may stop it, never deceive it;
+- it starts, or refuses (or goes offline later) with one line about a file; nothing else is raised, and it
+  takes neither long nor much memory;
+- every record served is one that was written to that partition, at its offset; a reader's CRC may stop it,
+  never deceive it;
 - damage to anything but a log itself, or the metadata, loses no record;
 - whatever started also takes new records, and has them after the next start.
 """
@@ -262,7 +265,8 @@ class Case:
                 served = self._read(harness, tally)
                 added = self._write(harness, served)
             except (DiskError, _Unserved):
-                # Logs are opened when they are first asked for: a directory may go offline only then, and says why.
+                # Logs are opened when they are first asked for: a directory may go offline only then, and
+                # says why.
                 if not harness.broker.directories.offline:
                     raise
                 for directory in harness.broker.directories.offline:
@@ -288,7 +292,9 @@ class Case:
             raise Failed(f"a refusal that does not say in one line what is wrong where: {words!r}")
 
     def _read(self, harness: Harness, tally: Tally) -> set[tuple[str, int]]:
-        """Everything of every partition against what was written; returns the partitions that can be read to their end."""
+        """Everything of every partition against what was written; returns the partitions that can be read to
+        their end.
+        """
         whole = set()
         for (topic, partition), written in self.original.written.items():
             if topic not in harness.broker.image.topics:
@@ -330,7 +336,8 @@ class Case:
         return whole
 
     def _is_offline_alone(self, harness: Harness, replica: Replica, error: DiskError) -> bool:
-        """One of its own files cannot be used, and it says which; the other partitions of its directory are served.
+        """One of its own files cannot be used, and it says which; the other partitions of its directory are
+        served.
 
         After a clean stop a log is opened when it is asked for, again each time.
         """
@@ -353,8 +360,8 @@ class Case:
             content = (record.key, record.value, record.timestamp_ms)
             if written.get(record.offset) == content:
                 continue
-            # The first bytes of a batch, its base offset among them, are not under its CRC: of a log that was synced they are
-            # believed.
+            # The first bytes of a batch, its base offset among them, are not under its CRC: of a log that was
+            # synced they are believed.
             if self._is_touched(topic, partition) and content in written.values():
                 continue
             raise Failed(
@@ -444,7 +451,9 @@ def run_files(
     jobs: int = 1,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Tally:
-    """So many damaged directories, in parts; several parts at once, each in a process of its own, if `jobs` says so."""
+    """So many damaged directories, in parts; several parts at once, each in a process of its own, if `jobs`
+    says so.
+    """
     parts = [
         Part(seed, start, min(_PART, first + count - start), under / f"part-{start}")
         for start in range(first, first + count, _PART)

@@ -1,7 +1,7 @@
-"""A core without a shell: its effects are performed at once and in order, on whatever disk it is given.
+"""A core without the runtime: its effects are performed at once and in order, on a given disk.
 
-Time passes when it is told to. Used on the simulator's disk (mutated requests) and on a real directory (mutated files). An answer
-is handed to the client that waits for it as one whole frame.
+Time passes when a caller says so. Used on the simulator's disk (mutated requests) and on a real directory
+(mutated files). A response is passed to its client as one complete frame.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from testkit.sim.world import START_MS, SeededEntropy
 
 
 class Client:
-    """A connection. `received` gets each answer, with its length."""
+    """A connection. `received` gets each response, with its size."""
 
     __slots__ = ("closed", "connection", "paused", "received")
 
@@ -58,14 +58,14 @@ class Harness:
             }
         )
         self.said: list[str] = []
-        #: How long the core held the event loop, call by call.
+        #: How long the core held the event loop, per call.
         self.stopwatch = Stopwatch()
         self.clients: dict[Connection, Client] = {}
-        #: The names of topics that were deleted.
+        #: The names of deleted topics.
         self.deleted: set[str] = set()
 
     def start(self) -> None:
-        """As `server/node.py` does. Raises what that turns into a refusal to start."""
+        """As in `server/node.py`. Raises what that reports as a refused start."""
         self.clients.clear()
         self.store = EmbeddedStore(self.disk, self.directory)
         entropy = SeededEntropy(self.random)
@@ -188,7 +188,7 @@ class Harness:
             self.turn()
 
     def receive(self, client: Client, frame: bytes) -> None:
-        """One request; its memory is gone as soon as the core has seen it."""
+        """One request; its memory is overwritten as soon as the core has read it."""
         memory = bytearray(frame)
         self.stopwatch.time(
             self.broker.receive, client.connection, memoryview(memory).toreadonly(), self.now_ms
@@ -197,7 +197,7 @@ class Harness:
         self.turn()
 
     def ask(self, key: int, version: int, /, **fields: Any) -> Any:
-        """A request of somebody who behaves, on a connection of its own; it must be answered."""
+        """A valid request on its own connection; it must be answered."""
         answers: list[bytes] = []
         client = self.connect(answers.append)
         self.receive(client, frame_of(key, version, 7, request_encoder(key, version)(fields)))
@@ -223,7 +223,7 @@ class Harness:
         return answer.responses[0].partition_responses[0]
 
     def fetch(self, topic: str, partition: int, offset: int) -> Any:
-        """The row of the partition, without waiting."""
+        """The row of the partition, without a wait."""
         row = {
             "partition": partition, "fetch_offset": offset, "partition_max_bytes": _ALL, "current_leader_epoch": -1,
         }  # fmt: skip
@@ -245,7 +245,7 @@ def new_topic(name: str, partitions: int, settings: dict[str, str]) -> dict[str,
 
 
 def created(answer: Any) -> bytes:
-    """The id of the one topic that was made."""
+    """The id of the created topic."""
     [row] = answer.topics
     if row.error_code.value:
         raise Failed(f"the topic {row.name} could not be made: {row.error_message}")
@@ -254,5 +254,5 @@ def created(answer: Any) -> bytes:
 
 
 def records_from(row: Any, offset: int) -> list[Record]:
-    """What a fetch brought, from an offset on."""
+    """The records of a fetch from an offset on."""
     return [record for record in decode_batches(row.records or b"") if record.offset >= offset]

@@ -1,7 +1,7 @@
-"""What is done to a valid request's bytes: everything that a broken, old, new or hostile client might send.
+"""Mutations of a valid request: what a broken, old, new or hostile client might send.
 
-`mutate` takes a request without its length and returns another; `framed` puts the length before it, right or wrong. Each
-mutation has a name, which a failure prints. The same seed makes the same bytes.
+`mutate` takes a request without its size field and returns another; `framed` adds the size, right or wrong.
+Each mutation has a name, which a failure prints. The same seed produces the same bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def take_out(random: Random, frame: bytearray, maker: Maker) -> None:
 
 
 def splice(random: Random, frame: bytearray, maker: Maker) -> None:
-    """The beginning of one request and the end of another."""
+    """The start of one request and the end of another."""
     other = maker.frame(1)
     frame[random.randrange(len(frame)) :] = other[random.randrange(len(other)) :]
 
@@ -72,7 +72,7 @@ def repeat(random: Random, frame: bytearray, maker: Maker) -> None:
 
 
 def set_count(random: Random, frame: bytearray, maker: Maker) -> None:
-    """A count or a length of four bytes, where one might be."""
+    """A count or length of four bytes, where one might be."""
     if len(frame) >= _HEADER_BYTES + 4:
         _INT32.pack_into(frame, random.randrange(_HEADER_BYTES, len(frame) - 3), random.choice(_COUNTS))
 
@@ -92,7 +92,7 @@ def set_varint(random: Random, frame: bytearray, maker: Maker) -> None:
 
 
 def add_tags(random: Random, frame: bytearray, maker: Maker) -> None:
-    """A tagged section where an empty one might be: unknown tags, known ones, sizes that lie."""
+    """A tagged section where an empty one might be: unknown tags, known ones, wrong sizes."""
     empty = [at for at in range(min(_HEADER_BYTES, len(frame)), len(frame)) if not frame[at]]
     if empty:
         at = random.choice(empty)
@@ -107,7 +107,7 @@ def add_tags(random: Random, frame: bytearray, maker: Maker) -> None:
 
 
 def set_header(random: Random, frame: bytearray, maker: Maker) -> None:
-    """Another API, another version, another client id."""
+    """Another API, version or client id."""
     at = random.choice((0, 2, 2, 8))
     _INT16.pack_into(
         frame,
@@ -121,7 +121,7 @@ def append(random: Random, frame: bytearray, maker: Maker) -> None:
 
 
 def produce_garbage(random: Random, frame: bytearray, maker: Maker) -> None:
-    """A produce that is right in every way but for its batches."""
+    """A produce that is valid except for its batches."""
     version = random.choice((3, 5, 7, 8, 9, 11, 12, 13))
     topic = maker.topic()
     rows = [
@@ -139,7 +139,7 @@ def produce_garbage(random: Random, frame: bytearray, maker: Maker) -> None:
 
 
 def leave(random: Random, frame: bytearray, maker: Maker) -> None:
-    """Not at all: the state behind the others must go on."""
+    """No mutation: state for the others must be created."""
 
 
 #: By how often each is chosen.
@@ -151,7 +151,7 @@ _MUTATIONS: Final[tuple[Mutation, ...]] = (
 
 
 def mutate(random: Random, frame: bytes, maker: Maker) -> tuple[str, bytes]:
-    """The names of what was done, and the request afterwards; never empty."""
+    """The names of the mutations, and the request; never empty."""
     mutated = bytearray(frame)
     names = []
     for _ in range(random.choice((1, 1, 1, 1, 2, 3))):
@@ -163,7 +163,7 @@ def mutate(random: Random, frame: bytes, maker: Maker) -> tuple[str, bytes]:
 
 
 def framed(random: Random, frame: bytes) -> bytes:
-    """With its length before it, which may lie: then nothing behind it on the connection can be understood."""
+    """The request with its size, which may be wrong: then the rest of the connection is garbage."""
     length = len(frame)
     if random.random() < 0.02:
         length = random.choice(

@@ -1,4 +1,4 @@
-"""What a run came to, and how a failure is told: the seed, the bytes, and one line that repeats it."""
+"""The outcome of a run, and the text of a failure: the seed, the bytes, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _T = TypeVar("_T")
 
 
 class Failed(Exception):
-    """Something that must hold whatever a client sends, or a disk holds, did not."""
+    """A property that must hold for any request or file was violated."""
 
 
 @dataclass
 class Tally:
-    """How many there were, and what became of them."""
+    """Counts of requests and their outcomes."""
 
     kinds: Counter[str] = field(default_factory=Counter)
 
@@ -36,7 +36,7 @@ class Tally:
 
 
 class Stopwatch:
-    """CPU time of single calls, without the garbage collections that happened to fall into them; the longest is kept."""
+    """CPU time of single calls, without garbage collections; the longest is kept."""
 
     __slots__ = ("longest_s",)
 
@@ -52,13 +52,13 @@ class Stopwatch:
 
 
 def shortened(frame: bytes, length: int = 600) -> str:
-    """A request in hex, cut where it would fill the screen: the line that repeats the run has all of it."""
+    """A request in hex, shortened for the screen: the command that repeats the run recreates all of it."""
     text = frame[: length // 2].hex()
     return text if len(frame) <= length // 2 else f"{text}… ({len(frame):,} bytes)"
 
 
 def resident_bytes(pid: int | str = "self", what: str = "VmRSS") -> int:
-    """The memory of a process now, or with VmHWM at its highest; 0 where the system does not say."""
+    """The memory of a process, or its maximum with VmHWM; 0 if the system does not report it."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii") as status:
             for line in status:

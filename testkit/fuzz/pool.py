@@ -1,4 +1,4 @@
-"""Parts of a run side by side, each in a process of its own."""
+"""Runs parts of a run in parallel, each in its own process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-#: Processes are replaced after this many items each, to give their memory back.
+#: Processes are replaced after this many items, to release their memory.
 _ITEMS_PER_PROCESS: Final = 40
 
 
@@ -18,8 +18,8 @@ def in_processes(
 ) -> Iterator[_Result]:
     """The results in the order of the items; the first exception ends the run. With one job, in this process.
 
-    Each part of the items has its own pool: a pool with `max_tasks_per_child` may not
-    replace a process that ended, and then hangs (CPython issue 115634).
+    Each part of the items has its own pool: a pool with `max_tasks_per_child` may not replace a process that
+    ended, and then hangs (CPython issue 115634).
     """
     if jobs == 1 or len(items) < 2:
         yield from map(function, items)

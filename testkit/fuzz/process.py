@@ -1,4 +1,4 @@
-"""A broker in a process of its own, and a blocking connection to it: what the attack and the witness share."""
+"""A broker in its own process, and a blocking connection to it: shared by the attack and the witness."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PATIENCE_S: Final = 30.0
 
 
 class Descriptors(NamedTuple):
-    """What the descriptors of a process are."""
+    """The open descriptors of a process."""
 
     sockets: int
-    #: Files in its data directory that were deleted.
+    #: Deleted files in its data directory.
     deleted: tuple[str, ...]
     others: int
 
@@ -33,7 +33,7 @@ class Descriptors(NamedTuple):
 
 
 class Process:
-    """`ottla up` on a directory of its own."""
+    """`ottla up` on its own directory."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         self._directory = directory.resolve()
@@ -65,7 +65,7 @@ class Process:
             try:
                 target = os.readlink(descriptor)
             except FileNotFoundError:
-                # Closed since it was listed.
+                # It was closed after the listing.
                 continue
             if target.startswith("socket:"):
                 sockets += 1
@@ -90,7 +90,7 @@ class Process:
 
 
 class Asker:
-    """One blocking connection of somebody who behaves."""
+    """One blocking connection of a well-behaved client."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")

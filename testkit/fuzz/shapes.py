@@ -1,14 +1,14 @@
-"""Whole requests of a chosen shape: legal in form, and expensive or strange in what they ask for.
+"""Requests of a chosen shape: formally legal, and expensive or strange.
 
-Mutated bytes seldom get past the decoder. These requests always do, unless a string in them is no UTF-8:
+Mutated bytes seldom get past the decoder. These requests always do, unless a string in them is not UTF-8:
 
-    repeated rows      one topic, partition, group or resource named up to thousands of times
-    huge counts        arrays as long as the bytes allow, of the smallest items or of numbered ones
+    repeated rows      one topic, partition, group or resource, up to thousands of times
+    huge counts        arrays as long as the size allows, of the smallest items or of numbered ones
     produced counts    batches that claim more records than they have, many batches for a partition, many rows
-    boundary strings   lengths around every limit; control characters, several bytes a character, no UTF-8 at all
-    admin calls        (`admin.py`) topics, partitions, configs, groups and transactions made, changed and deleted
+    boundary strings   lengths around every limit; control characters, several bytes per character, not UTF-8
+    admin calls        (`admin.py`) topics, partitions, configs, groups and transactions created, changed, deleted
 
-Every API and version in the API table gets them. The same seed makes the same bytes.
+Every API and version in the API table is covered. The same seed produces the same bytes.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ from testkit.fuzz.admin import AdminCalls
 from testkit.fuzz.batches import batch_around, crowd_payload, make_batch
 from testkit.fuzz.valid_requests import HEAD, Maker, frame_of
 
-#: How many bytes a request may have, and how often.
+#: Sizes of requests, and how often each is used.
 _BYTES: Final = (2_000, 20_000, 200_000, 1_000_000, 3_900_000)
 _BYTES_WEIGHTS: Final = (7500, 2000, 450, 45, 5)
 BYTES_MAX: Final = _BYTES[-1]
-#: How often a row is repeated, if the bytes allow it.
+#: How often a row is repeated, if the size allows it.
 _TIMES: Final = (2, 3, 10, 100, 500, 1000, 5000, 50_000)
 _LENGTHS: Final = (0, 1, 249, 250, 255, 256, 32_767, 32_768, 65_535)
-#: Strings of versions that are not flexible have a length of two bytes.
+#: Strings of non-flexible versions have a length of two bytes.
 _SHORT_STRING_MAX: Final = 32_767
-#: Characters to fill a string with. The third is replaced by bytes that are no UTF-8 (a lone surrogate) in the encoded request.
+#: Characters to fill a string with. The third one is replaced by bytes that are not UTF-8 (a lone surrogate)
+#: in the encoded request.
 _NOT_UTF8: Final = "\ue000"
 _FILLS: Final = ("x", "\x1b", _NOT_UTF8, "\0", "\n", "é", "\U0001f701", ".", "/", "\x9b", "\u202e")
 _WHOLE: Final = (".", "..", "\0", "a/b", "../../etc", "__consumer_offsets", "a b", "-1")
 _SURROGATE: Final = b"\xed\xa0\x80"
-#: As wide as the numbers of items get.
+#: The range of item numbers.
 _WIDE_NUMBER: Final = 99_999
 _LIES: Final = (0, -1, 2, 1_000, 100_000, 1_000_000, 1_000_001, 0x7FFFFFFF, -0x7FFFFFFF)
 
 
 class Shaped(NamedTuple):
-    """A request without its length, and the shape that it has."""
+    """A request without its size, and the name of its shape."""
 
     shape: str
     frame: bytes
@@ -62,7 +63,7 @@ class Shaped(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A field of a message that is being made."""
+    """A field of a message under construction."""
 
     holder: dict[str, Any]
     field: FieldLayout
@@ -84,7 +85,9 @@ class Shaper:
         return Shaped(shape.__name__.strip("_"), shape(correlation_id))
 
     def fills(self, key: int, version: int) -> Iterator[Shaped]:
-        """Each array of an API filled up to the bytes: with its own first item, with the smallest, and with numbered ones."""
+        """Each array of an API filled to the size limit: with copies of its first item, with the smallest,
+        and with numbered ones.
+        """
         sample = self._maker.valid_message(request_class(key, version), key)
         arrays = sum(place.field.is_array for place in _places(key, version, sample))
         for at in range(arrays):
@@ -135,20 +138,20 @@ class Shaper:
         random, maker = self._random, self._maker
         api = APIS[ApiKey.PRODUCE]
         version = random.randint(api.oldest, api.newest)
-        # The topic named more than once; all of it together within the bytes.
+        # The topic repeated, within the size limit.
         times = random.choice((2, 10, 50)) if random.random() < 0.2 else 1
         limit = self._limit() // times
         topic = maker.topic()
         what = random.randrange(4)
         if what == 0:
-            # Rows without any records, for a partition that exists.
+            # Rows without records, for an existing partition.
             rows: list[dict[str, Any]] = [{"index": 0, "records": None}] * (limit // 8)
         elif what == 1:
-            # Batches for one partition, each right.
+            # Valid batches for one partition.
             batch = make_batch(random, maker.known.now_ms)
             rows = [{"index": 0, "records": batch * max(1, min(limit // len(batch), 50_000))}]
         elif what == 2:
-            # Batches that claim more than they have.
+            # Batches that claim more records than they have.
             batch = batch_around(NONE, b"", random.choice(_LIES), maker.known.now_ms)
             count = max(1, min(limit // (len(batch) + 10), 3_000))
             rows = (
@@ -157,7 +160,7 @@ class Shaper:
                 else [{"index": 0, "records": batch}] * count
             )
         else:
-            # Really as many records as that, of the smallest size.
+            # Batches with really that many records of the smallest size.
             count = min(random.choice((1, 1_000, 20_000, 100_000)), max(1, limit // 8))
             codec = random.choice((NONE, GZIP, LZ4, ZSTD))
             rows = [
@@ -195,7 +198,7 @@ class Shaper:
     # --- parts --------------------------------------------------------------------------------------------------
 
     def _message(self) -> tuple[int, int, dict[str, Any]]:
-        """A valid message of any API, each as often as the others, in any version."""
+        """A valid message of a random API in a random version."""
         api = self._random.choice(_apis())
         version = self._random.choice((api.newest, self._random.randint(api.oldest, api.newest)))
         return api.key, version, self._maker.valid_message(request_class(api.key, version), api.key)
@@ -207,7 +210,7 @@ class Shaper:
     def _room(
         self, key: int, version: int, message: dict[str, Any], place: Place, items: list[Any], limit: int = 0
     ) -> int:
-        """How often these items fit into so many bytes."""
+        """How many of these items fit into the size."""
         encode = request_encoder(key, version)
         try:
             place.holder[place.field.name] = items
@@ -225,7 +228,7 @@ class Shaper:
         random = self._random
         if random.random() < 0.15:
             return random.choice(_WHOLE)
-        # Long ones are cut to what the version can carry when they are encoded.
+        # Long strings are truncated to the limit of the version when they are encoded.
         length = random.choice(_LENGTHS)
         fill = random.choice(_FILLS)
         text = fill * (length // len(fill.encode()))
@@ -237,13 +240,13 @@ class Shaper:
         try:
             body = request_encoder(key, version)(message)
         except (struct.error, OverflowError, ValueError):
-            # A string longer than this version has bytes for.
+            # A string that is too long for this version.
             _shorten(message, string_max or 100)
             body = request_encoder(key, version)(message)
         return frame_of(key, version, correlation_id, body.replace(_NOT_UTF8.encode(), _SURROGATE))
 
     def _with_client_id(self, frame: bytes, key: int, version: int) -> bytes:
-        """The same request under a client id of a boundary's length."""
+        """The same request with a client id of boundary length."""
         client_id = (
             self._boundary_string().encode()[:_SHORT_STRING_MAX].replace(_NOT_UTF8.encode(), _SURROGATE)
         )
@@ -253,12 +256,12 @@ class Shaper:
 
 
 def _apis() -> list[Api]:
-    """What is served, now: a test may have replaced an entry."""
+    """The current API table: a test may have replaced an entry."""
     return [APIS[key] for key in sorted(APIS)]
 
 
 def _places(key: int, version: int, message: dict[str, Any]) -> list[Place]:
-    """Every field of a message and of what is in it. Of an array the first items only."""
+    """Every field of a message, recursively. Of an array only the first items."""
     found: list[Place] = []
 
     def walk(cls: Any, made: dict[str, Any]) -> None:
@@ -286,7 +289,7 @@ _ZEROES: Final[dict[str, Any]] = {
 
 
 def _smallest(field: FieldLayout) -> Any:
-    """An item of the fewest bytes: nothing in it, or null."""
+    """An item of minimum size: empty or null."""
     if field.struct is not None:
         return {
             each.name: []
@@ -301,7 +304,7 @@ def _smallest(field: FieldLayout) -> Any:
 
 
 def _numbered(field: FieldLayout, number: int) -> Any:
-    """An item like no other: its strings and its wide numbers are this number."""
+    """A unique item: its strings and wide numbers are this number."""
     if field.struct is not None:
         return {
             each.name: []
@@ -320,7 +323,7 @@ def _numbered(field: FieldLayout, number: int) -> Any:
 
 
 def _shorten(value: Any, length: int) -> Any:
-    """Cut every string of a message to this many bytes, in place."""
+    """Truncate every string of a message to this many bytes, in place."""
     if isinstance(value, dict):
         for name, each in value.items():
             value[name] = _shorten(each, length)

@@ -1,9 +1,10 @@
-"""Mutated and shaped requests over sockets, against a broker in a process of its own, with a witness (`witness.py`) beside them.
+"""Mutated and shaped requests over sockets, against a broker in its own process, with a witness
+(`witness.py`).
 
-The witness uses its own topic and group all the while and must not notice: right data, and no wait longer than `WAIT_S_MAX`. Before the
-attack it measures the same without one, on the same machine. The process stays up, its descriptors stay bounded, it logs little, its
-memory comes back (`GROWTH_BYTES_MAX`), and when all is over it does nothing. Requests are pipelined, cut at any place, and followed by
-others that make sense, on many connections at once.
+The witness uses its own topic and group and must not be affected: correct data, and no wait longer than
+`WAIT_S_MAX`. Before the attack it measures the same without one. The process stays up, its descriptors stay
+bounded, it logs little, its memory is released (`GROWTH_BYTES_MAX`), and in the end it is idle. Requests are
+pipelined, cut at any position, and followed by valid ones, on many connections at once.
 """
 
 from __future__ import annotations
@@ -35,37 +36,37 @@ from testkit.fuzz.witness import Phase, Witness
 
 __all__ = ["Asker", "Process", "Report", "run_sockets"]
 
-#: How long the witness may wait for an answer because of the attack. Where even a quiet broker takes long, some times that.
+#: How long the witness may wait because of the attack. If an idle broker is slow, a multiple of its time.
 WAIT_S_MAX: Final = 0.3
 _QUIET_TIMES: Final = 5
-#: How much larger the broker may be when all is over and undone.
+#: How much the broker may have grown in the end.
 GROWTH_BYTES_MAX: Final = 100_000_000
-#: The share of requests that have a shape (`shapes.py`).
+#: The share of requests with a shape (`shapes.py`).
 SHAPES: Final = 0.1
 _QUIET_S: Final = 3.0
-#: Of the commits of the witness. The attack may rightly delete the topic that they are in.
+#: Share of the witness's commits that may fail: the attack may legitimately delete their topic.
 _UNAVAILABLE_MAX: Final = 0.02
 
 _LENGTH: Final = Struct(">i")
-#: How long a connection is listened to for further answers; some of its fetches would wait for days.
+#: How long to wait for further responses on a connection; some fetches would wait for days.
 _LISTEN_S: Final = 0.15
 _CONNECTIONS: Final = 16
-#: Requests on one connection: all behind the first that is refused are in vain.
+#: Requests per connection: those after the first that is refused have no effect.
 _BURSTS: Final = (1, 1, 1, 2, 2, 3, 3, 8)
 
 
 class Sent(NamedTuple):
-    """A request that went out, for whoever wonders what held the broker up."""
+    """A request that was sent, to find out what delayed the broker."""
 
     at: float
     label: str
     size: int
-    #: Its beginning.
+    #: Its first bytes.
     frame: bytes
 
 
 class Requests:
-    """Mutated and shaped requests, and the last of them."""
+    """Mutated and shaped requests, and the most recent of them."""
 
     def __init__(self, random: Random, maker: Maker, shapes: float, bytes_max: int) -> None:
         self._random = random
@@ -83,13 +84,13 @@ class Requests:
         return frame
 
     def around(self, start: float, end: float) -> list[Sent]:
-        """What was sent shortly before somebody waited, the largest first."""
+        """Requests sent shortly before a wait, the largest first."""
         found = [each for each in self.sent if start - 0.5 < each.at < end]
         return sorted(found, key=lambda each: -each.size)[:8]
 
 
 class Attacker:
-    """One connection: a burst of requests, in pieces, then what comes back until that is all, or enough."""
+    """One connection: a burst of requests, in pieces, then the responses."""
 
     def __init__(self, address: str, random: Random, requests: Requests, tally: Tally, count: int) -> None:
         host, _, port = address.rpartition(":")
@@ -105,7 +106,7 @@ class Attacker:
             whole = framed(random, frame)
             self.frames.append(whole)
             data += whole
-            # Behind a wrong length nothing is what it was meant to be.
+            # After a wrong size everything is garbage.
             readable = readable and _LENGTH.unpack_from(whole)[0] == len(frame)
             if readable:
                 self.expected.ask(frame)
@@ -116,7 +117,7 @@ class Attacker:
         self._buffer = bytearray()
 
     def step(self) -> bool:
-        """Send a piece if there is one, take what came; False once this connection is over."""
+        """Send a piece if there is one, read what arrived; False when this connection is done."""
         try:
             if self.pieces:
                 self.socket.setblocking(False)
@@ -173,7 +174,7 @@ def _pieces(random: Random, data: bytes) -> list[bytes]:
 @dataclass
 class Report:
     tally: Tally
-    #: What the witness saw before the attack, and during it.
+    #: The measurements of the witness before and during the attack.
     quiet: Phase
     attacked: Phase
     before_bytes: int
@@ -214,9 +215,11 @@ def run_sockets(
     bounded: bool = True,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> Report:
-    """So many requests; raises Failed with what repeats it. `bounded`: also if the witness waited too long, or the memory stays."""
+    """Send this many requests; raises Failed with the command that repeats it. `bounded`: also if the witness
+    waited too long, or memory was not released.
+    """
     random = Random(f"{seed}:sockets")
-    # What a flood of connections may do is tested elsewhere: here none shall wait.
+    # Floods of connections are tested elsewhere: here connections must not wait.
     process = Process(directory, {"max.connection.creation.rate": "100000"})
     again = f"again: python -m testkit.fuzz sockets --seed {seed} --requests {count} --shapes {shapes} --bytes-max {bytes_max}"
     last: list[bytes] = []
@@ -318,7 +321,7 @@ def _storm(
 
 
 def _phase_ends(attacked: Phase, phase: Phase, requests: Requests, tell: Callable[[str], None]) -> None:
-    """Report the longest waits of the witness while it is known what was sent then."""
+    """Report the longest waits of the witness while the requests of that time are known."""
     attacked.merge(phase)
     for key, start, end, held_s in phase.waits[-1:]:
         around = "".join(
@@ -337,10 +340,10 @@ def _check_log(process: Process) -> None:
 
 
 def _warm_up(process: Process, maker: Maker) -> None:
-    """Every version is loaded when it is first used: that is not the garbage's doing."""
+    """Each version is imported at its first use: that is not caused by garbage."""
     asker = Asker(process.address)
     for key, version in served_versions():
-        # Neither one that wants no answer nor one that waits.
+        # Neither acks=0 nor a request that waits.
         if key not in (ApiKey.PRODUCE, ApiKey.FETCH):
             asker.ask(key, version, **maker.message(request_class(key, version), key))
     asker.close()
@@ -364,7 +367,7 @@ def _step_all(attackers: list[Attacker], last: list[bytes]) -> list[Attacker]:
 
 
 def _undo(admin: Asker, known: Known) -> None:
-    """Topics that garbage made go, those that it deleted come back."""
+    """Delete topics that garbage created, recreate those that it deleted."""
     there = {topic.name for topic in admin.ask(ApiKey.METADATA, 9, topics=None).topics}
     strange = [name for name in there if name not in (*TOPICS, WITNESS, WIDE)]
     if strange:
@@ -377,7 +380,7 @@ def _undo(admin: Asker, known: Known) -> None:
 
 
 def _delete_groups(admin: Asker) -> None:
-    """What groups have stored is not memory that was lost."""
+    """State of groups is not a memory leak."""
     names = [group.group_id for group in admin.ask(ApiKey.LIST_GROUPS, 4, states_filter=[]).groups]
     for start in range(0, len(names), 100):
         admin.ask(ApiKey.DELETE_GROUPS, 2, groups_names=names[start : start + 100])
@@ -392,8 +395,8 @@ def _report(
     before_descriptors: Descriptors,
 ) -> Report:
     deadline = time.monotonic() + PATIENCE_S
-    # The topics that were made are deleted in the background, and freed memory is given back from time to time. A file may be deleted
-    # by a job a moment before it is closed.
+    # Topics are deleted in the background, and freed memory is released from time to time. A job may delete a
+    # file a moment before it is closed.
     while time.monotonic() < deadline:
         idle_cpu = _idle_cpu(process)
         is_small = resident_bytes(process.pid) <= before_bytes + GROWTH_BYTES_MAX
@@ -413,7 +416,7 @@ def _report(
 
 
 def _idle_cpu(process: Process) -> float:
-    """How much of a processor it takes while nobody asks for anything."""
+    """CPU usage while idle."""
     before, started = process.cpu_seconds(), time.monotonic()
     threading.Event().wait(0.5)
     return (process.cpu_seconds() - before) / (time.monotonic() - started)

@@ -1,7 +1,7 @@
-"""Valid requests of every API and version that is served, built from the schemas and from what there is to ask about.
+"""Valid requests of every API and version, built from the schemas and the existing state.
 
-Nothing is listed by API: a field's name says which values lead deep into a handler (a topic that exists, a session that
-lives), and whatever name is not known gets a value of its type. So an API that is served tomorrow is fuzzed tomorrow.
+No API is listed: the name of a field determines useful values (an existing topic, a live session). Any other
+field gets a value of its type. So a new API is fuzzed without further work.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ from testkit.fuzz.batches import make_batch
 
 HEAD: Final = Struct(">hhih")
 _CLIENT_ID: Final = b"fuzz"
-#: What is null more often than not: most of what is produced belongs to no transaction, most members are no instances.
+#: Fields that are null more often than not: most produces are not transactional, most members are not static.
 _NULLS: Final[dict[tuple[int, str], float]] = {
     (ApiKey.PRODUCE, "transactional_id"): 0.6,
     (ApiKey.TXN_OFFSET_COMMIT, "group_instance_id"): 0.8,
 }
-#: The APIs that the data goes through, and those that make groups and transactions, asked for more often than the others.
+#: APIs of the data path and those that create groups and transactions: chosen more often.
 _OFTEN: Final = (0, 0, 0, 0, 1, 1, 2, 3, 8, 11, 14, 22, 24, 24, 26, 26, 28, 68, 68)
 
 
 @dataclass
 class Known:
-    """What a request may speak of. Sessions are learnt from the answers, members and transactional ids from the coordinators."""
+    """State that requests refer to. Sessions come from responses, members and transactional ids from the
+    coordinators.
+    """
 
     topics: dict[str, bytes]
     partitions: int = 3
     sessions: list[tuple[int, int]] = field(default_factory=list)
-    #: Group, member id and generation (or epoch) of some that have joined.
+    #: Group, member id and generation (or epoch) of some members.
     members: list[tuple[str, str, int]] = field(default_factory=list)
     #: Transactional id, producer id and epoch of some that a coordinator knows.
     transactors: list[tuple[str, int, int]] = field(default_factory=list)
@@ -49,7 +51,7 @@ class Known:
 
 @cache
 def served_versions() -> list[tuple[int, int]]:
-    """(key, version) of everything that is advertised."""
+    """(key, version) of everything that ApiVersions advertises."""
     return [
         (api.key, version)
         for api in sorted(APIS.values(), key=lambda api: api.key)
@@ -58,7 +60,7 @@ def served_versions() -> list[tuple[int, int]]:
 
 
 def frame_of(key: int, version: int, correlation_id: int, body: bytes) -> bytes:
-    """A request without its length."""
+    """A request without its size."""
     tags = b"\0" if request_header_is_flexible(key, version) else b""
     return HEAD.pack(key, version, correlation_id, len(_CLIENT_ID)) + _CLIENT_ID + tags + body
 
@@ -67,14 +69,14 @@ class Maker:
     def __init__(self, random: Random, known: Known) -> None:
         self.random = random
         self.known = known
-        #: How likely a value is to be one that its type can hold and its meaning cannot.
+        #: Probability of a value that is valid for its type but not for its meaning.
         self._wild = 0.0
         self._key = -1
-        #: Whose transaction this request is about, so that its fields belong together; None: nobody's that is known.
+        #: The transaction of this request, so that its fields are consistent; None: no known one.
         self._transactor: tuple[str, int, int] | None = None
 
     def frame(self, correlation_id: int) -> bytes:
-        """A request of some API in some version that can be read; a third of them hold values from the edges of their types."""
+        """A request of a random API and version; a third of them have boundary values."""
         key, version = self.choose()
         self._wild = self.random.choice((0.0, 0.0, 0.15))
         return frame_of(key, version, correlation_id, self.body(key, version))
@@ -83,7 +85,7 @@ class Maker:
         random = self.random
         if random.random() < 0.4:
             api = APIS[random.choice(_OFTEN)]
-            # Half of them as clients of today do: what a transaction is depends on that.
+            # Half of them in the newest version: the protocol of transactions depends on it.
             return api.key, random.choice((api.newest, random.randint(api.oldest, api.newest)))
         return random.choice(served_versions())
 
@@ -92,7 +94,7 @@ class Maker:
         return request_encoder(key, version)(self.message(request_class(key, version), key))
 
     def valid_message(self, cls: Any, key: int) -> dict[str, Any]:
-        """The fields of a message, or of a part of one, with ordinary values only."""
+        """The fields of a message or struct, with ordinary values."""
         self._wild = 0.0
         self._begin(key)
         return self.message(cls, key)
@@ -123,7 +125,7 @@ class Maker:
         counts = _EMPTY.get((key, each.name)) if not wild else None
         count = self.random.choice(counts or (1, 1, 1, 2, 3, 0))
         items = [self._value(each, key) for _ in range(count)]
-        # Named twice, or very often; not very often inside very often.
+        # Repeated twice, or very often; but not very often inside very often.
         return items * self.random.choice((2, 2, 3, 3 if each.struct else 300)) if wild else items
 
     def _value(self, each: FieldLayout, key: int) -> Any:
@@ -156,7 +158,7 @@ class Maker:
         return small if kind.startswith("u") or random.random() < 0.8 else -1
 
     def _edge(self, kind: str) -> Any:
-        """A value from the edge of what the type holds."""
+        """A boundary value of the type."""
         random = self.random
         if kind == "string":
             return random.choice(_STRANGE)
@@ -175,18 +177,18 @@ class Maker:
 
     def topic(self) -> str:
         topics = tuple(self.known.topics)
-        # What transactions are about is better the same now and then.
+        # Sometimes the fields of a transaction are consistent.
         return topics[0] if self._transactor and self.random.random() < 0.5 else self.random.choice(topics)
 
     def session(self, part: int) -> int:
-        """Its id or its epoch, of a session that lives, or of none."""
+        """The id or epoch of a live session, or of none."""
         sessions = self.known.sessions
         if not sessions or self.random.random() < 0.4:
             return self.random.choice((0, 0, -1)) if part else 0
         return sessions[-1][part]
 
     def member(self, part: int) -> Any:
-        """Group, id or generation of a member: mostly of the one that joined last, so that they belong together."""
+        """Group, id or generation of a member: mostly of the latest one, so that they are consistent."""
         members = self.known.members
         if not members or self.random.random() < (0.7 if self._key == ApiKey.TXN_OFFSET_COMMIT else 0.3):
             return (
@@ -195,7 +197,7 @@ class Maker:
         return (members[-1] if self.random.random() < 0.8 else self.random.choice(members))[part]
 
     def transactor(self, part: int) -> Any:
-        """Transactional id, producer id or epoch: of the one that this request is about, mostly."""
+        """Transactional id, producer id or epoch: mostly of this request's transaction."""
         if self._transactor is None or self.random.random() < 0.1:
             return (
                 self.random.choice(TRANSACTIONAL_IDS), self.random.choice((-1, 0, 1, 1000)), self.random.choice((-1, 0, 1)),
@@ -220,7 +222,7 @@ def _partition(maker: Maker) -> int:
 
 
 def _name(maker: Maker) -> str:
-    # Also the name of a setting, of a topic to be made, of a topic to be deleted: mostly of one that can be spared.
+    # Also the name of a setting, or of a topic to create or delete: mostly of one that is not needed.
     return maker.topic() if maker.random.random() < 0.6 else maker.random.choice(_NAMES)
 
 
@@ -238,7 +240,7 @@ _SETTINGS: Final = {
 _NAMES: Final = (*_SETTINGS, "new", "newer", "gone", "", "__x", "a b")
 _VALUES: Final = tuple(value for values in _SETTINGS.values() for value in values)
 
-#: Values that lead somewhere, by the field's name.
+#: Useful values by the name of the field.
 _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "topic": Maker.topic,
     "name": _name,
@@ -270,7 +272,7 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "partition_max_bytes": _of(1 << 20, 1, 0, 100),
     "timeout": _of(0, 100, 30_000),
     "transaction_timeout": _of(0, 1000, 60_000),
-    # Transactions. Null: not in one.
+    # Transactions. Null: none.
     "transactional_id": lambda maker: maker.transactor(0),
     "transactional_ids": lambda maker: maker.transactor(0),
     "v3_and_below_transactional_id": lambda maker: maker.transactor(0),
@@ -294,7 +296,7 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "new_isr": _of(1, 1, 2),
     "replicas": _of(1, 1, 2),
     "election_type": _of(0, 0, 1, 2),
-    # Groups. What a group's protocols are called does not matter, as long as members agree now and then.
+    # Groups. The names of protocols do not matter, as long as members agree now and then.
     "group_id": lambda maker: maker.member(0),
     "group_ids": lambda maker: maker.member(0),
     "groups": lambda maker: maker.member(0),
@@ -324,7 +326,7 @@ _BY_NAME: Final[dict[str, Callable[[Maker], Any]]] = {
     "types_filter": _of("classic", "Consumer", "nothing"),
 }
 
-#: How many there are of what is better left out mostly: who names replicas may not count them, who joins owns nothing.
+#: Length of arrays that are mostly empty: replicas in CreateTopics, owned partitions in a join.
 _EMPTY: Final[dict[tuple[int, str], tuple[int, ...]]] = {
     (19, "assignments"): (0,),
     (37, "assignments"): (0,),

@@ -1,15 +1,15 @@
-"""A client that behaves, in a process of its own, beside the attack: what it writes and reads must be right, and soon.
+"""A well-behaved client in its own process during the attack: its reads must be correct, and fast.
 
     python -m testkit.fuzz.witness ADDRESS PID
 
-It asks for its topic, produces, fetches, commits and fetches the commit, one request at a time, and says how long the longest wait was.
-`mark` on standard input ends a phase: it prints a `Phase` as a line of JSON and begins the next. The end of standard input ends it, after
-it has read everything that it wrote. A `problem` is printed as soon as it is seen.
+It requests metadata, produces, fetches, commits and fetches the commit, one request at a time, and reports
+the longest wait. `mark` on standard input ends a phase: it prints a `Phase` as a line of JSON. At the end of
+standard input it reads everything it wrote, and exits. A `problem` is printed as soon as it is detected.
 
-A wait is measured twice. *Wall* is the time that passed. *Held* is that without the time for which the broker's event loop, or this
-process, was ready to run and the machine ran something else (Linux: `schedstat`): on a loaded machine the broker is not to blame for it.
-Both may have been ready at the same time, so held is never less than the CPU time of the event loop meanwhile. Where the system does not
-tell, held and wall are the same.
+A wait is measured twice. *Wall* is the elapsed time. *Held* is the elapsed time without the time in which the
+broker's event loop, or this process, was ready to run and the machine ran something else (Linux:
+`schedstat`). Both may have been ready at the same time, so held is never less than the CPU time of the event
+loop. If the system does not report it, held and wall are the same.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from testkit.fuzz.core import WITNESS, WITNESS_SETTINGS
 from testkit.fuzz.outcome import Failed
 from testkit.fuzz.process import PATIENCE_S, Asker
 
-#: The coordinator loads its log, or is not there: the attack may rightly delete `__consumer_offsets`, and then it is made again.
+#: The coordinator is loading, or missing: the attack may legitimately delete `__consumer_offsets`.
 _TRANSIENT: Final = (14, 15, 16)
 _ALL: Final = 1 << 30
-#: A wait as long as this is worth a line, with when it was.
+#: Waits from this length on are reported with their time.
 _WORTH_TELLING_S: Final = 0.1
 
 
 @dataclass
 class Phase:
-    """What there was between two marks."""
+    """The measurements between two marks."""
 
     rounds: int = 0
-    #: Commits that the coordinator could not take.
+    #: Commits that failed because of the coordinator.
     unavailable: int = 0
     wall_s: float = 0.0
     held_s: float = 0.0
-    #: (API, beginning and end by the monotonic clock, held) of the longest waits.
+    #: (API, start and end by the monotonic clock, held) of the longest waits.
     waits: list[tuple[int, float, float, float]] = field(default_factory=list)
 
     def merge(self, later: Phase) -> None:
-        """Add the phase that followed; its waits were told already."""
+        """Add the next phase; its waits were reported already."""
         self.rounds += later.rounds
         self.unavailable += later.unavailable
         self.wall_s, self.held_s = max(self.wall_s, later.wall_s), max(self.held_s, later.held_s)
 
 
 class Scheduled(NamedTuple):
-    """Of a thread so far: seconds on a processor, and seconds for which it was ready to run and did not."""
+    """Of a thread so far: seconds on a CPU, and seconds ready to run without a CPU."""
 
     ran_s: float = 0.0
     waited_s: float = 0.0
 
     @classmethod
     def of(cls, pid: int) -> Scheduled:
-        """Of the main thread of a process; nothing where the system does not tell."""
+        """Of the main thread of a process; zeros if the system does not report it."""
         try:
             with open(f"/proc/{pid}/task/{pid}/schedstat", encoding="ascii") as status:
                 ran, waited, _times = status.read().split()
@@ -73,12 +73,12 @@ class Scheduled(NamedTuple):
 
 
 def held_s(wall_s: float, broker: tuple[Scheduled, Scheduled], own: tuple[Scheduled, Scheduled]) -> float:
-    """How much of a wait was the broker's doing, by what both threads had done before and after it."""
+    """The part of a wait that the broker caused, by the schedule of both threads before and after it."""
     waited_s = sum(after.waited_s - before.waited_s for before, after in (broker, own))
     return min(wall_s, max(wall_s - waited_s, broker[1].ran_s - broker[0].ran_s))
 
 
-class Witnessing:
+class WitnessClient:
     def __init__(self, address: str, pid: int) -> None:
         self._asker = Asker(address)
         self._asker.create(WITNESS, 1, WITNESS_SETTINGS)
@@ -112,7 +112,7 @@ class Witnessing:
         self.phase.rounds += 1
 
     def _commit(self, offset: int) -> bool:
-        """Whether it was taken."""
+        """Whether the commit was accepted."""
         row = {
             "partition_index": 0,
             "committed_offset": offset,
@@ -156,7 +156,7 @@ class Witnessing:
         return [record.value for record in decode_batches(found.records or b"") if record.offset >= offset]
 
     def _timed(self, key: int, version: int, /, **fields: Any) -> Any:
-        # The clock is read first and last: no thread has waited for longer than the time that passed.
+        # The clock is read first and last: no thread can have waited longer than the elapsed time.
         started = time.monotonic()
         before = tuple(map(Scheduled.of, self._pids))
         answer = self._asker.ask(key, version, **fields)
@@ -182,7 +182,7 @@ class Witnessing:
 
 def main() -> int:
     address, pid = sys.argv[1], int(sys.argv[2])
-    #: What came on standard input; None at its end.
+    #: Lines of standard input; None at its end.
     marks: list[str | None] = []
 
     def listen() -> None:
@@ -191,7 +191,7 @@ def main() -> int:
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        witness = Witnessing(address, pid)
+        witness = WitnessClient(address, pid)
         print(json.dumps({"ready": True}), flush=True)
         while True:
             if marks:
@@ -210,7 +210,7 @@ def main() -> int:
 
 
 class Witness:
-    """The process, from the side of the attack."""
+    """The process, as seen by the attack."""
 
     def __init__(self, address: str, pid: int) -> None:
         self._process = subprocess.Popen(
@@ -246,7 +246,7 @@ class Witness:
         return told
 
     def mark(self) -> Phase:
-        """What there was since the last mark."""
+        """The measurements since the last mark."""
         assert self._process.stdin is not None
         self._process.stdin.write("mark\n")
         self._process.stdin.flush()

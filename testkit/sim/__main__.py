@@ -1,6 +1,7 @@
 """`python -m testkit.sim [--cluster] [SEEDS]`: run seeds, and for each that fails say how to see it again.
 
-Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster (`cluster.py`).
+Without `--cluster` the seeds are of one node on a disk that loses its power, with it of a cluster
+(`cluster.py`).
 
 SEEDS is a number, a range (1-200), or several of either; without any, a hundred fresh ones.
 """
@@ -12,12 +13,14 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from testkit.sim.cluster import ClusterOptions, run_cluster
-from testkit.sim.scenario import Failure, Options, run
+from testkit.sim.cluster import ClusterOptions, ClusterOutcome, run_cluster
+from testkit.sim.scenario import Failure, Options, Outcome, run
 
 _FRESH_SEEDS = 100
+T = TypeVar("T", Outcome, ClusterOutcome)
 
 
 def seeds_of(texts: Sequence[str]) -> list[int]:
@@ -27,6 +30,32 @@ def seeds_of(texts: Sequence[str]) -> list[int]:
         if first:
             seeds += range(int(first), int(last) + 1) if dash else [int(first)]
     return seeds
+
+
+def _seeds(parser: argparse.ArgumentParser, texts: Sequence[str]) -> list[int]:
+    try:
+        seeds = seeds_of(texts)
+    except ValueError:
+        parser.error("seeds are numbers or ranges, such as 7 or 1-200")
+    if not seeds:
+        first = random.randrange(1 << 31)
+        seeds = list(range(first, first + _FRESH_SEEDS))
+    return seeds
+
+
+def _outcomes(seeds: Sequence[int], simulate: Callable[[int], T]) -> Iterator[T]:
+    """The outcome of each seed that holds. Traces and failures are printed as they come."""
+    for seed in seeds:
+        try:
+            outcome = simulate(seed)
+        except Failure as failure:
+            for line in failure.trace:
+                print(line)
+            print(f"FAILED {failure}", flush=True)
+            continue
+        for line in outcome.trace:
+            print(line)
+        yield outcome
 
 
 def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
@@ -65,14 +94,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[int], Options, bool]:
         compacts=given.compacts,
         ignored_site=given.ignored_site,
     )
-    try:
-        seeds = seeds_of(given.seeds)
-    except ValueError:
-        parser.error("seeds are numbers or ranges, such as 7 or 1-200")
-    if not seeds:
-        first = random.randrange(1 << 31)
-        seeds = list(range(first, first + _FRESH_SEEDS))
-    return seeds, options, given.trace
+    return _seeds(parser, given.seeds), options, given.trace
 
 
 def main_cluster(arguments: Sequence[str]) -> int:
@@ -104,28 +126,13 @@ def main_cluster(arguments: Sequence[str]) -> int:
         brokers=given.brokers,
         kinds=tuple(given.kinds.split(",")) if given.kinds else (),
     )
-    try:
-        seeds = seeds_of(given.seeds)
-    except ValueError:
-        parser.error("seeds are numbers or ranges, such as 7 or 1-200")
-    if not seeds:
-        first = random.randrange(1 << 31)
-        seeds = list(range(first, first + _FRESH_SEEDS))
+    seeds = _seeds(parser, given.seeds)
     print(f"{len(seeds)} clusters, from seed {seeds[0]} on", flush=True)
     started = time.monotonic()
     faults: Counter[str] = Counter()
-    acknowledged = commits = transactions = events = failed = 0
-    for seed in seeds:
-        try:
-            outcome = run_cluster(seed, options, traced=given.trace)
-        except Failure as failure:
-            failed += 1
-            for line in failure.trace:
-                print(line)
-            print(f"FAILED {failure}", flush=True)
-            continue
-        for line in outcome.trace:
-            print(line)
+    acknowledged = commits = transactions = events = held = 0
+    for outcome in _outcomes(seeds, lambda seed: run_cluster(seed, options, traced=given.trace)):
+        held += 1
         faults += outcome.faults
         acknowledged += outcome.acknowledged
         commits += outcome.commits
@@ -133,11 +140,11 @@ def main_cluster(arguments: Sequence[str]) -> int:
         events += outcome.events
     told = ", ".join(f"{count} {name}" for name, count in sorted(faults.items()))
     print(
-        f"{len(seeds) - failed} of {len(seeds)} clusters held in {time.monotonic() - started:.1f} s: "
+        f"{held} of {len(seeds)} clusters held in {time.monotonic() - started:.1f} s: "
         f"{acknowledged:,} records acknowledged, {commits:,} offsets and {transactions:,} transactions committed, "
         f"{events:,} events; {told}"
     )
-    return 1 if failed else 0
+    return 0 if held == len(seeds) else 1
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -147,27 +154,18 @@ def main(arguments: Sequence[str]) -> int:
     print(f"{len(seeds)} seeds, from {seeds[0]} on", flush=True)
     started = time.monotonic()
     endings: Counter[str] = Counter()
-    acknowledged = events = failed = 0
-    for seed in seeds:
-        try:
-            outcome = run(seed, options, traced=traced)
-        except Failure as failure:
-            failed += 1
-            for line in failure.trace:
-                print(line)
-            print(f"FAILED {failure}", flush=True)
-            continue
-        for line in outcome.trace:
-            print(line)
+    acknowledged = events = held = 0
+    for outcome in _outcomes(seeds, lambda seed: run(seed, options, traced=traced)):
+        held += 1
         endings += outcome.endings
         acknowledged += outcome.acknowledged
         events += outcome.events
     print(
-        f"{len(seeds) - failed} of {len(seeds)} seeds held in {time.monotonic() - started:.1f} s: "
+        f"{held} of {len(seeds)} seeds held in {time.monotonic() - started:.1f} s: "
         f"{endings['cut']} power cuts, {endings['kill']} kills, {endings['stop']} clean stops, "
         f"{acknowledged:,} records acknowledged, {events:,} events"
     )
-    return 1 if failed else 0
+    return 0 if held == len(seeds) else 1
 
 
 if __name__ == "__main__":

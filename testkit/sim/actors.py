@@ -1,7 +1,8 @@
 """Clients of a simulated cluster: where they ask, what they know of leaders, and the topics they share.
 
-An actor asks any broker for the metadata and the leaders for data. It believes the newest leader epoch that it was told, as
-Kafka's clients do, since any broker may lag behind. Whatever gets no answer is told as None: nobody knows what became of it.
+An actor asks any broker for the metadata and the leaders for data. It believes the newest leader epoch that
+it was told, as Kafka's clients do, since any broker may lag behind. Whatever gets no answer is told as None:
+nobody knows what became of it.
 """
 
 from __future__ import annotations
@@ -102,7 +103,9 @@ class Actor:
         version: int | None = None,
         as_broker: int | None = None,
     ) -> None:
-        """`answered(response)`, or with None if no answer will come. With `as_broker` it is sent in the name of that broker."""
+        """`answered(response)`, or with None if no answer will come. With `as_broker` it is sent in the name
+        of that broker.
+        """
         if self.place.life:
             return
         if as_broker is not None:

@@ -1,8 +1,8 @@
-"""An administrator: creates topics, deletes them, creates others of the same name, deletes records, moves partitions
-between log directories.
+"""An administrator: creates topics, deletes them, creates others of the same name, deletes records, moves
+partitions between log directories.
 
-When its connection breaks in the middle, it does not know what became of its request; it asks for the metadata until it
-does. Until then nobody counts on the topic in question.
+When its connection breaks in the middle, it does not know what became of its request; it asks for the
+metadata until it does. Until then nobody counts on the topic in question.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A member of a classic group: it joins, assigns if it leads, asks for its assignment, and heartbeats until it must join again.
+"""A member of a classic group: it joins, assigns if it leads, asks for its assignment, and heartbeats until
+it must join again.
 
-Eager members give everything up before they join; cooperative ones keep what they have, give up what the assignment takes from
-them, and join again for others to get it. The leader joins again when the topics have changed. Some are slow to join.
+Eager members give everything up before they join; cooperative ones keep what they have, give up what the
+assignment takes from them, and join again for others to get it. The leader joins again when the topics have
+changed. Some are slow to join.
 """
 
 from __future__ import annotations

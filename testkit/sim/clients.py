@@ -1,14 +1,15 @@
 """A client's connection in the simulation, and the topics that the clients of one run share.
 
-Requests are real frames: bodies by the compiled encoders, framing by `wire/frames.py`. A client whose connection breaks
-connects again as soon as there is a node, and whoever asked learns that no answer will come.
+Requests are real frames: bodies by the compiled encoders, framing by `wire/frames.py`. A client whose
+connection breaks connects again as soon as there is a node, and whoever asked learns that no answer will
+come.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ottla.model.api_key import ApiKey
 from ottla.wire.decode import decode_response
@@ -54,8 +55,24 @@ class Topic:
             )
 
 
+class SentBatch(NamedTuple):
+    """A batch that a producer has sent, and sends again until it is answered."""
+
+    topic: Topic
+    partition: int
+    values: tuple[bytes, ...]
+    sequence: int
+    timestamp_ms: int
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.topic.topic_id, self.partition
+
+
 class Shared:
-    """What the clients of one run have in common: the node there is now, and the topics by id, in order of creation."""
+    """What the clients of one run have in common: the node there is now, and the topics by id, in order of
+    creation.
+    """
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -1,8 +1,10 @@
-"""One run of a cluster: three to five brokers, each on its own machine, while twenty things go wrong in sixty seconds.
+"""One run of a cluster: three to five brokers, each on its own machine, while twenty things go wrong in sixty
+seconds.
 
-Everything follows from the seed. Clients work all the time and find leaders as they can; `invariants.py` looks after every
-turn. Then everything is mended: the cluster must come to rest, every replica in sync, and fresh readers find all that was
-promised. `run_cluster` returns what happened, or raises Failure, whose text says how to see it again.
+Everything follows from the seed. Clients work all the time and find leaders as they can; `invariants.py`
+looks after every turn. Then everything is mended: the cluster must come to rest, every replica in sync, and
+fresh readers find all that was promised. `run_cluster` returns what happened, or raises Failure, whose text
+says how to see it again.
 """
 
 from __future__ import annotations

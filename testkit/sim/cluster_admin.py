@@ -1,7 +1,9 @@
-"""An administrator of a cluster: creates topics and deletes them, elects preferred leaders, moves replicas to other brokers.
+"""An administrator of a cluster: creates topics and deletes them, elects preferred leaders, moves replicas to
+other brokers.
 
-It asks any broker, and often does not learn what became of it: a topic that it asked for is one once the metadata has it, and one
-that it asked to be deleted is nobody's business any more, unless the answer was yes: then it may not be there at the end.
+It asks any broker, and often does not learn what became of it: a topic that it asked for is one once the
+metadata has it, and one that it asked to be deleted is nobody's business any more, unless the answer was yes:
+then it may not be there at the end.
 """
 
 from __future__ import annotations

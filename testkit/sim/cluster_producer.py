@@ -1,35 +1,25 @@
-"""Producers of a cluster: idempotent ones, which send again until they know; plain ones with acks=all or 1, which never do.
+"""Producers of a cluster: idempotent ones, which send again until they know; plain ones with acks=all or 1,
+which never do.
 
-An idempotent producer keeps what is not acknowledged of each partition, in order. When anything of it fails, it waits until
-nothing of that partition is under way, looks for the leader, and sends all of it again with the same sequences. What is
-acknowledged with acks=all is noted as a promise; what acks=1 acknowledges is none.
+An idempotent producer keeps what is not acknowledged of each partition, in order. When anything of it fails,
+it waits until nothing of that partition is under way, looks for the leader, and sends all of it again with
+the same sequences. What is acknowledged with acks=all is noted as a promise; what acks=1 acknowledges is
+none.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
 from testkit.checkers.partition import Anomaly
 from testkit.sim.actors import RETRIABLE, Actor, Common
-from testkit.sim.clients import Topic
+from testkit.sim.clients import SentBatch
 
 _IN_FLIGHT_MAX: Final = 5
 Key = tuple[bytes, int]
-
-
-class SentBatch(NamedTuple):
-    topic: Topic
-    partition: int
-    values: tuple[bytes, ...]
-    sequence: int
-    timestamp_ms: int
-
-    @property
-    def key(self) -> Key:
-        return self.topic.topic_id, self.partition
 
 
 class ClusterProducer(Actor):
@@ -157,13 +147,14 @@ class ClusterProducer(Actor):
             if row.error_code == 0:
                 self._accepted(batch, row.base_offset)
             elif row.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER and self._is_idempotent:
-                # It is there, further back than a leader remembers where: later ones went to another leader meanwhile.
+                # It is there, further back than a leader remembers where: later ones went to another leader
+                # meanwhile.
                 self.unanswered[key].remove(batch)
                 for value in batch.values:
                     batch.topic.partitions[batch.partition].is_there(value)
             elif row.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._is_before_all(batch):
-                # It was refused when the partition knew nothing of this producer, and the next, under way already, was taken
-                # as its first. A real client begins another epoch with it.
+                # It was refused when the partition knew nothing of this producer, and the next, under way
+                # already, was taken as its first. A real client begins another epoch with it.
                 self.unanswered[key].remove(batch)
             else:
                 self.world.tell(f"{self.name}: {batch.values[0]!r} is refused: {row.error_code!r}")

@@ -1,7 +1,8 @@
-"""Readers of a cluster: one that follows everything for the whole run, and fresh ones that read it all at the end.
+"""Readers of a cluster: one that follows everything for the whole run, and fresh ones that read it all at the
+end.
 
-A reader asks each leader, by the epoch that it knows, for the partitions which that one leads. What is read is committed: it may
-never be gone, nor become something else, whoever leads later.
+A reader asks each leader, by the epoch that it knows, for the partitions which that one leads. What is read
+is committed: it may never be gone, nor become something else, whoever leads later.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from typing import Any, Final
 
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
-from ottla.records.errors import CorruptRecords
-from ottla.records.record import decode_batches
 from testkit.checkers.partition import Anomaly
 from testkit.sim.actors import RETRIABLE, Actor, Common
 from testkit.sim.clients import Topic
+from testkit.sim.fetched_rows import HighWatermarks, fetched_records
 
 _WAIT_MS: Final = 500
 Key = tuple[bytes, int]
@@ -26,8 +26,8 @@ class ClusterReader(Actor):
         self._pause_ms = pause_ms
         self._wait_ms = wait_ms
         self.positions: dict[Key, int] = {}
-        #: The last high watermark told, by partition and leader epoch.
-        self._watermarks: dict[tuple[bytes, int, int], int] = {}
+        #: By partition and leader epoch.
+        self._watermarks = HighWatermarks()
         #: Leaders that a fetch is under way to.
         self._asked: dict[int, None] = {}
         self._pausing = False
@@ -134,24 +134,8 @@ class ClusterReader(Actor):
             )
         if error != 0:
             raise Anomaly("unexpected-error", f"{self.name}: {history.name}: {ErrorCode(error)!r}")
-        where = (*key, epoch)
-        if row.high_watermark < self._watermarks.get(where, 0):
-            raise Anomaly(
-                "watermark-regression",
-                f"{history.name}: {row.high_watermark} after {self._watermarks[where]} in epoch {epoch}",
-            )
-        self._watermarks[where] = row.high_watermark
-        try:
-            records = list(decode_batches(row.records or b""))
-        except CorruptRecords as text:
-            raise Anomaly("corrupt-read", f"{history.name} from {position}: {text}") from text
-        for record in records:
-            if record.offset < position:
-                continue
-            if record.offset != position:
-                raise Anomaly("poll-skip", f"{history.name}: asked for {position}, got {record.offset}")
-            if record.offset >= row.high_watermark:
-                raise Anomaly("above-watermark", f"{history.name}: {record.offset} of {row.high_watermark}")
+        self._watermarks.check((*key, epoch), row.high_watermark, history.name, f"in epoch {epoch}")
+        for record in fetched_records(row, position, history.name):
             self.got(topic, number, record.offset, record.value or b"")
             position = record.offset + 1
         self.positions[key] = position

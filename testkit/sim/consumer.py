@@ -1,8 +1,9 @@
-"""Readers: a consumer that follows all partitions for the whole run, and an auditor that reads everything afresh.
+"""Readers: a consumer that follows all partitions for the whole run, and an auditor that reads everything
+afresh.
 
-The consumer keeps its positions across crashes, so it notices when something it saw is gone or has become something else.
-The auditor is made after each start; it reads every live partition from its start to the end that must be there, asks for
-some records by their time, and for the topics themselves.
+The consumer keeps its positions across crashes, so it notices when something it saw is gone or has become
+something else. The auditor is made after each start; it reads every live partition from its start to the end
+that must be there, asks for some records by their time, and for the topics themselves.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Any, Final
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.batch import HEADER
-from ottla.records.errors import CorruptRecords
-from ottla.records.record import decode_batches, whole_batches
+from ottla.records.record import whole_batches
 from testkit.checkers.partition import Anomaly
 from testkit.sim.clients import Client, Shared, Topic
+from testkit.sim.fetched_rows import HighWatermarks, fetched_records
 from testkit.sim.node import SimNode
 
 _WAIT_MS: Final = 300
@@ -27,8 +28,8 @@ class Reader(Client):
         super().__init__(shared, name)
         self.positions: dict[tuple[bytes, int], int] = {}
         self.starts: dict[tuple[bytes, int], int] = {}
-        #: The last high watermark told, by this run of the broker.
-        self._watermarks: dict[tuple[bytes, int], int] = {}
+        #: Of the present incarnation of the broker.
+        self._watermarks = HighWatermarks()
         self._node: SimNode | None = None
         self._generation = 0
 
@@ -120,23 +121,8 @@ class Reader(Client):
             return True
         if error != 0:
             raise Anomaly("unexpected-error", f"{self.name}: {history.name}: {ErrorCode(error)!r}")
-        if row.high_watermark < self._watermarks.get(key, 0):
-            raise Anomaly(
-                "watermark-regression",
-                f"{history.name}: {row.high_watermark} after {self._watermarks[key]} from the same broker",
-            )
-        self._watermarks[key] = row.high_watermark
-        try:
-            records = list(decode_batches(row.records or b""))
-        except CorruptRecords as error_text:
-            raise Anomaly("corrupt-read", f"{history.name} from {position}: {error_text}") from error_text
-        for record in records:
-            if record.offset < position:
-                continue
-            if record.offset != position and not topic.is_compacted:
-                raise Anomaly("poll-skip", f"{history.name}: asked for {position}, got {record.offset}")
-            if record.offset >= row.high_watermark:
-                raise Anomaly("above-watermark", f"{history.name}: {record.offset} of {row.high_watermark}")
+        self._watermarks.check(key, row.high_watermark, history.name, "from the same broker")
+        for record in fetched_records(row, position, history.name, has_gaps=topic.is_compacted):
             self.got(topic, number, record.offset, record.value or b"")
             position = record.offset + 1
         if topic.is_compacted:

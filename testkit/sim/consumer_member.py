@@ -1,7 +1,8 @@
 """A member of a consumer group (KIP-848): what it says in a heartbeat, and what it makes of the answer.
 
-It says all that it has to say when it joins and when it does not know what was heard; else only what has changed. What it is told
-is its target: it gives up what is not in it first, then takes the rest, and says so. Pure; called by `consumer_reader.py`.
+It says all that it has to say when it joins and when it does not know what was heard; else only what has
+changed. What it is told is its target: it gives up what is not in it first, then takes the rest, and says so.
+Pure; called by `consumer_reader.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A member of a consumer group (KIP-848): heartbeats tell it what to have, and it says what it has.
 
-What it is told to give up it commits and gives up first, at once or late; only then it takes what is new, and says so. When it is
-fenced it has lost everything and joins again. Decisions are `consumer_member.py`'s.
+What it is told to give up it commits and gives up first, at once or late; only then it takes what is new, and
+says so. When it is fenced it has lost everything and joins again. Decisions are `consumer_member.py`'s.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ConsumerReader(GroupReader):
         self._is_revoking = False
         #: When the coordinator began to wait for what it has to give up, at the earliest.
         self._told_ms: int | None = None
-        #: When the first heartbeat was sent since one was answered: its answer may have been lost with what it said.
+        #: When the first heartbeat was sent since one was answered: its answer may have been lost with what
+        #: it said.
         self._unanswered_ms: int | None = None
 
     @property

@@ -1,8 +1,9 @@
-"""A desk is a transactional id: somebody sits there, is killed, or held up so long that somebody else sits down and fences it; then it
-comes back, and knows nothing of that. Most of it happens in the midst of a transaction.
+"""A desk is a transactional id: somebody sits there, is killed, or held up so long that somebody else sits
+down and fences it; then it comes back, and knows nothing of that. Most of it happens in the midst of a
+transaction.
 
-When everything is mended the desks of those who must work are taken, others only sometimes; of some the last one is killed in its
-last transaction, which must end by its time-out.
+When everything is mended the desks of those who must work are taken, others only sometimes; of some the last
+one is killed in its last transaction, which must end by its time-out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Disk port in memory, with "written" and "durable" kept apart, and power cuts (R11, R12, R13).
 
-A file has the bytes that readers see and those that a power cut leaves; only `sync(file)` moves the latter. A directory
-has the same two states for its names, and only `sync_dir` moves them. Syncing a file does not make its name durable, nor
-the other way round. `crash` forgets what is not durable, in one of two ways:
+A file has the bytes that readers see and those that a power cut leaves; only `sync(file)` moves the latter. A
+directory has the same two states for its names, and only `sync_dir` moves them. Syncing a file does not make
+its name durable, nor the other way round. `crash` forgets what is not durable, in one of two ways:
 
     strict   exactly the durable state is left
     nasty    what POSIX allows beyond it: any unsynced write may have arrived, whole, in part (zeros stand where the rest
@@ -10,9 +10,10 @@ the other way round. `crash` forgets what is not durable, in one of two ways:
 
 A failed sync is final, as on Linux: what it covered stays visible, and no later sync makes it durable.
 
-Every operation that changes something is a step. A step can be told to be the last (`cut_after`): it raises PowerCut,
-which no handler of the core catches, so that a cut falls between any two operations. Each sync knows its site, the line
-that asked for it, and the syncs of one site can be left out, to prove that a test notices (`ignored_site`).
+Every operation that changes something is a step. A step can be told to be the last (`cut_after`): it raises
+PowerCut, which no handler of the core catches, so that a cut falls between any two operations. Each sync
+knows its site, the line that asked for it, and the syncs of one site can be left out, to prove that a test
+notices (`ignored_site`).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from typing import Final, TypeAlias, TypeVar, cast
 
 from ottla.ports.disk import Buffer, DiskError, File
 
-#: What a device writes whole or not at all: a torn write keeps some of its sectors, and zeros in place of the others.
-#: Smaller than a real one (512), because the simulated batches are.
+#: What a device writes whole or not at all: a torn write keeps some of its sectors, and zeros in place of the
+#: others. Smaller than a real one (512), because the simulated batches are.
 _SECTOR_BYTES: Final = 64
 #: What the device says it holds. It is full when it is told to be, not when this much is written.
 _DEVICE_BYTES: Final = 1 << 40

@@ -1,7 +1,8 @@
-"""The servers of the simulated cluster store: the one truth about sessions, ephemerals, control and the metadata log.
+"""The servers of the simulated cluster store: the one truth about sessions, ephemerals, control and the
+metadata log.
 
-Each write checks and acts in one step, as a multi of ZooKeeper's does. Clients (`store.py`) are told that something changed and
-come to read it; `on_append` sees each change of the log before any of them.
+Each write checks and acts in one step, as a multi of ZooKeeper's does. Clients (`store.py`) are told that
+something changed and come to read it; `on_append` sees each change of the log before any of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ottla.log.names import id_text
 from ottla.metadata import records as r
 from ottla.metadata.image import Image
 from ottla.ports.store import Record, Registration
-from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, HandshakeInitiator
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from testkit.sim.world import World
 
@@ -41,12 +42,15 @@ class Session:
     def __init__(self, number: int) -> None:
         self.number = number
         self.alive = True
-        #: Counts the times at which the client was heard again: an expiry that was set before does not happen.
+        #: Counts the times at which the client was heard again: an expiry that was set before does not
+        #: happen.
         self.silence = 0
 
 
 class Ensemble:
-    """The servers. `on_append` and `on_image` are asked and told about each change of the log before others see it."""
+    """The servers. `on_append` and `on_image` are asked and told about each change of the log before others
+    see it.
+    """
 
     def __init__(self, world: World, *, session_timeout_ms: int) -> None:
         self.world = world
@@ -75,10 +79,12 @@ class Ensemble:
         self.is_down = False
         self.on_append: Callable[[Image, Image, list[Record]], None] = lambda _before, _after, _records: None
 
-    def prove_as(self, node_id: int) -> Callable[[int], Dialing]:
+    def prove_as(self, node_id: int) -> Callable[[int], HandshakeInitiator]:
         """The handshakes of this broker, for a test that sends something in its name."""
         me = Credentials(self.secret, self.cluster_id, node_id)
-        return lambda accepting_id: Dialing(me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES))
+        return lambda accepting_id: HandshakeInitiator(
+            me, accepting_id, self.world.tokens.randbytes(NONCE_BYTES)
+        )
 
     # --- sessions ---------------------------------------------------------------------------------------------
 

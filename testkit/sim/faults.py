@@ -1,13 +1,15 @@
-"""What goes wrong in a simulated cluster, and how it is put right: each fault begins, lasts a while, and ends by itself.
+"""What goes wrong in a simulated cluster, and how it is put right: each fault begins, lasts a while, and ends
+by itself.
 
-Faults overlap, and the seed draws them. Which deaths are fair is decided here as well: under the durable policy all are. Under the
-page-cache policy an acknowledgement promises that a record is in the memory of all members of the ISR, so it is lost for good
-when all of them lose their power; and a broker that was killed cannot be told from one that lost its power, so the cluster may
-choose the wrong one of two such. Therefore, of each such partition, one that has everything (in the ISR, or eligible) stays
-sure of its memory while another has lost it: no power cut takes the last one that is sure, nor does a kill as
-long as a power cut is not overcome. "Sure" is who has not died since the metadata last took it in. With `min.insync.replicas`
-of 1 nobody remembers who was in sync when the last member of the ISR, of whose death nobody knows yet, has lost its power:
-such partitions are spared power cuts altogether.
+Faults overlap, and the seed draws them. Which deaths are fair is decided here as well: under the durable
+policy all are. Under the page-cache policy an acknowledgement promises that a record is in the memory of all
+members of the ISR, so it is lost for good when all of them lose their power; and a broker that was killed
+cannot be told from one that lost its power, so the cluster may choose the wrong one of two such. Therefore,
+of each such partition, one that has everything (in the ISR, or eligible) stays sure of its memory while
+another has lost it: no power cut takes the last one that is sure, nor does a kill as long as a power cut is
+not overcome. "Sure" is who has not died since the metadata last took it in. With `min.insync.replicas` of 1
+nobody remembers who was in sync when the last member of the ISR, of whose death nobody knows yet, has lost
+its power: such partitions are spared power cuts altogether.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class Faults:
         self._world = cluster.world
         #: Machines that something happens to, so that no two stories are told of one at a time.
         self._busy: dict[int, None] = {}
-        #: Brokers that died without a clean stop, until the metadata has their next life: the epoch of the one that ended,
-        #: and whether its memory is lost.
+        #: Brokers that died without a clean stop, until the metadata has their next life: the epoch of the
+        #: one that ended, and whether its memory is lost.
         self._unsure: dict[int, tuple[int, bool]] = {}
         self.kinds: list[Callable[[], str | None]] = [
             self.kill, self.kill, self.kill, self.pause, self.pause, self.cut_power, self.cut_power, self.stop,
@@ -324,7 +326,9 @@ class Faults:
         return f"broker {who.node_id} takes broker {whom.node_id} for dead"
 
     def usurp(self) -> str | None:
-        """Somebody believes that of the controller and takes over; often the old one does not hear of it for a while."""
+        """Somebody believes that of the controller and takes over; often the old one does not hear of it for
+        a while.
+        """
         machines = [machine for machine in self._cluster.machines.values() if machine.is_running]
         members = [machine.member for machine in machines if machine.member is not None]
         holder = self._cluster.ensemble.holder

@@ -1,7 +1,8 @@
-"""An administrator of groups: commits by hand, has offsets and groups forgotten, looks at what is committed; and ghosts of members.
+"""An administrator of groups: commits by hand, has offsets and groups forgotten, looks at what is committed;
+and ghosts of members.
 
-A ghost is a request that a member could have sent before it was out of the group, and that arrives now: it commits with the id and
-the generation of then, and must be refused once they are over.
+A ghost is a request that a member could have sent before it was out of the group, and that arrives now: it
+commits with the id and the generation of then, and must be refused once they are over.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class GroupAdmin(Actor):
         self._next()
 
     def create(self, name: str, count: int) -> None:
-        """The topic of groups, with segments so small that it is compacted all the time. If it fails, brokers create theirs."""
+        """The topic of groups, with segments so small that it is compacted all the time. If it fails, brokers
+        create theirs.
+        """
         configs = {
             "cleanup.policy": "compact", "segment.bytes": str(600 + self.world.below(2000)),
             "min.cleanable.dirty.ratio": "0.1",

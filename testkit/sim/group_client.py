@@ -1,11 +1,12 @@
-"""How the clients of a group reach its coordinator, commit and ask for offsets; and what all that have to do with a group know of it.
+"""How the clients of a group reach its coordinator, commit and ask for offsets; and what all that have to do
+with a group know of it.
 
-A client asks any broker who coordinates the group, asks that one until it hears that it is another, and looks again. What is asked
-is noted in the group's histories (`checkers/`), and so is what is answered.
+A client asks any broker who coordinates the group, asks that one until it hears that it is another, and looks
+again. What is asked is noted in the group's histories (`checkers/`), and so is what is answered.
 
-A broker that was deposed and has not heard of it yet may still answer what it need not write: heartbeats, reads. Like Kafka's, it
-cannot know better. So such an answer counts only if the broker coordinated the group, in one epoch, from the question to the
-answer (`is_sure`); what must be written is never answered wrongly.
+A broker that was deposed and has not heard of it yet may still answer what it need not write: heartbeats,
+reads. Like Kafka's, it cannot know better. So such an answer counts only if the broker coordinated the group,
+in one epoch, from the question to the answer (`is_sure`); what must be written is never answered wrongly.
 """
 
 from __future__ import annotations
@@ -208,7 +209,9 @@ class GroupClient:
     def fetch(
         self, me: Identity, places: list[Place], done: Callable[[Mapping[Place, int] | int | None], None]
     ) -> None:
-        """`done` with the offsets that are known (-1: none is committed), an error, or None if there was no answer."""
+        """`done` with the offsets that are known (-1: none is committed), an error, or None if there was no
+        answer.
+        """
         story = self._story
         asked = {place: story.history(place).ask() for place in places}
         rows: dict[bytes, list[int]] = {}

@@ -1,6 +1,8 @@
-"""What must hold of groups in a cluster at every step, by the records of `__consumer_offsets` and by its coordinators.
+"""What must hold of groups in a cluster at every step, by the records of `__consumer_offsets` and by its
+coordinators.
 
-Each batch that counts is replayed, once, in a shard of our own. So what the log says at any time is known, whoever leads:
+Each batch that counts is replayed, once, in a shard of our own. So what the log says at any time is known,
+whoever leads:
 
     two-owners           no partition is held by two members of a consumer group
     epoch-regression     generations, group epochs and members' epochs never go back, unless what they were of was deleted
@@ -165,7 +167,9 @@ def _epochs(group: Any) -> dict[str, int]:
 
 
 def picture(shard: Shard, *, is_live: bool = False) -> dict[str, Any]:
-    """What of a shard is written down, by group; of one that is alive, only of groups that are between two changes."""
+    """What of a shard is written down, by group; of one that is alive, only of groups that are between two
+    changes.
+    """
     found: dict[str, Any] = {}
     for group_id, group in shard.groups.items():
         offsets = _offsets(shard, group_id)

@@ -1,11 +1,12 @@
-"""What members of a classic group say to each other through the coordinator: subscriptions and assignments, as consumers write them.
+"""What members of a classic group say to each other through the coordinator: subscriptions and assignments,
+as consumers write them.
 
     subscription   int16 version 2 | topics | userdata | owned: topic, partitions … | int32 generation of what it owns
     assignment     int16 version 0 | topic, partitions … | userdata
 
-The member that leads assigns: `range_like` gives everything anew, each topic in ranges; `cooperative` leaves everybody what it has,
-up to its share, and gives to others only what nobody has, so that what moves is given up in one generation and given out in
-the next. Pure; called by `classic_reader.py`.
+The member that leads assigns: `range_like` gives everything anew, each topic in ranges; `cooperative` leaves
+everybody what it has, up to its share, and gives to others only what nobody has, so that what moves is given
+up in one generation and given out in the next. Pure; called by `classic_reader.py`.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ def range_like(members: Mapping[str, Subscription], counts: Mapping[str, int]) -
 
 
 def cooperative(members: Mapping[str, Subscription], counts: Mapping[str, int]) -> dict[str, list[Named]]:
-    """As few moves as possible; what is somebody's is nobody else's in this generation. All members read the same."""
+    """As few moves as possible; what is somebody's is nobody else's in this generation. All members read the
+    same.
+    """
     names = sorted({topic for said in members.values() for topic in said.topics})
     places = [(topic, number) for topic in names for number in range(counts.get(topic, 0))]
     claims: dict[Named, list[tuple[int, str]]] = {}

@@ -1,7 +1,8 @@
 """A process that reads as a member of a group: what classic members and those of KIP-848 have in common.
 
-It reads what it was given from where the group has committed, commits how far it has come now and then, and stops when it has to
-give a partition up. Where a member begins, others must have come before: nothing is passed over by the group (poll-skip).
+It reads what it was given from where the group has committed, commits how far it has come now and then, and
+stops when it has to give a partition up. Where a member begins, others must have come before: nothing is
+passed over by the group (poll-skip).
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class GroupReader(ClusterReader, ABC):
     def take(self, places: Iterable[Place], sent_ms: int) -> None:
         """These are its own from now on, by an answer to something that was sent then."""
         fresh = [place for place in places if place not in self.owned]
-        # Of a broker that is not the coordinator any more, or to a process that was paused, it may be old news.
+        # Of a broker that is not the coordinator any more, or to a process that was paused, it may be old
+        # news.
         now_ms, until_ms = self.world.now_ms, self.until_ms(sent_ms)
         if self.client.is_sure and until_ms > now_ms:
             self.story.ownership.take(self.who, self.me.member_id, fresh, now_ms, until_ms)

@@ -1,8 +1,10 @@
-"""The groups of one run of a cluster: who is in them, what becomes of the members, and whether all is well at the end.
+"""The groups of one run of a cluster: who is in them, what becomes of the members, and whether all is well at
+the end.
 
-A seat is a place in a group for one process at a time: it lives a while, and then it crashes, leaves, or is paused, often for longer
-than its session; a while later the next one takes the seat, under the same instance if it is a static one. When everything is
-mended all seats are taken, and every group must settle: each partition is read by one member, and read to its end.
+A seat is a place in a group for one process at a time: it lives a while, and then it crashes, leaves, or is
+paused, often for longer than its session; a while later the next one takes the seat, under the same instance
+if it is a static one. When everything is mended all seats are taken, and every group must settle: each
+partition is read by one member, and read to its end.
 """
 
 from __future__ import annotations

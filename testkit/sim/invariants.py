@@ -1,7 +1,9 @@
-"""What must hold in a cluster at every step, looked at as it changes: leaders, watermarks, committed bytes, the metadata log.
+"""What must hold in a cluster at every step, looked at as it changes: leaders, watermarks, committed bytes,
+the metadata log.
 
-After each turn of a broker its few replicas are compared with what was seen of them before; only what moved is looked at
-further. `appended` sees every record of the metadata log before any broker does. Each broken promise raises Anomaly.
+After each turn of a broker its few replicas are compared with what was seen of them before; only what moved
+is looked at further. `appended` sees every record of the metadata log before any broker does. Each broken
+promise raises Anomaly.
 
     two-leaders            one leader in a partition's epoch, and it is the one the log elected
     watermark-regression   a high watermark never moves back in one life of a replica
@@ -137,8 +139,8 @@ class Invariants:
             key = (topic_id, replica.number)
             same, before = known.get(key, (None, None))
             if same is not replica or (before is not None and start < before.start):
-                # Of another life, or of a partition that was moved away and came back; or its beginning was lost in a crash,
-                # and it is fetched anew.
+                # Of another life, or of a partition that was moved away and came back; or its beginning was
+                # lost in a crash, and it is fetched anew.
                 before = None
             if seen != before:
                 known[key] = replica, seen

@@ -1,4 +1,6 @@
-"""What a consumer makes of a fetched partition: with read_committed, as Kafka's clients do it, without what was aborted."""
+"""What a consumer makes of a fetched partition: with read_committed, as Kafka's clients do it, without what
+was aborted.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """A broker of a cluster in the simulation: a SimNode with the store, the network and other brokers around it.
 
-It starts as `server/node.py` starts one: the store is read, the core started with what it says, then clients are let in and
-the broker joins. It can be paused (everything that arrives waits, and happens at once when it runs again), killed, cut from its
-power together with its disk's cache, and stopped in order. A member is one life; the machine (`cluster.py`) has the next.
+It starts as `server/node.py` starts one: the store is read, the core started with what it says, then clients
+are let in and the broker joins. It can be paused (everything that arrives waits, and happens at once when it
+runs again), killed, cut from its power together with its disk's cache, and stopped in order. A member is one
+life; the machine (`cluster.py`) has the next.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""The network between brokers and clients: connections whose bytes arrive later and in order, or not while a link is cut.
+"""The network between brokers and clients: connections whose bytes arrive later and in order, or not while a
+link is cut.
 
-A place is a machine with one process on it: `running`, `paused` (its kernel takes what arrives, nobody looks at it), `gone` (the
-kernel refuses connections and has closed those there were) or `off` (nothing answers at all). A link is cut for each
-direction on its own; what is sent over it meanwhile arrives when it is mended, as TCP sends again, unless somebody gave up
-waiting before. Connections do not wait for each other: what is sent on one may overtake what was sent earlier on another.
+A place is a machine with one process on it: `running`, `paused` (its kernel takes what arrives, nobody looks
+at it), `gone` (the kernel refuses connections and has closed those there were) or `off` (nothing answers at
+all). A link is cut for each direction on its own; what is sent over it meanwhile arrives when it is mended,
+as TCP sends again, unless somebody gave up waiting before. Connections do not wait for each other: what is
+sent on one may overtake what was sent earlier on another.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 
 from ottla.broker.requests.connection import Connection
 from ottla.ports.effects import REFUSED
-from ottla.security.broker_handshake import Dialing, NotProven, Request
+from ottla.security.broker_handshake import HandshakeInitiator, NotProven, Request
 from ottla.wire.frames import ClientConnection
 from testkit.sim.world import World
 
@@ -30,7 +32,9 @@ LOST: Final = "the connection was lost"
 
 
 class Place:
-    """One end of connections. `inbox` is what has arrived and not been looked at, while the process is paused."""
+    """One end of connections. `inbox` is what has arrived and not been looked at, while the process is
+    paused.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -270,7 +274,9 @@ class Wire:
         self._back.send(self._source_life, lambda: self._end(LOST))
 
     def die(self) -> None:
-        """The broker's process is gone: its kernel closes the connection, and what it had sent arrives or not."""
+        """The broker's process is gone: its kernel closes the connection, and what it had sent arrives or
+        not.
+        """
         if self._network.world.chance(0.5):
             self._back.lose()
         self.broken()
@@ -285,7 +291,9 @@ class Wire:
             self._there.lose()
 
     def reset(self) -> None:
-        """It is on again, and knows nothing of this connection: the other end hears so when it sends, or asks."""
+        """It is on again, and knows nothing of this connection: the other end hears so when it sends, or
+        asks.
+        """
         if self._server is not None and self._target_life == self._target.life:
             self._there.send(self._target_life, self._hung_up)
         elif self.open:
@@ -314,7 +322,7 @@ class Lane:
         node_id: int,
         finished: Callable[[], None],
         timeout_ms: int = ASK_TIMEOUT_MS,
-        prove_to: Callable[[int], Dialing | None] | None = None,
+        prove_to: Callable[[int], HandshakeInitiator | None] | None = None,
     ) -> None:
         self._network = network
         self._place = place
@@ -322,7 +330,7 @@ class Lane:
         self._node_id = node_id
         self._finished = finished
         self._prove_to = prove_to
-        self._handshake: Dialing | None = None
+        self._handshake: HandshakeInitiator | None = None
         #: Requests that wait for the handshake.
         self._unsent: list[tuple[int, int, bytes]] = []
         self._timeout_ms = timeout_ms

@@ -1,8 +1,10 @@
-"""A broker in the simulation: performs the core's effects as `runtime/effect_runner.py` does, one event at a time.
+"""A broker in the simulation: performs the core's effects as `runtime/effect_runner.py` does, one event at a
+time.
 
-What a thread would do is an event of its own, and so is telling the core about it: a cut can fall between a sync and its
-acknowledgement, in the middle of a round, or inside a job. A node lives until it is stopped, killed or loses its power;
-what was on its way then reaches nobody. The one thing it shares with the node after it is the disk.
+What a thread would do is an event of its own, and so is telling the core about it: a cut can fall between a
+sync and its acknowledgement, in the middle of a round, or inside a job. A node lives until it is stopped,
+killed or loses its power; what was on its way then reaches nobody. The one thing it shares with the node
+after it is the disk.
 """
 
 from __future__ import annotations
@@ -338,7 +340,8 @@ class SimNode:
         kinds, self._kinds = self._kinds, {}
         targets: list[Any] = [*files.values(), *self._loose]
         self._loose = []
-        # What could not be opened: for want of descriptors, asked for once more; for a reason of its own, refused.
+        # What could not be opened: for want of descriptors, asked for once more; for a reason of its own,
+        # refused.
         again: dict[Any, tuple[Any, str]] = {}
         refused: list[tuple[Any, str]] = []
 

@@ -1,32 +1,25 @@
 """Producers: idempotent ones, which send again until they have an answer, and plain ones, which never do.
 
-Up to five batches are on their way. When one of an idempotent producer fails, or the connection breaks, it waits until
-nothing is on its way and sends everything unanswered again, in order and with the same sequences, as the protocol asks.
+Up to five batches are on their way. When one of an idempotent producer fails, or the connection breaks, it
+waits until nothing is on its way and sends everything unanswered again, in order and with the same sequences,
+as the protocol asks.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ottla.model.api_key import ApiKey
 from ottla.model.errors import ErrorCode
 from ottla.records.record import Record, encode_batch
 from testkit.checkers.partition import Anomaly, key_of
-from testkit.sim.clients import Client, Shared, Topic
+from testkit.sim.clients import Client, SentBatch, Shared
 
 _IN_FLIGHT_MAX: Final = 5
 #: Refusals after which the same batch is sent again.
 _RETRIABLE: Final = (
     ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
 )  # fmt: skip
-
-
-class NodeBatch(NamedTuple):
-    topic: Topic
-    partition: int
-    values: tuple[bytes, ...]
-    sequence: int
-    timestamp_ms: int
 
 
 class Producer(Client):
@@ -41,7 +34,7 @@ class Producer(Client):
         self._number = 0
         self._sequences: dict[tuple[bytes, int], int] = {}
         #: Batches without an answer, in order. Idempotent producers keep them until they have one.
-        self.unanswered: list[NodeBatch] = []
+        self.unanswered: list[SentBatch] = []
         self._in_flight = 0
         self._must_repeat = False
         self._generation = 0
@@ -112,11 +105,11 @@ class Producer(Client):
             key = (topic.topic_id, partition)
             sequence = self._sequences.get(key, 0)
             self._sequences[key] = sequence + len(values)
-        batch = NodeBatch(topic, partition, tuple(values), sequence, self.world.now_ms)
+        batch = SentBatch(topic, partition, tuple(values), sequence, self.world.now_ms)
         self.unanswered.append(batch)
         self._send(batch)
 
-    def _send(self, batch: NodeBatch) -> None:
+    def _send(self, batch: SentBatch) -> None:
         idempotent = self._is_idempotent
         data = encode_batch(
             [
@@ -139,7 +132,7 @@ class Producer(Client):
             lambda response: self._answered(batch, response.responses[0].partition_responses[0]),
         )  # fmt: skip
 
-    def _answered(self, batch: NodeBatch, row: Any) -> None:
+    def _answered(self, batch: SentBatch, row: Any) -> None:
         self._in_flight -= 1
         error = row.error_code
         if error == 0:
@@ -158,7 +151,7 @@ class Producer(Client):
                 lambda: self._repeat() if generation == self._generation and self.is_connected else None,
             )
 
-    def _refused(self, batch: NodeBatch, error: int) -> None:
+    def _refused(self, batch: SentBatch, error: int) -> None:
         if error in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             if batch.topic.live:
                 raise Anomaly(
@@ -183,7 +176,7 @@ class Producer(Client):
         else:
             self._must_repeat = True
 
-    def _is_first_of_its_partition(self, batch: NodeBatch) -> bool:
+    def _is_first_of_its_partition(self, batch: SentBatch) -> bool:
         key = (batch.topic.topic_id, batch.partition)
         return next(b for b in self.unanswered if (b.topic.topic_id, b.partition) == key) is batch
 

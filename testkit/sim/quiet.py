@@ -1,7 +1,8 @@
-"""A cluster without faults of its own, for tests that tell one story: what goes wrong, and when, the test decides.
+"""A cluster without faults of its own, for tests that tell one story: what goes wrong, and when, the test
+decides.
 
-Real cores on simulated machines, disks, network and store, as in `cluster.py`; one caller asks and waits for the answer while
-the world goes on. Brokers are numbered from 1 on; time passes only while somebody waits.
+Real cores on simulated machines, disks, network and store, as in `cluster.py`; one caller asks and waits for
+the answer while the world goes on. Brokers are numbered from 1 on; time passes only while somebody waits.
 """
 
 from __future__ import annotations
@@ -114,7 +115,8 @@ class Quiet:
     def ask(
         self, node_id: int, key: int, version: int, body: Mapping[str, Any], as_broker: int | None = None
     ) -> list[Any]:
-        """A request on a connection of its own; the list has the answer once it is there, or None if none will come.
+        """A request on a connection of its own; the list has the answer once it is there, or None if none
+        will come.
 
         With `as_broker` the connection proves first that it is that broker's.
         """
@@ -137,7 +139,9 @@ class Quiet:
         return answers[0]
 
     def create(self, name: str, *assignments: Sequence[int], **configs: str) -> bytes:
-        """A topic with these replicas a partition; settings with underscores instead of dots. All brokers have heard of it."""
+        """A topic with these replicas a partition; settings with underscores instead of dots. All brokers
+        have heard of it.
+        """
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
         topic = {
             "name": name, "num_partitions": -1, "replication_factor": -1, "configs": rows,

@@ -1,8 +1,8 @@
 """One run: clients at work on a node that is stopped, killed and cut from its power again and again.
 
-Everything follows from the seed: the disk's temper, delays, topics, when each life of the node ends and how. After each
-start an auditor reads everything; at the end the clients finish what they began, and one last auditor reads it all.
-`run` returns what happened, or raises Failure, whose text says how to see it again.
+Everything follows from the seed: the disk's temper, delays, topics, when each life of the node ends and how.
+After each start an auditor reads everything; at the end the clients finish what they began, and one last
+auditor reads it all. `run` returns what happened, or raises Failure, whose text says how to see it again.
 """
 
 from __future__ import annotations
@@ -299,7 +299,8 @@ class Scenario:
             if topic is None or not replica.opened:
                 continue
             history = topic.partitions[replica.number]
-            # A clean stop flushes everything, and a flush is a promise. Below the log's start it promises nothing.
+            # A clean stop flushes everything, and a flush is a promise. Below the log's start it promises
+            # nothing.
             is_whole = ending == "stop" and replica.log.parent in self._clean
             flushed = replica.log.next_offset if is_whole else replica.log.flushed_offset
             if flushed <= replica.log.log_start_offset:
@@ -310,7 +311,8 @@ class Scenario:
             self._floors[topic.topic_id, replica.number] = (
                 replica.log.next_offset if ending != "cut" else history.flushed_offset
             )
-        # After a failed sync the page cache shows what no later sync will save: only a cut tells what is left.
+        # After a failed sync the page cache shows what no later sync will save: only a cut tells what is
+        # left.
         is_cut = ending == "cut" or (ending == "stop" and world.chance(0.5)) or bool(node.sync_failures)
         if is_cut or node.broker.directories.offline:
             world.tell(f"--- the power is cut ({'strict' if self.disk.strict else 'nasty'})")

@@ -3,7 +3,8 @@
     async def work(self): response = await self.call(node_id, key, body)
     play(actor.work())
 
-Nothing else runs them, and nothing else may be awaited. A client that dies is never called again, and so its script ends.
+Nothing else runs them, and nothing else may be awaited. A client that dies is never called again, and so its
+script ends.
 """
 
 from __future__ import annotations

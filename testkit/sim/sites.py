@@ -1,7 +1,8 @@
 """The places that ask for a sync, found in the source: each must be missed when it is left out.
 
-A site is named as `SimDisk` names it when it is asked: file, function and line of a call of `sync` or `sync_dir` on a
-disk; `SYNC …` for the kinds of the effect; and the two syncs inside `replace_file`, which are one site each whoever calls.
+A site is named as `SimDisk` names it when it is asked: file, function and line of a call of `sync` or
+`sync_dir` on a disk; `SYNC …` for the kinds of the effect; and the two syncs inside `replace_file`, which are
+one site each whoever calls.
 """
 
 from __future__ import annotations

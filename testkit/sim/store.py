@@ -1,12 +1,13 @@
-"""The cluster store on virtual time: each broker's client (`ports/store.py`) of the one ensemble (`ensemble.py`).
+"""The cluster store on virtual time: each broker's client (`ports/store.py`) of the one ensemble
+(`ensemble.py`).
 
-`SimStore` is what `runtime/zookeeper_store.py` is to a real broker, and keeps the same promises by the same means: what
-is asked goes there and back with delays; when the connection breaks nobody knows whether it arrived, so it is asked again with
-the next one, and an append is recognised in the log by its tag. Each node hears of changes with a lag of its own, and of log,
-brokers and controller in any order.
+`SimStore` is what `runtime/zookeeper_store.py` is to a real broker, and keeps the same promises by the same
+means: what is asked goes there and back with delays; when the connection breaks nobody knows whether it
+arrived, so it is asked again with the next one, and an append is recognised in the log by its tag. Each node
+hears of changes with a lag of its own, and of log, brokers and controller in any order.
 
-A session ends when its client was silent for the time-out: cut off, paused or dead. Its node knows no more than that
-the connection is gone (suspended); it hears that the session is lost once it is back.
+A session ends when its client was silent for the time-out: cut off, paused or dead. Its node knows no more
+than that the connection is gone (suspended); it hears that the session is lost once it is back.
 """
 
 from __future__ import annotations
@@ -92,7 +93,8 @@ class SimStore:
         #: How long this node takes to hear of a change, at most.
         self.lag_ms = 3
         self.session: Session | None = None
-        #: Whether the connection is there (what the servers see), and whether everything of it is up to date here.
+        #: Whether the connection is there (what the servers see), and whether everything of it is up to date
+        #: here.
         self._connected = False
         self._ready = False
         self._closed = False
@@ -483,7 +485,9 @@ class SimStore:
         self._send()
 
     def _not_written(self, batch: _Batch, result: str, control: int) -> None:
-        """Because an attempt before this one succeeded, which reading shows; or because of another controller."""
+        """Because an attempt before this one succeeded, which reading shows; or because of another
+        controller.
+        """
         self._catch_up()
         if self._unsettled is not batch:
             return

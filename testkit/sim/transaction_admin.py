@@ -1,6 +1,7 @@
-"""An administrator of what transactions are written to: creates the topics, moves their partitions and those of coordinators to other
-brokers, and deletes one of the topics again and again, whatever is under way there. It also lets requests of producers that are gone
-arrive late."""
+"""An administrator of what transactions are written to: creates the topics, moves their partitions and those
+of coordinators to other brokers, and deletes one of the topics again and again, whatever is under way there.
+It also lets requests of producers that are gone arrive late.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class TransactionAdmin(Scripted):
                 await self._move()
 
     async def _repeat(self, marker: LateMarker) -> None:
-        """A marker arrives once more, from a coordinator that is one no more or has repeated itself; it must be refused."""
+        """A marker arrives once more, from a coordinator that is one no more or has repeated itself; it must
+        be refused.
+        """
         topic_id, number = marker.place
         name = next(name for name, known in self.ids.items() if known == topic_id)
         leader = self.leaders[marker.place]

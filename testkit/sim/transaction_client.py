@@ -1,9 +1,10 @@
 """How a producer in transactions reaches its coordinator and the leaders, and what it makes of their answers.
 
-Clients of version 1 add partitions themselves and keep their epoch; those of version 2 (KIP-890) just produce, and have the next epoch
-with every end. Both ask again until they know, as real ones do. What is lost on its way may still arrive, and where it is of
-version 1 it could be taken for a part of the next transaction: therefore such a client that has missed an answer asks
-for another epoch before it goes on (KIP-360).
+Clients of version 1 add partitions themselves and keep their epoch; those of version 2 (KIP-890) just
+produce, and have the next epoch with every end. Both ask again until they know, as real ones do. What is lost
+on its way may still arrive, and where it is of version 1 it could be taken for a part of the next
+transaction: therefore such a client that has missed an answer asks for another epoch before it goes on
+(KIP-360).
 
 What cannot go on is told by exceptions: Fenced, Spoilt.
 """
@@ -132,7 +133,9 @@ class TransactionClient(Scripted):
         self._blow, self._blow_after = blow, 1 + self.world.below(5)
 
     def last_words(self) -> Ghost | None:
-        """One more batch of its transaction, which it had sent when it died, or gave up, and which may arrive at any time."""
+        """One more batch of its transaction, which it had sent when it died, or gave up, and which may arrive
+        at any time.
+        """
         transaction = self.transaction
         if transaction is None or transaction.may_count:
             return None
@@ -180,7 +183,9 @@ class TransactionClient(Scripted):
         self, who: tuple[int, str], key: int, version: int, body: dict[str, Any], code_of: Callable[[Any], int],
         patience: int = 1000,
     ) -> tuple[Any | None, bool]:  # fmt: skip
-        """Ask a coordinator until it answers for good, or patience is at its end; whether an earlier attempt may have succeeded."""
+        """Ask a coordinator until it answers for good, or patience is at its end; whether an earlier attempt
+        may have succeeded.
+        """
         is_sure = True
         for _ in range(patience):
             answer = await self.call(await self.coordinator(*who), key, body, version, purpose=f"{who[0]}")

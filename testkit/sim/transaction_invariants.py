@@ -1,7 +1,9 @@
-"""What must hold of transactions in a cluster at every step, by what counts of their logs and by their coordinators.
+"""What must hold of transactions in a cluster at every step, by what counts of their logs and by their
+coordinators.
 
-Each batch that counts of `__transaction_state` is replayed, once, in a shard of our own, and each of a topic that transactions are
-written to goes to its history (`checkers/transactions.py`). So what a transaction is at, and what became of it, is known whoever leads:
+Each batch that counts of `__transaction_state` is replayed, once, in a shard of our own, and each of a topic
+that transactions are written to goes to its history (`checkers/transactions.py`). So what a transaction is
+at, and what became of it, is known whoever leads:
 
     state-transition    a transactional id goes only from state to state as the table says
     epoch-regression    a producer's epoch never goes back
@@ -59,7 +61,9 @@ def records_of(data: bytes) -> list[Record]:
 
 
 class LateMarker(NamedTuple):
-    """A marker that was written, and after which there was one of a later coordinator, or of a later epoch: it must be refused."""
+    """A marker that was written, and after which there was one of a later coordinator, or of a later epoch:
+    it must be refused.
+    """
 
     place: Place
     producer_id: int
@@ -147,7 +151,9 @@ class TransactionInvariants:
                 log.data(producer_id, records, last_offset)
 
     def _check_prepared(self, log: Log, producer_id: int, *, commit: bool) -> None:
-        """What is open somewhere is ended only when Prepare… counts, as that says. In one turn it may be complete."""
+        """What is open somewhere is ended only when Prepare… counts, as that says. In one turn it may be
+        complete.
+        """
         entry = self._by_producer.get(producer_id)
         if entry is None or entry.state not in (_COMMITTED if commit else _ABORTED):
             raise Anomaly(

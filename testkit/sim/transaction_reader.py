@@ -1,6 +1,8 @@
-"""Readers of what is written in transactions: with read_committed, held to what the logs say became of each record, and without.
+"""Readers of what is written in transactions: with read_committed, held to what the logs say became of each
+record, and without.
 
-They read again what they have read, now and then, from somewhere in the midst: what was aborted must be known there too.
+They read again what they have read, now and then, from somewhere in the midst: what was aborted must be known
+there too.
 """
 
 from __future__ import annotations

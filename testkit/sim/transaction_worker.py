@@ -1,8 +1,10 @@
-"""Those who work in transactions: producers that write a little here and there, and copiers, which write what they have read.
+"""Those who work in transactions: producers that write a little here and there, and copiers, which write what
+they have read.
 
-A copier reads committed records of some partitions, from where its group has committed, writes one for each to other partitions, and
-commits the group's offset in the same transaction: in the end each was copied once. Whoever is fenced tries to go on as the one
-that it was, or gives up; the next one comes under the same transactional id.
+A copier reads committed records of some partitions, from where its group has committed, writes one for each
+to other partitions, and commits the group's offset in the same transaction: in the end each was copied once.
+Whoever is fenced tries to go on as the one that it was, or gives up; the next one comes under the same
+transactional id.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ SOURCE: Final = "<{}:{}"
 
 
 class Worker(TransactionClient):
-    """`targets()` are the partitions that it may write to, by topic's name; `gone` is called when it has given up."""
+    """`targets()` are the partitions that it may write to, by topic's name; `gone` is called when it has
+    given up.
+    """
 
     targets: Callable[[], list[tuple[str, Place]]]
     gone: Callable[[], None]

@@ -1,7 +1,9 @@
-"""The transactions of one run of a cluster: who writes and copies in them, what becomes of those, and whether all is well at the end.
+"""The transactions of one run of a cluster: who writes and copies in them, what becomes of those, and whether
+all is well at the end.
 
-Producers write to one topic, and copiers copy from it to another, in transactions with their group's offsets. When everything is
-mended no transaction may be open anywhere, each must be there as a whole or not at all, and what was to be copied is copied once.
+Producers write to one topic, and copiers copy from it to another, in transactions with their group's offsets.
+When everything is mended no transaction may be open anywhere, each must be there as a whole or not at all,
+and what was to be copied is copied once.
 """
 
 from __future__ import annotations
@@ -209,7 +211,9 @@ class Transactions:
         return None
 
     def audit(self) -> Callable[[], bool]:
-        """Everything is at rest: what is there is looked at, and read once more; call what is returned until that is done."""
+        """Everything is at rest: what is there is looked at, and read once more; call what is returned until
+        that is done.
+        """
         for log in self.logs.values():
             log.check_ended()
         transactions = [each for known in self._producers.values() for each in known.transactions]

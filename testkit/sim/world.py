@@ -1,7 +1,9 @@
-"""Virtual time: one heap of events, one seeded source of randomness, one trace. Everything else is built on it.
+"""Virtual time: one heap of events, one seeded source of randomness, one trace. Everything else is built on
+it.
 
-An event is a function to be called at a time; events of the same millisecond happen in the order in which they were asked
-for. Nothing here or above reads a clock, hashes an object or iterates over a set, so a seed always tells the same story.
+An event is a function to be called at a time; events of the same millisecond happen in the order in which
+they were asked for. Nothing here or above reads a clock, hashes an object or iterates over a set, so a seed
+always tells the same story.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ START_MS: Final = 1_700_000_000_000
 class World:
     def __init__(self, seed: int, *, traced: bool = False) -> None:
         self.random = Random(seed)
-        #: For secrets, nonces and broker epochs, which decide nothing: the story of a seed does not depend on them.
+        #: For secrets, nonces and broker epochs, which decide nothing: the story of a seed does not depend on
+        #: them.
         self.tokens = Random(~seed)
         self.now_ms = START_MS
         self.events = 0

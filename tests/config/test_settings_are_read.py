@@ -1,4 +1,6 @@
-"""A setting of transactions and producers that can be set does something: somebody reads it, or it can only be what it is."""
+"""A setting of transactions and producers that can be set does something: somebody reads it, or it can only
+be what it is.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,5 @@
-"""What a hostile client may cost: the limits and refusals of framing, decoding and decompression, for every API served.
+"""What a hostile client may cost: the limits and refusals of framing, decoding and decompression, for every
+API served.
 
 Where each bound has its test, if not here:
 
@@ -74,7 +75,9 @@ def lies(body: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("key", sorted({key for key, _version in served_versions()}))
 def test_no_count_in_any_request_costs_more_than_its_bytes(world: Round, key: int) -> None:
-    """In the oldest and the newest version of each API; nothing is raised, nothing is allocated for what is not there."""
+    """In the oldest and the newest version of each API; nothing is raised, nothing is allocated for what is
+    not there.
+    """
     versions = [version for each, version in served_versions() if each == key]
     tracemalloc.start()
     try:

@@ -1,7 +1,8 @@
 """Small requests with a huge cost: what one request may cost a real broker in CPU and memory, API by API.
 
-Each row of ATTACKS is a request of a few kilobytes at most, or of as many rows as its API allows. A witness on another
-connection is answered all the while. Bounds are of CPU time and memory, not of waiting: the machine may be busy.
+Each row of ATTACKS is a request of a few kilobytes at most, or of as many rows as its API allows. A witness
+on another connection is answered all the while. Bounds are of CPU time and memory, not of waiting: the
+machine may be busy.
 """
 
 import threading

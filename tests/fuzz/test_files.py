@@ -76,7 +76,9 @@ def damaged(
 def test_a_damaged_entry_in_the_middle_of_an_index_leads_past_no_record(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ends of the index are right, so it is believed; but an entry is only followed to a batch that it fits."""
+    """The ends of the index are right, so it is believed; but an entry is only followed to a batch that it
+    fits.
+    """
     name = "synced-0/00000000000000000139.index"
     [_killed, stopped] = make_originals(scratch / "first")
     entries = (stopped.path / name).read_bytes()

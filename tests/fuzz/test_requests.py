@@ -1,4 +1,6 @@
-"""A thirtieth of the million: mutated requests into the core and over sockets. Failures print the seed and how to repeat them."""
+"""A thirtieth of the million: mutated requests into the core and over sockets. Failures print the seed and
+how to repeat them.
+"""
 
 import struct
 from pathlib import Path
@@ -165,7 +167,9 @@ def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_requests_about_transactions_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every API of transactions is asked, and some requests begin transactions, write into them, commit offsets and end them."""
+    """Every API of transactions is asked, and some requests begin transactions, write into them, commit
+    offsets and end them.
+    """
     asked: set[int] = set()
     states: set[State] = set()
     opened: set[str] = set()

@@ -1,4 +1,6 @@
-"""The shapes of requests: that they are what they say, for every API and version, and that the bounds on them are held to."""
+"""The shapes of requests: that they are what they say, for every API and version, and that the bounds on them
+are held to.
+"""
 
 import time
 from collections import Counter

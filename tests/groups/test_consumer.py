@@ -446,7 +446,7 @@ def test_a_coordinator_that_moves_takes_everything_along(world: World, t: bytes)
     assert sorted(one.numbers + two.numbers + three.numbers) == [0, 1, 2, 3]
 
 
-def test_sessions_and_revocations_begin_anew_after_a_load(world: World, t: bytes) -> None:
+def test_sessions_and_revocations_begin_rebuild_after_a_load(world: World, t: bytes) -> None:
     one = Client(world, "one", "t").beat()
     two = Client(world, "two", "t").beat()
     had = one.owned

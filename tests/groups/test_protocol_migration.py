@@ -550,7 +550,7 @@ def test_a_classic_member_that_does_not_come_in_time_is_lost_though_it_heartbeat
     check_shared(two, three)
 
 
-def test_sessions_of_classic_members_begin_anew_after_a_load(
+def test_sessions_of_classic_members_begin_rebuild_after_a_load(
     world: World, mixed: tuple[ClassicClient, Client]
 ) -> None:
     one, two = mixed

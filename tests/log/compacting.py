@@ -1,4 +1,6 @@
-"""Compaction for the tests of this folder: a pass from the choice of its segments to the last rename, as a broker does it."""
+"""Compaction for the tests of this folder: a pass from the choice of its segments to the last rename, as a
+broker does it.
+"""
 
 from typing import Any
 

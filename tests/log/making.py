@@ -6,6 +6,7 @@ from typing import Any
 
 from ottla.config.broker import BrokerConfig
 from ottla.config.topic import TopicConfig
+from ottla.log.flush import stale_snapshots
 from ottla.log.markers import decode_marker
 from ottla.log.partition_log import PartitionLog, Slice
 from ottla.log.recovery import Recovered, open_log
@@ -117,7 +118,7 @@ class Bench:
                 self.disk.sync(file)
             self.disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
             log.flushed(flush)
-            for path in log.stale_snapshots(flush.end_offset):
+            for path in stale_snapshots(log, flush.end_offset):
                 self.disk.remove(path)
         self.recovery_point = log.recovery_point
 

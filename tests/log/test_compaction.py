@@ -9,6 +9,7 @@ import pytest
 from ottla.log.compaction import Outcome, Task, clean
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import run
 from ottla.records.batch import DELETE_HORIZON_BIT, HEADER
 from ottla.records.errors import CorruptRecords
 from ottla.records.record import Record, decode_batches, encode_batch, whole_batches
@@ -88,11 +89,11 @@ def test_timestamps_headers_and_offsets_are_those_they_were(bench: Bench) -> Non
 def test_the_largest_timestamp_goes_with_its_record(bench: Bench) -> None:
     batch = encode_batch([Record(0, NOW + 9000, b"a", b"1"), Record(1, NOW + 1, b"b", b"1")])
     log = fill(bench, [batch, keyed((b"a", b"2"))])
-    assert log.find_newest() == (0, NOW + 9000)
+    assert run(log.look_up_newest()) == (0, NOW + 9000)
     compact(log)
-    assert log.find_newest() == (1, NOW + 1)
-    assert log.find_time(NOW + 2) is None
-    assert log.find_time(NOW + 1) == (1, NOW + 1)
+    assert run(log.look_up_newest()) == (1, NOW + 1)
+    assert run(log.look_up_time(NOW + 2)) is None
+    assert run(log.look_up_time(NOW + 1)) == (1, NOW + 1)
 
 
 def test_a_batch_that_loses_nothing_is_the_same_to_the_byte(bench: Bench) -> None:

@@ -1,5 +1,6 @@
-"""Compaction against a dict (Hypothesis finds the order): whatever is written, compacted, deleted and opened again,
-reading the log and folding it into a dict gives what folding all that was ever written gives."""
+"""Compaction against a dict (Hypothesis finds the order): whatever is written, compacted, deleted and opened
+again, reading the log and folding it into a dict gives what folding all that was ever written gives.
+"""
 
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ottla.log.partition_log import PartitionLog
+from ottla.model.steps import run
 from ottla.records.batch import HEADER
 from ottla.records.record import Record, decode_batches, whole_batches
 from tests.log.compacting import compact, keyed
@@ -194,9 +196,9 @@ class CompactionMachine(RuleBasedStateMachine):
         there = self.read()
         for timestamp in sorted({record.timestamp_ms for record in there})[-4:]:
             wanted = next((r.offset, r.timestamp_ms) for r in there if r.timestamp_ms >= timestamp)
-            assert self.log.find_time(timestamp) == wanted
+            assert run(self.log.look_up_time(timestamp)) == wanted
         newest = max((record.timestamp_ms for record in there), default=None)
-        found = self.log.find_newest()
+        found = run(self.log.look_up_newest())
         assert (found and found[1]) == newest
 
 

@@ -206,7 +206,7 @@ def test_begun_anew_it_holds_what_comes_then_and_is_written_only_if_that_differs
     index.flush()
     written: list[str] = []
     disk.before_write = written.append
-    index.begin_anew()
+    index.begin_rebuild()
     assert index.count == 0 and index.last() is None and index.place(10**6).floor is None
     for key, value in entries:
         index.append(key, value)

@@ -1,4 +1,6 @@
-"""The log against a plain list, under everything that is done to it, in any order (Hypothesis finds the order)."""
+"""The log against a plain list, under everything that is done to it, in any order (Hypothesis finds the
+order).
+"""
 
 import shutil
 import tempfile
@@ -13,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ottla.log.partition_log import PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import run
 from tests.log.making import NOW, Bench, batch, committed, config, records, sequenced
 
 SETTINGS = {"segment_bytes": 900, "index_interval_bytes": 150, "segment_index_bytes": 96}
@@ -248,8 +251,9 @@ class LogMachine(RuleBasedStateMachine):
             left = [entry for entry in before if entry[3] < end]
             if left and len(left) == len(before):
                 continue
-            # The window had five; what slid out of it comes back as far as snapshots and the log know it. A producer
-            # of which nothing is left may be unknown, or known by what a snapshot says: either way it starts over.
+            # The window had five; what slid out of it comes back as far as snapshots and the log know it. A
+            # producer of which nothing is left may be unknown, or known by what a snapshot says: either way
+            # it starts over.
             if left:
                 self.sent[producer] = left
             else:
@@ -336,10 +340,10 @@ class LogMachine(RuleBasedStateMachine):
     def finds_times_as_the_list_does(self) -> None:
         for timestamp in (0, 50, 199, 201):
             expected = next((kept[:2] for kept in self.kept if kept.timestamp >= timestamp), None)
-            assert self.log.find_time(timestamp) == expected
+            assert run(self.log.look_up_time(timestamp)) == expected
         newest = max((kept.timestamp for kept in self.kept), default=None)
         expected = next((kept[:2] for kept in self.kept if kept.timestamp == newest), None)
-        assert self.log.find_newest() == expected
+        assert run(self.log.look_up_newest()) == expected
 
     @invariant()
     def knows_the_leader_epochs(self) -> None:

@@ -27,29 +27,29 @@ def newest(found: list[Record]) -> tuple[int, int] | None:
 def check(log: PartitionLog, times: range) -> None:
     found = records(log)
     for timestamp in times:
-        assert log.find_time(timestamp) == first_at(found, timestamp), timestamp
-    assert log.find_newest() == newest(found)
+        assert run(log.look_up_time(timestamp)) == first_at(found, timestamp), timestamp
+    assert run(log.look_up_newest()) == newest(found)
 
 
 def test_an_empty_log_has_no_times(bench: Bench) -> None:
     log = bench.create()
-    assert log.find_time(0) is None
-    assert log.find_newest() is None
+    assert run(log.look_up_time(0)) is None
+    assert run(log.look_up_newest()) is None
 
 
 def test_a_log_whose_records_were_all_deleted_has_no_times(bench: Bench) -> None:
     log = bench.create()
     fill(log, 5)
     log.delete_before(5)
-    assert log.find_time(0) is None
-    assert log.find_newest() is None
+    assert run(log.look_up_time(0)) is None
+    assert run(log.look_up_newest()) is None
 
 
 def test_records_without_timestamps_are_not_found(bench: Bench) -> None:
     log = bench.create()
     log.append(batch(b"a", timestamp=-1), 0, NOW)
-    assert log.find_time(0) is None
-    assert log.find_newest() is None
+    assert run(log.look_up_time(0)) is None
+    assert run(log.look_up_newest()) is None
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
@@ -58,8 +58,8 @@ def test_the_first_of_several_records_in_a_batch_is_found(bench: Bench, codec: i
     log.append(batch(*[b"v"] * 6, timestamps=[5, 3, 9, 9, 2, 7], codec=codec), 0, NOW)
     log.append(batch(*[b"v"] * 3, timestamps=[1, 20, 4], codec=codec), 0, NOW)
     check(log, range(25))
-    assert log.find_time(6) == (2, 9)
-    assert log.find_newest() == (7, 20)
+    assert run(log.look_up_time(6)) == (2, 9)
+    assert run(log.look_up_newest()) == (7, 20)
 
 
 def test_growing_times_over_segments(bench: Bench) -> None:
@@ -120,12 +120,12 @@ def test_a_cold_look_up_by_time_reads_little_even_when_time_stands_still(bench: 
     fill(log, 1)
     for timestamp, expected in ((NOW + 1500, 20_001), (NOW + 2000, 20_001), (NOW + 1000, 0)):
         bench.disk.reads.clear()
-        found = log.find_time(timestamp)
+        found = run(log.look_up_time(timestamp))
         assert found is not None and found[0] == expected
         assert len(bench.disk.reads) < 40
         assert bench.disk.bytes_read < 100_000
     bench.disk.reads.clear()
-    assert log.find_newest() == (20_001, NOW + 2000)
+    assert run(log.look_up_newest()) == (20_001, NOW + 2000)
     assert bench.disk.bytes_read < 100_000
 
 

@@ -6,6 +6,7 @@ import pytest
 from ottla.log import names
 from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
+from ottla.model.steps import run
 from ottla.ports.disk import DiskError
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import decode_batch
@@ -129,7 +130,7 @@ def test_append_time_is_a_header_edit_with_a_right_crc(bench: Bench, codec: int)
     assert HEADER.unpack_from(stored)[4] == crc_of(stored)
     assert stored[61:] == came[61:]
     assert log.active.max_timestamp == NOW + 1
-    assert log.find_time(NOW) == (0, NOW)
+    assert run(log.look_up_time(NOW)) == (0, NOW)
 
 
 def test_a_topic_can_ask_for_its_own_codec(bench: Bench) -> None:
@@ -636,7 +637,9 @@ def test_a_log_takes_its_settings_anew(bench: Bench) -> None:
 
 
 def test_a_log_that_begins_again_at_an_existing_base_offset_has_new_files(bench: Bench) -> None:
-    """Issue 8, bug 10: the new segment shared its files with the dropped one, which the owner of the log then removed."""
+    """Issue 8, bug 10: the new segment shared its files with the dropped one, which the owner of the log then
+    removed.
+    """
     log = bench.create()
     fill(log, 3)
     old = log.active

@@ -57,8 +57,9 @@ def test_an_older_duplicate_is_never_out_of_order() -> None:
 
 
 def test_what_was_never_accepted_is_no_duplicate() -> None:
-    """The first batch was refused in passing and comes again, the second was taken as that of an unknown producer. A client takes
-    the answer to a duplicate for an acknowledgement."""
+    """The first batch was refused in passing and comes again, the second was taken as that of an unknown
+    producer. A client takes the answer to a duplicate for an acknowledgement.
+    """
     producers = Producers()
     sent(producers, 3, 2)
     assert code(producers, 0, 3) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

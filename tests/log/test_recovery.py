@@ -7,6 +7,7 @@ import pytest
 
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import open_log
+from ottla.model.steps import run
 from tests.log.making import NOW, Bench, batch, config, fill, records, sequenced, values
 
 #: A walk over headers reads this much at a time, and a scan as much as an index interval beyond.
@@ -261,7 +262,7 @@ def test_a_recovery_point_anywhere_in_a_segment_will_do(bench: Bench, at: int) -
     again = bench.recover().log
     assert again.next_offset == 12_345
     assert again.bases == log.bases == [0, 5000, 10_000]
-    assert again.find_time(NOW + 7777) == (7777, NOW + 7777)
+    assert run(again.look_up_time(NOW + 7777)) == (7777, NOW + 7777)
     assert records(again, 11_111, bytes_max=500)[0].offset == 11_111
 
 
@@ -344,7 +345,7 @@ def test_bad_indexes_are_made_anew(
     assert [segment.max_timestamp for segment in again.segments] == [s.max_timestamp for s in log.segments]
     for offset in range(0, end, 37):
         assert records(again, offset, bytes_max=300)[0].offset == offset
-        assert again.find_time(NOW + 3 * offset) == (offset, NOW + 3 * offset)
+        assert run(again.look_up_time(NOW + 3 * offset)) == (offset, NOW + 3 * offset)
     again.active.flush_indexes()
     for segment in again.segments:
         bench.disk.reads.clear()
@@ -370,7 +371,7 @@ def test_entries_past_the_recovery_point_may_be_anything(bench: Bench) -> None:
     # What was durable of the indexes is still believed: the rest of the segment is not read again.
     assert recovered.scanned_bytes < 600 * 108 + 1000
     for offset in range(0, 900, 37):
-        assert recovered.log.find_time(NOW + 3 * offset) == (offset, NOW + 3 * offset)
+        assert run(recovered.log.look_up_time(NOW + 3 * offset)) == (offset, NOW + 3 * offset)
         assert records(recovered.log, offset, bytes_max=300)[0].offset == offset
 
 
@@ -504,7 +505,9 @@ def test_a_clean_log_that_was_torn_is_told(bench: Bench) -> None:
 
 
 def test_a_log_without_its_first_segments_is_served_from_what_is_left(bench: Bench) -> None:
-    """Nothing is thrown away because the files before it, and the checkpoints that would explain it, are missing."""
+    """Nothing is thrown away because the files before it, and the checkpoints that would explain it, are
+    missing.
+    """
     log = bench.create(segment_bytes=600)
     fill(log, 14)
     for base in (0, 5):

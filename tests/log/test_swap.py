@@ -1,6 +1,8 @@
-"""A pass killed after each of its steps, and opened again: nothing that should stay is lost, nothing stands there twice.
+"""A pass killed after each of its steps, and opened again: nothing that should stay is lost, nothing stands
+there twice.
 
-On a simulated disk that forgets or mixes up what was not synced, and on real files, where a killed process leaves what it wrote.
+On a simulated disk that forgets or mixes up what was not synced, and on real files, where a killed process
+leaves what it wrote.
 """
 
 import os
@@ -225,7 +227,9 @@ def test_a_swap_without_one_of_its_files(leave: str) -> None:
 
 
 def test_readers_of_the_old_segment_go_on_and_the_names_are_reusable(tmp_path: Path) -> None:
-    """The files of a cleaned segment can be closed and opened again at any time: under each name they have had."""
+    """The files of a cleaned segment can be closed and opened again at any time: under each name they have
+    had.
+    """
     disk = SystemDisk(files_max=1)
     log = make_log(disk, str(tmp_path / "t-0"))
     old = log.segments[0].file

@@ -339,7 +339,9 @@ def seen(log: PartitionLog) -> tuple[list[tuple[int, int, int]], list[tuple[int,
 @pytest.mark.parametrize("flushes", [(), (3,), (0, 1, 2, 3, 4, 5, 6, 7)])
 @pytest.mark.parametrize("ending", ["stop", "kill", "lose", "tear", "invent", "zeros"])
 def test_transactions_after_a_restart(bench: Bench, flushes: tuple[int, ...], ending: str) -> None:
-    """However much of the index file a crash leaves past the recovery point: nothing, a piece, or something else."""
+    """However much of the index file a crash leaves past the recovery point: nothing, a piece, or something
+    else.
+    """
     log = bench.create(segment_bytes=1 << 20)
     writer = Writer(log)
     steps = [
@@ -451,7 +453,9 @@ def test_the_start_of_the_log_moves_past_an_open_transaction(bench: Bench) -> No
 
 
 def test_a_transaction_whose_beginning_was_deleted_is_still_open_after_a_crash(bench: Bench) -> None:
-    """Although all that is left of the log is read again: what was open before it stands in the snapshot there."""
+    """Although all that is left of the log is read again: what was open before it stands in the snapshot
+    there.
+    """
     log = bench.create(segment_bytes=900)
     writer = Writer(log)
     writer.write(1, b"a")
@@ -544,7 +548,9 @@ def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(bench: Bench)
 @pytest.mark.parametrize("reopened", [False, True])
 @pytest.mark.parametrize("start", [1, 2, 100])
 def test_a_log_that_begins_anew_has_nothing_open(bench: Bench, start: int, reopened: bool) -> None:
-    """A follower that was away until its leader had deleted what follows: the markers were in that, and never come."""
+    """A follower that was away until its leader had deleted what follows: the markers were in that, and never
+    come.
+    """
     log = bench.create(segment_bytes=900)
     writer = Writer(log)
     writer.write(1, b"a")

@@ -1,4 +1,6 @@
-"""Assignors: everything is assigned once, to somebody who reads it; evenly; with few moves; near, where racks are known."""
+"""Assignors: everything is assigned once, to somebody who reads it; evenly; with few moves; near, where racks
+are known.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -115,7 +117,8 @@ def test_uniform_moves_no_more_than_it_must_when_members_come_and_go(
     after = [*stay, *(reader(f"n{at}", "a") for at in range(new))]
     shares = uniform(after, topics)
     least, extra = divmod(count, len(after))
-    # Of those who stay, whoever has more than its share loses just that; the larger shares go to those who have most.
+    # Of those who stay, whoever has more than its share loses just that; the larger shares go to those who
+    # have most.
     sizes = sorted((len(each.had) for each in after), reverse=True)
     must = sum(max(0, size - least - (at < extra)) for at, size in enumerate(sizes))
     assert moved(after, shares) == must

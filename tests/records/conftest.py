@@ -20,7 +20,9 @@ from ottla.records.record import Record
 
 @pytest.fixture(scope="session")
 def checked() -> Callable[..., Any]:
-    """The compiled walk through a batch, with every access held against the bounds of its array: IndexError outside."""
+    """The compiled walk through a batch, with every access held against the bounds of its array: IndexError
+    outside.
+    """
     compiled = pytest.importorskip("ottla.records.compiled", reason="numba is not here")
     *_, walk = compiled.compile_with(boundscheck=True)
     return walk  # type: ignore[no-any-return]
@@ -28,7 +30,9 @@ def checked() -> Callable[..., Any]:
 
 @pytest.fixture(scope="module", params=["pure", "compiled"])
 def decode_batch(request: pytest.FixtureRequest) -> Iterator[Callable[..., list[Record]]]:
-    """The decoder, by each twin; the compiled one opens even the smallest batch itself, and checks its bounds."""
+    """The decoder, by each twin; the compiled one opens even the smallest batch itself, and checks its
+    bounds.
+    """
     if request.param == "pure":
         yield record.decode_batch
         return

@@ -1,4 +1,6 @@
-"""What classic consumers write into their joins, and read from their syncs: byte by byte, and with what clients make of it."""
+"""What classic consumers write into their joins, and read from their syncs: byte by byte, and with what
+clients make of it.
+"""
 
 import struct
 

@@ -1,4 +1,6 @@
-"""Records that gather as columns become the batch that `encode_batch` makes of the same records, byte for byte."""
+"""Records that gather as columns become the batch that `encode_batch` makes of the same records, byte for
+byte.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,6 @@
-"""The compiled twin and the pure one say the same of any bytes: the same records, the same columns, the same refusal."""
+"""The compiled twin and the pure one say the same of any bytes: the same records, the same columns, the same
+refusal.
+"""
 
 from __future__ import annotations
 

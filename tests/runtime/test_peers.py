@@ -12,7 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.ports.effects import REFUSED
 from ottla.runtime.clock import Clock
 from ottla.runtime.peers import Peers
-from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, HandshakeInitiator
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.server.embedded import Broker
 from ottla.wire.decode import decode_response
@@ -49,7 +49,9 @@ class Asker:
             self.said.append,
             client_id="broker-7",
             prove_to=lambda node: (
-                None if credentials is None else Dialing(credentials, node, token_bytes(NONCE_BYTES))
+                None
+                if credentials is None
+                else HandshakeInitiator(credentials, node, token_bytes(NONCE_BYTES))
             ),
         )
 

@@ -1,16 +1,18 @@
-"""The messages of a dialing broker's handshake one by one, for tests that send them in other ways than a broker does."""
+"""The messages of a dialing broker's handshake one by one, for tests that send them in other ways than a
+broker does.
+"""
 
 from typing import Any
 
 from ottla.model.api_key import ApiKey
-from ottla.security.broker_handshake import Credentials, Dialing, Request
+from ottla.security.broker_handshake import Credentials, HandshakeInitiator, Request
 from ottla.wire.decode import decode_request
 from ottla.wire.encode import response_encoder
 
 
 class Prover:
     def __init__(self, me: Credentials, accepting_id: int, nonce: bytes) -> None:
-        self._dialing = Dialing(me, accepting_id, nonce)
+        self._dialing = HandshakeInitiator(me, accepting_id, nonce)
         body = response_encoder(ApiKey.SASL_HANDSHAKE, 1)({"error_code": 0, "mechanisms": []})
         self.hello = _message(self._dialing.answered(memoryview(body)))
 

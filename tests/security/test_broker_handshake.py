@@ -5,7 +5,13 @@ import pickle
 import pytest
 
 from ottla.model.api_key import ApiKey
-from ottla.security.broker_handshake import NONCE_BYTES, Accepting, Credentials, Dialing, NotProven
+from ottla.security.broker_handshake import (
+    NONCE_BYTES,
+    Credentials,
+    HandshakeAcceptor,
+    HandshakeInitiator,
+    NotProven,
+)
 from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
 from ottla.wire.encode import response_encoder
 from tests.security.prover import Prover
@@ -24,13 +30,13 @@ def dial(me: Credentials = ONE, accepting_id: int = 2, letter: str = "d") -> Pro
     return Prover(me, accepting_id, nonce(letter))
 
 
-def prove(dialing: Prover, accepting: Accepting) -> bytes:
+def prove(dialing: Prover, accepting: HandshakeAcceptor) -> bytes:
     """As far as the dialing end's proof."""
     return dialing.proof(accepting.answer(dialing.hello))
 
 
 def test_both_ends_prove_themselves() -> None:
-    dialing, accepting = dial(), Accepting(TWO, nonce("a"))
+    dialing, accepting = dial(), HandshakeAcceptor(TWO, nonce("a"))
     proof = prove(dialing, accepting)
     assert (accepting.claimed_id, accepting.is_proven) == (1, False)
     assert dialing.answered(accepting.answer(proof)) is None
@@ -39,7 +45,7 @@ def test_both_ends_prove_themselves() -> None:
 
 @pytest.mark.parametrize("me", [STRANGER, NEIGHBOUR], ids=["another secret", "another cluster"])
 def test_a_wrong_proof_is_refused(me: Credentials) -> None:
-    accepting = Accepting(TWO, nonce("a"))
+    accepting = HandshakeAcceptor(TWO, nonce("a"))
     proof = prove(dial(me), accepting)
     with pytest.raises(NotProven, match="the proof is wrong"):
         accepting.answer(proof)
@@ -47,13 +53,13 @@ def test_a_wrong_proof_is_refused(me: Credentials) -> None:
 
 
 def test_a_replayed_proof_is_refused() -> None:
-    first = Accepting(TWO, nonce("a"))
+    first = HandshakeAcceptor(TWO, nonce("a"))
     recorded_hello = dial().hello
     dialing = dial()
     proof = prove(dialing, first)
     first.answer(proof)
     assert first.is_proven
-    second = Accepting(TWO, nonce("b"))
+    second = HandshakeAcceptor(TWO, nonce("b"))
     second.answer(recorded_hello)
     with pytest.raises(NotProven):
         second.answer(proof)
@@ -62,11 +68,11 @@ def test_a_replayed_proof_is_refused() -> None:
 
 def test_a_proof_for_one_broker_is_of_no_use_at_another() -> None:
     """Broker 1 dials a stranger in place of broker 2, who hands everything on to broker 3."""
-    dialing, third = dial(ONE, accepting_id=2), Accepting(THREE, nonce("a"))
+    dialing, third = dial(ONE, accepting_id=2), HandshakeAcceptor(THREE, nonce("a"))
     with pytest.raises(NotProven, match="this is broker 3, not broker 2"):
         third.answer(dialing.hello)
     # It changes the id in the first message: the proof is about another one.
-    third = Accepting(THREE, nonce("a"))
+    third = HandshakeAcceptor(THREE, nonce("a"))
     challenge = third.answer(dial(STRANGER, accepting_id=3).hello)
     dialing = dial(ONE, accepting_id=2)
     with pytest.raises(NotProven):
@@ -75,21 +81,23 @@ def test_a_proof_for_one_broker_is_of_no_use_at_another() -> None:
 
 
 def test_a_reflected_proof_is_refused() -> None:
-    """A stranger answers broker 2 with what it gets from it: it is asked to prove itself, and lets broker 2 do so."""
-    accepting = Accepting(TWO, nonce("a"))
+    """A stranger answers broker 2 with what it gets from it: it is asked to prove itself, and lets broker 2
+    do so.
+    """
+    accepting = HandshakeAcceptor(TWO, nonce("a"))
     challenge = accepting.answer(dial(STRANGER).hello)
     # Broker 2 dials the stranger in place of broker 1, and gets its own nonce as the challenge.
     dialing = dial(TWO, accepting_id=1, letter="d")
     with pytest.raises(NotProven):
         accepting.answer(dialing.proof(challenge))
     # The same with the answer of the accepting end.
-    other = Accepting(TWO, nonce("d"))
+    other = HandshakeAcceptor(TWO, nonce("d"))
     proven = other.answer(prove(dial(letter="a"), other))
     with pytest.raises(NotProven):
         accepting.answer(proven)
     assert not accepting.is_proven
     with pytest.raises(NotProven, match="broker 2 does not connect to broker 2"):
-        Accepting(TWO, nonce("a")).answer(dial(TWO).hello)
+        HandshakeAcceptor(TWO, nonce("a")).answer(dial(TWO).hello)
 
 
 def test_the_accepting_end_is_not_believed_either() -> None:
@@ -103,7 +111,7 @@ def test_the_accepting_end_is_not_believed_either() -> None:
 def test_what_the_accepting_end_refuses_is_told() -> None:
     refusal = response_encoder(ApiKey.SASL_HANDSHAKE, 1)({"error_code": 34, "mechanisms": []})
     with pytest.raises(NotProven, match="ILLEGAL_SASL_STATE"):
-        Dialing(ONE, 2, nonce("d")).answered(memoryview(refusal))
+        HandshakeInitiator(ONE, 2, nonce("d")).answered(memoryview(refusal))
     dialing = dial()
     with pytest.raises(NotProven, match="this is broker 9"):
         dialing.answered(b"", 58, "this is broker 9")
@@ -114,8 +122,8 @@ def test_what_the_accepting_end_refuses_is_told() -> None:
 )
 def test_garbage_is_refused_at_every_step(garbage: bytes) -> None:
     with pytest.raises(NotProven):
-        Accepting(TWO, nonce("a")).answer(garbage)
-    accepting = Accepting(TWO, nonce("a"))
+        HandshakeAcceptor(TWO, nonce("a")).answer(garbage)
+    accepting = HandshakeAcceptor(TWO, nonce("a"))
     accepting.answer(dial().hello)
     with pytest.raises(NotProven):
         accepting.answer(garbage)

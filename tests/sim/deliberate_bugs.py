@@ -1,8 +1,9 @@
 """Bugs that are patched into the core, each of which the simulator must find within a few seeds.
 
-Nothing in `src/` knows of these. A bug that is found later than its bound, or not at all, means that the simulator has become
-blind to it: then faults, clients or invariants have to be mended, not the bound. Those that are found at once are tried by
-`tests/sim/test_deliberate_bugs.py`, the others by `tests/chaos/test_deliberate_bugs.py`.
+Nothing in `src/` knows of these. A bug that is found later than its bound, or not at all, means that the
+simulator has become blind to it: then faults, clients or invariants have to be mended, not the bound. Those
+that are found at once are tried by `tests/sim/test_deliberate_bugs.py`, the others by
+`tests/chaos/test_deliberate_bugs.py`.
 """
 
 from collections.abc import Callable
@@ -287,7 +288,9 @@ def forget_pending_offsets(patch: pytest.MonkeyPatch) -> None:
 
 
 def wait_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """R19: transactions whose time is over go on. It shows where a producer dies for good with an open transaction."""
+    """R19: transactions whose time is over go on. It shows where a producer dies for good with an open
+    transaction.
+    """
     patch.setattr(Ending, "abort_timed_out", lambda *_arguments: True)
     patch.setattr(Desk, "killed_at_last", 1.0)
 

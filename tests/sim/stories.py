@@ -1,4 +1,6 @@
-"""What short stories in the simulation are told with: a client that waits for its answers, and a node with two log directories."""
+"""What short stories in the simulation are told with: a client that waits for its answers, and a node with
+two log directories.
+"""
 
 from random import Random
 from typing import Any
@@ -138,7 +140,8 @@ class TwoDirectories(Story):
 
 
 def cut_at_each_step(seed: int, *, is_strict: bool, ignored_site: str | None = None) -> int:
-    """Move a partition, with a power cut before the first step, before the second, … until it is done; how many there are.
+    """Move a partition, with a power cut before the first step, before the second, … until it is done; how
+    many there are.
 
     After each cut, and after another, everything that was acknowledged must be in one log.
     """
@@ -196,7 +199,9 @@ class Compacted(Story):
                 self.newest[key] = value
 
     def check(self) -> None:
-        """The last record of each key is the newest that was acknowledged, or one that was never answered after it."""
+        """The last record of each key is the newest that was acknowledged, or one that was never answered
+        after it.
+        """
         found = self.caller.records(self.topic_id)
         last = {record.key: record.value for record in found}
         values = {record.value for record in found}

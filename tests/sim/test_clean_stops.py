@@ -1,4 +1,6 @@
-"""A clean stop while the controller changes: a broker hands over what it leads and ends, well before its limit of 10 s."""
+"""A clean stop while the controller changes: a broker hands over what it leads and ends, well before its
+limit of 10 s.
+"""
 
 import pytest
 

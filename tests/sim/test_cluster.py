@@ -1,7 +1,9 @@
-"""A simulated cluster holds what it promises: forty seeds of sixty seconds, in each of which twenty things go wrong.
+"""A simulated cluster holds what it promises: forty seeds of sixty seconds, in each of which twenty things go
+wrong.
 
-In every third of them there are consumer groups, in every fourth transactions. `make sim SEEDS=1-5000` runs more. What every step is
-checked for is in `testing/sim/invariants.py`, `group_invariants.py` and `transaction_invariants.py`, and in the checkers of histories.
+In every third of them there are consumer groups, in every fourth transactions. `make sim SEEDS=1-5000` runs
+more. What every step is checked for is in `testing/sim/invariants.py`, `group_invariants.py` and
+`transaction_invariants.py`, and in the checkers of histories.
 """
 
 import os
@@ -18,7 +20,8 @@ from testkit.sim.scenario import Failure
 SEEDS = 40
 CHUNK = 5
 EVENTS_MAX = 10_000
-#: With groups, which have to settle once everything is mended, or transactions, some of which must end by their time-out.
+#: With groups, which have to settle once everything is mended, or transactions, some of which must end by
+#: their time-out.
 GROUP_EVENTS_MAX = 16_000
 
 
@@ -45,7 +48,9 @@ def test_nothing_acknowledged_is_lost(first: int) -> None:
 
 
 def test_a_false_suspicion_costs_an_election_never_data() -> None:
-    """Brokers that are well are taken for dead again and again, the controller too: they are fenced, and come back."""
+    """Brokers that are well are taken for dead again and again, the controller too: they are fenced, and come
+    back.
+    """
     elections = fenced = 0
     for seed in range(201, 207):
         cluster = Cluster(seed, ClusterOptions(kinds=("suspect", "usurp"), transactions=False), traced=True)

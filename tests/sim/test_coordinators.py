@@ -1,4 +1,6 @@
-"""Coordinators move with their partitions: members and offsets are intact afterwards, and nobody hears of what could be lost."""
+"""Coordinators move with their partitions: members and offsets are intact afterwards, and nobody hears of
+what could be lost.
+"""
 
 from typing import Any
 
@@ -116,7 +118,7 @@ def test_a_coordinator_that_dies_is_followed_by_one_that_knows_all() -> None:
     assert cluster.commit(member_id, 9, generation=0) == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_the_sessions_of_members_begin_anew_with_a_coordinator() -> None:
+def test_the_sessions_of_members_begin_rebuild_with_a_coordinator() -> None:
     cluster = Cluster()
     first = cluster.find()
     member_id = cluster.settle()
@@ -188,7 +190,9 @@ def test_nothing_is_told_that_the_next_coordinator_may_not_know() -> None:
 
 
 def test_a_consumer_group_goes_on_where_another_coordinator_left_it() -> None:
-    """A member is told to give up by one coordinator, and its partition is given to another member by the next."""
+    """A member is told to give up by one coordinator, and its partition is given to another member by the
+    next.
+    """
     cluster = Cluster()
     first = cluster.find()
     one = cluster.consumer_heartbeat("one", 0)
@@ -205,7 +209,9 @@ def test_a_consumer_group_goes_on_where_another_coordinator_left_it() -> None:
 
 
 def test_a_topic_made_anew_has_nothing_of_the_one_before() -> None:
-    """It is deleted while its group's coordinator cannot write: the offset that is left is not the new topic's."""
+    """It is deleted while its group's coordinator cannot write: the offset that is left is not the new
+    topic's.
+    """
     cluster = Cluster(offsets_retention_check_interval_ms="60000")
     first = cluster.find()
     member_id = cluster.settle()

@@ -1,4 +1,6 @@
-"""A broker that cannot reach the store while everybody else can: its clients must not be told for ever that it leads."""
+"""A broker that cannot reach the store while everybody else can: its clients must not be told for ever that
+it leads.
+"""
 
 from testkit.sim.quiet import Quiet
 

@@ -1,4 +1,6 @@
-"""A broker of a cluster loses one of its log directories, or finds a log damaged: others lead, nothing that counts is lost (R12)."""
+"""A broker of a cluster loses one of its log directories, or finds a log damaged: others lead, nothing that
+counts is lost (R12).
+"""
 
 import pytest
 
@@ -11,7 +13,9 @@ METADATA = 3
 
 
 def with_directories(**settings: str) -> Quiet:
-    """Partition 0 lies in another directory of broker 1 than partition 1; broker 1 leads both, and broker 2 leads 2 and 3."""
+    """Partition 0 lies in another directory of broker 1 than partition 1; broker 1 leads both, and broker 2
+    leads 2 and 3.
+    """
     both = {node: {"log.dirs": f"{DATA_DIR},{OTHER_DIR}"} for node in (1, 2, 3)}
     quiet = Quiet(3, own=both, settings={"replica.lag.time.max.ms": "20000"})
     quiet.create("t", (1, 2, 3), (1, 2, 3), (2, 1, 3), (2, 1, 3), min_insync_replicas="2", **settings)
@@ -86,7 +90,9 @@ def test_after_a_restart_with_a_new_disk_everything_is_fetched_anew() -> None:
 
 @pytest.mark.parametrize("policy", ["durable", "page-cache"])
 def test_a_disk_that_was_replaced_while_the_broker_was_down_does_not_lead(policy: str) -> None:
-    """Nobody noticed it fail: without a look at the directories an empty log would lead, and others cut theirs to it."""
+    """Nobody noticed it fail: without a look at the directories an empty log would lead, and others cut
+    theirs to it.
+    """
     quiet = with_directories(flush_policy=policy)
     failed = home(quiet, 0)
     # It is gone and back before anybody has taken it out of the ISR.

@@ -1,4 +1,6 @@
-"""The checkers of groups can fail: each anomaly has a history that makes it fire, and one beside it that does not."""
+"""The checkers of groups can fail: each anomaly has a history that makes it fire, and one beside it that does
+not.
+"""
 
 import pytest
 

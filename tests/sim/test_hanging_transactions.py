@@ -1,4 +1,6 @@
-"""Abort markers of clients in a cluster: the leader of the partition asks all coordinators, wherever they are."""
+"""Abort markers of clients in a cluster: the leader of the partition asks all coordinators, wherever they
+are.
+"""
 
 import pytest
 

@@ -1,7 +1,9 @@
-"""An exception in any handler, answer, timer, effect or callback stays with its own request, in a simulated cluster.
+"""An exception in any handler, answer, timer, effect or callback stays with its own request, in a simulated
+cluster.
 
-`tests/sabotage.py` finds the places and raises in them, in brokers that produce, replicate, elect, coordinate groups and transactions.
-Then it stops, and the cluster must come to rest by itself: every replica in sync, every client answered, nothing acknowledged lost.
+`tests/sabotage.py` finds the places and raises in them, in brokers that produce, replicate, elect, coordinate
+groups and transactions. Then it stops, and the cluster must come to rest by itself: every replica in sync,
+every client answered, nothing acknowledged lost.
 """
 
 from collections import Counter
@@ -52,19 +54,23 @@ def run(monkeypatch: pytest.MonkeyPatch, seed: int, options: ClusterOptions) -> 
 @pytest.mark.timeout(300)
 def test_a_cluster_outlives_errors_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: Counter[str] = Counter()
-    # In 544 an answer is lost that tells a member to give up partitions: its time began to run with that answer.
+    # In 544 an answer is lost that tells a member to give up partitions: its time began to run with that
+    # answer.
     for seed in (*range(301, 308), 544):
         with monkeypatch.context() as patch:
             raised += run(
                 patch, seed, ClusterOptions(faults=4, groups=seed % 2 == 0, transactions=seed % 2 == 1)
             ).raised
-    # Most places that a cluster has were hit, of each kind; those of single brokers and of admins have tests of their own.
+    # Most places that a cluster has were hit, of each kind; those of single brokers and of admins have tests
+    # of their own.
     for kind, least in (("handler ", 12), ("answer ", 8), ("timer ", 8), ("effect ", 5), ("callback ", 4)):
         assert len({site for site in raised if site.startswith(kind)}) >= least, (kind, raised)
 
 
 def test_all_classes_with_deadlines_are_known() -> None:
-    """One that is added is sabotaged above; here it is looked at once by a person, whether a failure leaves nobody waiting."""
+    """One that is added is sabotaged above; here it is looked at once by a person, whether a failure leaves
+    nobody waiting.
+    """
     assert {each.__name__ for each in timed_classes()} == {
         "Alarm", "Attempts", "ClassicMember", "CommitWait", "ConsumerMember", "DelayedProduce", "FetchSession", "Held", "Later", "PartitionWalk", "Periodic",
     }  # fmt: skip

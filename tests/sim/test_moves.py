@@ -1,7 +1,7 @@
 """A partition moves to another log directory, and the power is cut before every single step of it.
 
-Whatever a start finds then, it serves one log that holds everything acknowledged: the old one or the new one, never
-none, never both; and the move goes on to its end.
+Whatever a start finds then, it serves one log that holds everything acknowledged: the old one or the new one,
+never none, never both; and the move goes on to its end.
 """
 
 import pytest

@@ -1,5 +1,5 @@
-"""Consumers read from a replica in their own rack (KIP-392), below its own high watermark (R9); whoever asks the wrong broker hears
-who leads (KIP-951).
+"""Consumers read from a replica in their own rack (KIP-392), below its own high watermark (R9); whoever asks
+the wrong broker hears who leads (KIP-951).
 """
 
 import pytest

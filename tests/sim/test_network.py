@@ -1,4 +1,6 @@
-"""The simulated network: order on one connection, none between two; refused only where nobody listens; cuts that mend."""
+"""The simulated network: order on one connection, none between two; refused only where nobody listens; cuts
+that mend.
+"""
 
 from ottla.broker.requests.connection import Connection
 from ottla.ports.effects import REFUSED
@@ -7,7 +9,9 @@ from testkit.sim.world import START_MS, World
 
 
 class Echo:
-    """A server that answers each request with its body: a response's header is the correlation id and, here, no tags."""
+    """A server that answers each request with its body: a response's header is the correlation id and, here,
+    no tags.
+    """
 
     def __init__(self, network: Network, node_id: int) -> None:
         self.place = network.place_of(node_id)

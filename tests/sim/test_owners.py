@@ -1,4 +1,6 @@
-"""Coordinators' room: an owner of a topic hears of roles in turns and of its records' fate once, on real cores in a cluster."""
+"""Coordinators' room: an owner of a topic hears of roles in turns and of its records' fate once, on real
+cores in a cluster.
+"""
 
 from typing import Any
 

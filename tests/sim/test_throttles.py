@@ -1,4 +1,6 @@
-"""Replicas that are not in sync are copied no faster than they may be; those that are in sync are not held up (KIP-73)."""
+"""Replicas that are not in sync are copied no faster than they may be; those that are in sync are not held up
+(KIP-73).
+"""
 
 import pytest
 

@@ -1,7 +1,9 @@
 """Random histories: transactions while brokers die, come back and lose each other.
 
-Two producers, of both versions: in the end every transaction is there as a whole or not at all, once, in order; what was acknowledged is, and
-nothing hangs. One that copies, with the offsets of a group in its transactions: each input is there once, in order."""
+Two producers, of both versions: in the end every transaction is there as a whole or not at all, once, in
+order; what was acknowledged is, and nothing hangs. One that copies, with the offsets of a group in its
+transactions: each input is there once, in order.
+"""
 
 from random import Random
 
@@ -16,7 +18,9 @@ TRANSACTIONS = 60
 
 
 class Weather:
-    """What goes wrong: at most one broker is away at a time, killed or without power, and any two may be cut off from each other."""
+    """What goes wrong: at most one broker is away at a time, killed or without power, and any two may be cut
+    off from each other.
+    """
 
     def __init__(self, cluster: Cluster, chance: Random, *, cuts_power: bool = False) -> None:
         self.cluster, self.chance = cluster, chance
@@ -88,7 +92,8 @@ class History:
     def __init__(self, tx: Tx, chance: Random) -> None:
         self.tx, self.chance = tx, chance
         self.number = 0
-        #: (value, partitions in which it was acknowledged, True: committed, False: aborted, None: nobody knows)
+        #: (value, partitions in which it was acknowledged, True: committed, False: aborted, None: nobody
+        #: knows)
         self.ended: list[tuple[bytes, tuple[int, ...], bool | None]] = []
         tx.init()
 

@@ -1,4 +1,6 @@
-"""Transactions over three brokers: coordinators that die at every step of an end, groups' coordinators that move, leaders that ask."""
+"""Transactions over three brokers: coordinators that die at every step of an end, groups' coordinators that
+move, leaders that ask.
+"""
 
 import pytest
 
@@ -52,7 +54,9 @@ def test_a_partition_that_was_not_added_is_refused_by_every_leader() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_next_coordinator_goes_on_with_an_end_that_was_decided(version: int, commit: bool) -> None:
-    """The leader of a partition is out of the coordinator's reach: its marker is owed when the coordinator dies."""
+    """The leader of a partition is out of the coordinator's reach: its marker is owed when the coordinator
+    dies.
+    """
     cluster = Cluster()
     tx = Tx(cluster, version)
     tx.init()

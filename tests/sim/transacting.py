@@ -1,4 +1,6 @@
-"""What stories of transactions are told with: a cluster, producers that find their coordinators, and what readers see."""
+"""What stories of transactions are told with: a cluster, producers that find their coordinators, and what
+readers see.
+"""
 
 from typing import Any
 

@@ -47,8 +47,8 @@ def test_the_native_reader_is_not_called_when_a_count_is_refused() -> None:
 
 
 def test_a_tagged_section_before_a_count_is_not_followed() -> None:
-    # The native reader takes replica_directory_id (tag 0) as 16 bytes whatever size is declared. Were the guard to
-    # trust the size of 34, it would not see the count that follows the 16 bytes.
+    # The native reader takes replica_directory_id (tag 0) as 16 bytes whatever size is declared. Were the
+    # guard to trust the size of 34, it would not see the count that follows the 16 bytes.
     partition = bytes(32) + b"\x01\x00\x22" + bytes(16) + b"\0" + b"\xff\xff\xff\xff\x0f" + bytes(12)
     body = bytes(21) + b"\x02" + bytes(16) + b"\x02" + partition + b"\0\x01\x01\0"
     with pytest.raises(NeedsTolerantReader):

@@ -70,7 +70,7 @@ from ottla.ports.entropy import Entropy
 from ottla.ports.store import Registration
 from ottla.replication.replica_roles import ReplicaRoles
 from ottla.replication.replication_throttle import ReplicationThrottle
-from ottla.security.broker_handshake import NONCE_BYTES, Credentials, Dialing
+from ottla.security.broker_handshake import NONCE_BYTES, Credentials, HandshakeInitiator
 from ottla.security.cluster_secret import ClusterSecret
 from ottla.wire.decode import MalformedMessage, TooManyRows, decode_request
 from ottla.wire.frames import after_tags
@@ -520,11 +520,11 @@ class Broker:
         self.now_ms = now_ms
         self.lifecycle.refused(node_id, now_ms)
 
-    def prove_to(self, node_id: int) -> Dialing | None:
+    def prove_to(self, node_id: int) -> HandshakeInitiator | None:
         """The handshake for a new connection to another broker; None if this one has no cluster secret."""
         if self.credentials is None:
             return None
-        return Dialing(self.credentials, node_id, self.entropy.token(NONCE_BYTES))
+        return HandshakeInitiator(self.credentials, node_id, self.entropy.token(NONCE_BYTES))
 
     def serve(self) -> None:
         """This broker's life has begun: its replicas take their roles."""

@@ -1,7 +1,9 @@
-"""One table of settings: name, type, default, unit and meaning, for topics and for brokers.
+"""Settings of topics, brokers and groups: tables of name, type, default, unit and description.
 
-`topic` and `broker` hold the resolved, typed settings that everything above reads; `describe` and `alter`
-serve the admin APIs; `properties` turns a configuration text into names and values; `markdown` renders the
-manual page. Nothing here reads files, the environment or a clock. Kafka's dotted names live in this room
-only.
+- `topic.py` and `broker.py` have the resolved, typed settings that all other packages read.
+- `describe.py` and `alter.py` serve the admin APIs.
+- `properties.py` parses a configuration text.
+- `markdown.py` renders `docs/configuration.md`, `limits_page.py` renders `docs/limits.md`.
+
+Nothing here reads files, the environment or a clock. Kafka's dotted names are used in this package only.
 """

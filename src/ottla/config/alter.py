@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs as a function: overrides and operations give new overrides.
 
-Nothing is changed unless everything is valid; the result holds canonical texts. The operations are the
-protocol's: set and delete for every setting, append and subtract for lists.
+Either all operations are applied or none. The result has canonical texts. The operations are the protocol's:
+set and delete for every setting, append and subtract for lists.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BROKER_AND_WITHOUT_EFFECT = {**BROKER, **DYNAMIC_WITHOUT_EFFECT}
 def apply_ops(
     current: Mapping[str, str], ops: Iterable[Op], broker: BrokerConfig | None = None
 ) -> dict[str, str]:
-    """The overrides of a topic after the operations. A list that is not overridden begins as its default."""
+    """The overrides of a topic after the operations. A list that is not overridden starts as its default."""
     inherited: dict[str, Value] = {}
     if broker is not None:
         inherited = dict(zip(NAMES, broker.topic_defaults, strict=True))
@@ -87,7 +87,7 @@ def _applied(
 def _edited(
     row: Definition, op: int, text: str | None, override: str | None, inherited: Mapping[str, Value]
 ) -> str:
-    """A list with items appended or taken away."""
+    """A list with items appended or removed."""
     if row.type != "list":
         raise InvalidConfig(
             f"Cannot {OPERATIONS[op]} to configuration {row.name}: it is a {row.type}, not a list"

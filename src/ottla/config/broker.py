@@ -1,9 +1,9 @@
-"""The settings of one broker, resolved: dynamic ones over those of its configuration over the defaults.
+"""The resolved settings of one broker: dynamic settings over its configuration over the defaults.
 
-`BrokerConfig.from_properties` takes Kafka's names and text values and refuses unknown names, so that a
-misspelt setting stops the start instead of being ignored. Where Kafka has several names for one thing
-(log.retention.ms, .minutes, .hours), the attribute is the result in milliseconds. The layers it was made from
-are kept, for DescribeConfigs to tell where a value comes from.
+`BrokerConfig.from_properties` takes Kafka's names and text values. Unknown names are refused, so a misspelt
+setting stops the start. If Kafka has several names for one setting (log.retention.ms, .minutes, .hours), the
+attribute is the result in milliseconds. The layers are kept, so that DescribeConfigs can return the source of
+a value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ottla.config.topic_table import TOPIC
 
 __all__ = ["BROKER", "NOT_HONOURED", "BrokerConfig", "Listener"]
 
-# DescribeConfigs' codes of where a value comes from, strongest first among a broker's own.
+# The sources of DescribeConfigs, in order of precedence.
 DYNAMIC_BROKER, DYNAMIC_DEFAULT_BROKER, STATIC_BROKER, DEFAULT = 2, 3, 4, 5
 
 SERVED_PROTOCOLS = ("PLAINTEXT",)
@@ -30,7 +30,7 @@ MS_PER_UNIT = {"minutes": 60_000, "hours": 3_600_000}
 
 
 class BrokerConfig(Settings):
-    """One slot a broker setting, its name with underscores."""
+    """One slot per broker setting: its name with underscores."""
 
     node_id: int
     broker_rack: str | None
@@ -63,7 +63,7 @@ class BrokerConfig(Settings):
     leader_imbalance_per_broker_percentage: int
 
     listeners: tuple[Listener, ...]
-    # A host of "" (or a wildcard in `listeners` with nothing advertised) leaves the choice to the server.
+    # With an empty host (or a wildcard in `listeners` and nothing advertised) the server chooses the host.
     advertised_listeners: tuple[Listener, ...]
     socket_request_max_bytes: int
     queued_max_request_bytes: int
@@ -163,8 +163,8 @@ class BrokerConfig(Settings):
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
 
-    # Not settings: the defaults of topics in the order of the topic table, the texts by source, strongest
-    # first, and the configuration text's settings as they were given.
+    # Not settings: the topic defaults in the order of the topic table, the texts by source in order of
+    # precedence, and the settings of the configuration text as given.
     topic_defaults: tuple[Value, ...]
     layers: tuple[tuple[int, Mapping[str, str]], ...]
     properties: Mapping[str, str]
@@ -178,7 +178,7 @@ class BrokerConfig(Settings):
         dynamic: Mapping[str, str] | None = None,
         dynamic_default: Mapping[str, str] | None = None,
     ) -> BrokerConfig:
-        """Resolve static settings under those set at run time for this broker and for all brokers."""
+        """Resolve static settings with the dynamic ones of this broker and of all brokers."""
         static = _known(properties)
         layers = (
             (DYNAMIC_BROKER, dict(dynamic or {})),
@@ -214,18 +214,18 @@ class BrokerConfig(Settings):
         return BrokerConfig(attributes)
 
     def with_dynamic(self, dynamic: Mapping[str, str], dynamic_default: Mapping[str, str]) -> BrokerConfig:
-        """The same static settings under other dynamic ones."""
+        """The same static settings with other dynamic ones."""
         return BrokerConfig.from_properties(self.properties, dynamic=dynamic, dynamic_default=dynamic_default)
 
     def _shown(self, name: str) -> str:
-        # A repr ends up in logs. `properties` and `layers` are the texts as given, those of ignored settings included.
+        # A repr can be logged. `properties` and `layers` are texts as given, including ignored settings.
         if name in _SENSITIVE and getattr(self, name) is not None:
             return "[hidden]"
         return super()._shown(name)
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Names that were given and have no effect here; worth a warning at start."""
+        """Settings that were given and have no effect, for a warning at start."""
         return tuple(sorted(name for name in self.properties if name in NOT_HONOURED))
 
 
@@ -256,7 +256,7 @@ def _parsed(given: Mapping[str, str]) -> dict[str, Value | None]:
 def _resolve_topic_defaults(
     attributes: dict[str, object], values: Mapping[str, Value | None], given: Mapping[str, str]
 ) -> None:
-    """Fill in the result of each chain of names, and the tuple of all topic defaults."""
+    """Resolve each chain of names, and the tuple of all topic defaults."""
     effective: dict[str, Value] = {}
     for topic_name, topic in TOPIC.items():
         default = topic.parse(topic.default)
@@ -273,7 +273,7 @@ def _resolve_topic_defaults(
 
 
 def in_topic_unit(broker_name: str, value: Value) -> Value:
-    """A broker value in the unit of the topic setting that it gives the default of."""
+    """A broker value in the unit of the topic setting that it is the default of."""
     factor = MS_PER_UNIT.get(BROKER[broker_name].unit)
     if factor is None or not isinstance(value, int):
         return value
@@ -288,12 +288,12 @@ def _host_limits(values: Mapping[str, Value | None]) -> dict[str, int]:
 def _listeners(
     values: Mapping[str, Value | None], controller_names: str
 ) -> tuple[tuple[Listener, ...], tuple[Listener, ...]]:
-    """What to bind and what to advertise. Listeners of a KRaft controller are left out."""
+    """Addresses to bind and to advertise. Listeners of a KRaft controller are skipped."""
     protocols = protocol_map(cast("tuple[str, ...]", values["listener.security.protocol.map"]))
     left_out = {name.strip().upper() for name in controller_names.split(",")}
     bound = _endpoints("listeners", values["listeners"], protocols, left_out)
     if values["advertised.listeners"] is None:
-        # A wildcard is no address to connect to: the server advertises one of its own instead.
+        # A wildcard is not an address to connect to: the server advertises one of its own.
         return bound, tuple(
             listener._replace(host="") if listener.host in WILDCARD_HOSTS else listener for listener in bound
         )

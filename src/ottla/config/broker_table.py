@@ -1,6 +1,7 @@
-"""Every broker setting that ottla honours, under Kafka's names, and ours.
+"""Every broker setting that has an effect: Kafka's, and ottla's own.
 
-The defaults of topic settings are derived from the topic table, so a type, range or default is written once.
+Broker settings that are defaults of topic settings come from the topic table, so type, range and default are
+written once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DEFAULT_PROTOCOL_MAP = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEX
 
 
 def are_host_limits(value: Value) -> bool:
-    """HOST:COUNT items; the last colon splits, since an IPv6 address has its own."""
+    """HOST:COUNT items, split at the last colon, because an IPv6 address contains colons."""
     if not isinstance(value, tuple):
         return False
     for item in value:
@@ -41,10 +42,9 @@ def are_host_limits(value: Value) -> bool:
 
 
 def _topic_defaults() -> list[Definition]:
-    """The broker setting that first decides each topic setting's default.
+    """For each topic setting, the broker setting that is its default.
 
-    Where a topic setting has several (log.retention.ms, .minutes, .hours), only the last has a default of its
-    own.
+    If there are several (log.retention.ms, .minutes, .hours), only the last one has a default value.
     """
     rows = []
     for topic in TOPIC.values():
@@ -90,15 +90,15 @@ BROKER: dict[str, Definition] = table(
             "int",
             1,
             0,
-            "The number of this broker, unique in its cluster.",
+            "Id of this broker, unique in its cluster.",
         ),
-        number(NODE, "broker.id", "int", 1, 0, "Another name of `node.id`."),
+        number(NODE, "broker.id", "int", 1, 0, "Another name for `node.id`."),
         Definition(
             "broker.rack",
             "string",
             None,
-            "Where this broker stands. Replicas of a partition are spread over racks, and consumers that "
-            "name their rack read from a replica near by.",
+            "Rack of this broker. Replicas of a partition are spread over racks, and a consumer with "
+            "`client.rack` can read from a replica in its own rack.",
             section=NODE,
         ),
         Definition(
@@ -114,7 +114,7 @@ BROKER: dict[str, Definition] = table(
             "advertised.listeners",
             "list",
             None,
-            "Addresses that clients are told to connect to; by default those in `listeners`.",
+            "Addresses that the broker returns to clients. Not set: those in `listeners`.",
             check=are_listeners,
             form=LISTENER_FORM,
             section=CONNECTIONS,
@@ -123,8 +123,8 @@ BROKER: dict[str, Definition] = table(
             "listener.security.protocol.map",
             "list",
             DEFAULT_PROTOCOL_MAP,
-            "Which security protocol each listener name stands for. Only PLAINTEXT is served so far; a "
-            "listener of another protocol is refused at start.",
+            "Security protocol of each listener name. Only PLAINTEXT is implemented: a listener with "
+            "another protocol stops the start.",
             check=is_protocol_map,
             form=f"NAME:PROTOCOL pairs separated by commas, PROTOCOL one of {', '.join(PROTOCOLS)}",
             section=CONNECTIONS,
@@ -135,8 +135,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             100 * MIB,
             1,
-            "The largest request accepted; a larger one closes its connection before anything is allocated "
-            "for it.",
+            "The largest request. A larger one closes its connection before memory is allocated for it.",
             unit="bytes",
         ),
         number(
@@ -145,9 +144,10 @@ BROKER: dict[str, Definition] = table(
             "long",
             512 * MIB,
             -1,
-            "Memory for requests that have not arrived completely, of all connections together. When it is "
-            "used up, reading pauses for those that hold most. Answers that clients do not read may hold half "
-            "as much. Less than `socket.request.max.bytes` counts as that much; -1: no limit (Kafka's default).",
+            "Memory for requests that have not arrived completely, for all connections together. When it is "
+            "used up, the broker pauses reading from the connections that hold most of it. Unsent responses "
+            "may use half as much. A value below `socket.request.max.bytes` is raised to that; -1: no limit "
+            "(Kafka's default).",
             unit="bytes",
         ),
         number(
@@ -156,9 +156,9 @@ BROKER: dict[str, Definition] = table(
             "int",
             30_000,
             1,
-            "A request that arrives in pieces must have at least 32 KiB/s in each such period, else its "
-            "connection is closed. While memory for requests is short, a large one that has stopped arriving is "
-            "closed after 3 to 6 s (Kafka has no such limit).",
+            "A request that arrives in pieces must reach 32 KiB/s in each such period, or its connection is "
+            "closed. While request memory is short, a large request that has stopped arriving is closed "
+            "after 3 to 6 s. ottla's own.",
             unit="ms",
         ),
         number(
@@ -167,9 +167,9 @@ BROKER: dict[str, Definition] = table(
             "int",
             102_400,
             -1,
-            "Size of each connection's kernel send buffer; -1 leaves it to the operating system, which "
-            "adapts it. A buffer that fits the processor's cache makes sending files cheaper; raise it for "
-            "consumers far away.",
+            "Size of the kernel send buffer of each connection; -1: the operating system adapts it. A "
+            "buffer that fits into the CPU cache makes sendfile cheaper. Raise it for consumers with a high "
+            "round-trip time.",
             unit="bytes",
         ),
         number(
@@ -178,8 +178,8 @@ BROKER: dict[str, Definition] = table(
             "int",
             -1,
             -1,
-            "Size of each connection's kernel receive buffer; -1 leaves it to the operating system, which "
-            "adapts it (Kafka's default is 102400).",
+            "Size of the kernel receive buffer of each connection; -1: the operating system adapts it "
+            "(Kafka's default is 102400).",
             unit="bytes",
         ),
         number(
@@ -188,7 +188,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             1024,
             1,
-            "Connections that may wait to be accepted; the operating system may hold it lower (Kafka's "
+            "Connections that can wait to be accepted. The operating system may set a lower limit (Kafka's "
             "default is 50).",
         ),
         number(
@@ -197,7 +197,7 @@ BROKER: dict[str, Definition] = table(
             "long",
             600_000,
             -1,
-            "A connection without traffic for this long is closed; -1 never closes one.",
+            "Close a connection after this time without traffic; -1: never.",
             unit="ms",
         ),
         number(
@@ -206,8 +206,8 @@ BROKER: dict[str, Definition] = table(
             "int",
             1000,
             -1,
-            "A turn of the event loop that takes this long is logged, with the requests it served: all other clients waited "
-            "meanwhile; -1 logs none (a setting of ottla, not of Kafka).",
+            "Log a turn of the event loop that takes this long, with the requests that it served. All other "
+            "clients wait during such a turn; -1: log none. ottla's own.",
             unit="ms",
             dynamic=CLUSTER_WIDE,
         ),
@@ -217,8 +217,8 @@ BROKER: dict[str, Definition] = table(
             "int",
             20_000,
             0,
-            "Connections that the broker holds at once; further ones are closed on arrival (Kafka has no "
-            "limit by default).",
+            "Connections that the broker holds at the same time. Further connections are closed on arrival "
+            "(Kafka has no limit by default).",
             dynamic=CLUSTER_WIDE,
         ),
         number(
@@ -227,14 +227,14 @@ BROKER: dict[str, Definition] = table(
             "int",
             10_000,
             0,
-            "Connections that one address may hold at once (Kafka has no limit by default).",
+            "Connections that one IP address can hold at the same time (Kafka has no limit by default).",
             dynamic=CLUSTER_WIDE,
         ),
         Definition(
             "max.connections.per.ip.overrides",
             "list",
             "",
-            "Limits for single addresses, instead of `max.connections.per.ip`.",
+            "Limits for single IP addresses, instead of `max.connections.per.ip`.",
             check=are_host_limits,
             form="HOST:COUNT items separated by commas",
             dynamic=CLUSTER_WIDE,
@@ -246,7 +246,8 @@ BROKER: dict[str, Definition] = table(
             "int",
             5_000,
             1,
-            "New connections accepted in a second; further ones wait (Kafka has no limit by default).",
+            "New connections that are accepted per second. Further connections wait (Kafka has no limit by "
+            "default).",
             unit="per second",
             dynamic=CLUSTER_WIDE,
         ),
@@ -256,9 +257,10 @@ BROKER: dict[str, Definition] = table(
             "int",
             1_000,
             1,
-            "New connections of one address in a second, and at once; further ones are not read until their "
-            "turn comes, and are closed if that takes longer than 10 s. Other brokers are exempt (Kafka has "
-            "this as the quota `connection_creation_rate` of an IP, without a limit by default).",
+            "New connections of one IP address per second, and the size of a burst. The broker delays "
+            "reading from further connections, and closes those that would wait for more than 10 s. Other "
+            "brokers are exempt (Kafka has this as the quota `connection_creation_rate` of an IP, without a "
+            "limit by default).",
             unit="per second",
             dynamic=CLUSTER_WIDE,
         ),
@@ -268,7 +270,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             1,
             1,
-            "Partitions of a topic that is created without saying how many, by a request or by first use.",
+            "Partitions of a topic whose creation does not name a number, automatic creation included.",
         ),
         number(
             TOPICS,
@@ -276,43 +278,43 @@ BROKER: dict[str, Definition] = table(
             "int",
             1,
             1,
-            "Replicas of a topic that is created without saying how many.",
+            "Replication factor of a topic whose creation does not name one.",
             maximum=2**15 - 1,
         ),
         Definition(
             "auto.create.topics.enable",
             "boolean",
             "true",
-            "Create a topic when a client that allows it first asks for it.",
+            "Create a topic on the first request for it, if the client allows that.",
             section=TOPICS,
         ),
         Definition(
             "delete.topic.enable",
             "boolean",
             "true",
-            "Allow topics to be deleted; otherwise the request gets TOPIC_DELETION_DISABLED.",
+            "Allow the deletion of topics. Otherwise DeleteTopics fails with TOPIC_DELETION_DISABLED.",
             section=TOPICS,
         ),
         Definition(
             "log.dir",
             "list",
             "ottla-data",
-            "Directory of the data, when `log.dirs` is not set.",
+            "Data directory if `log.dirs` is not set.",
             section=LOG,
         ),
         Definition(
             "log.dirs",
             "list",
             None,
-            "Directories of the data. A new partition goes to the one with the fewest; one that fails goes offline "
-            "and the others go on.",
+            "Data directories. A new partition goes to the directory with the fewest partitions. A "
+            "directory that fails goes offline; the others stay in use.",
             section=LOG,
         ),
         Definition(
             "metadata.log.dir",
             "string",
             None,
-            "Directory of the metadata; the first of `log.dirs` if it is not set.",
+            "Directory of the metadata. Not set: the first of `log.dirs`.",
             section=LOG,
         ),
         number(
@@ -321,7 +323,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             168,
             -1,
-            "Age beyond which segments are deleted, when neither `log.retention.ms` nor "
+            "Segments older than this are deleted, if neither `log.retention.ms` nor "
             "`log.retention.minutes` is set.",
             unit="hours",
         ),
@@ -329,7 +331,7 @@ BROKER: dict[str, Definition] = table(
             "log.retention.minutes",
             "int",
             None,
-            "Age beyond which segments are deleted, when `log.retention.ms` is not set.",
+            "Segments older than this are deleted, if `log.retention.ms` is not set.",
             unit="minutes",
             minimum=-1,
             section=LOG,
@@ -338,7 +340,7 @@ BROKER: dict[str, Definition] = table(
             "log.cleaner.enable",
             "boolean",
             "true",
-            "Whether topics with cleanup.policy=compact are compacted.",
+            "Compact topics with cleanup.policy=compact.",
             section=LOG,
         ),
         number(
@@ -347,7 +349,7 @@ BROKER: dict[str, Definition] = table(
             "long",
             15_000,
             0,
-            "Time between two searches for logs to compact, when there was none.",
+            "Time until the log cleaner looks for logs again after it found none to compact.",
             unit="ms",
             dynamic=CLUSTER_WIDE,
         ),
@@ -357,8 +359,8 @@ BROKER: dict[str, Definition] = table(
             "long",
             128 * MIB,
             MIB,
-            "Memory for the keys of one pass of compaction, 24 bytes a key and its share of free room. A log with more keys "
-            "is compacted in several passes.",
+            "Memory for the keys of one compaction pass: 24 bytes per slot. A log with more keys is "
+            "compacted in several passes.",
             unit="bytes",
             dynamic=CLUSTER_WIDE,
         ),
@@ -366,7 +368,7 @@ BROKER: dict[str, Definition] = table(
             "log.cleaner.io.buffer.load.factor",
             "double",
             "0.9",
-            "How full that memory may be: more keys a pass, and more time a key.",
+            "Maximum load of that memory. A higher value means more keys per pass and more time per key.",
             minimum=0.1,
             maximum=1,
             dynamic=CLUSTER_WIDE,
@@ -376,7 +378,7 @@ BROKER: dict[str, Definition] = table(
             "log.cleaner.io.max.bytes.per.second",
             "double",
             "1.7976931348623157e+308",
-            "What compaction may read and write in a second, both together.",
+            "Limit on what the log cleaner reads and writes per second, both together.",
             minimum=1,
             dynamic=CLUSTER_WIDE,
             section=LOG,
@@ -387,7 +389,7 @@ BROKER: dict[str, Definition] = table(
             "long",
             300_000,
             1,
-            "Time between two searches for segments to delete.",
+            "Time between two checks for segments to delete.",
             unit="ms",
         ),
         number(
@@ -396,7 +398,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             168,
             1,
-            "Age at which a segment is closed, when `log.roll.ms` is not set.",
+            "Age at which a segment rolls, if `log.roll.ms` is not set.",
             unit="hours",
         ),
         number(
@@ -405,7 +407,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             0,
             0,
-            "Taken off the age at which a segment is closed, when `log.roll.jitter.ms` is not set.",
+            "Maximum jitter that is subtracted from the roll age, if `log.roll.jitter.ms` is not set.",
             unit="hours",
         ),
         number(
@@ -414,7 +416,7 @@ BROKER: dict[str, Definition] = table(
             "long",
             2**63 - 1,
             0,
-            "Age of unsynced records at which a log is synced, when `log.flush.interval.ms` is not set.",
+            "Age of unsynced records at which a log is synced, if `log.flush.interval.ms` is not set.",
             unit="ms",
         ),
         number(
@@ -423,8 +425,8 @@ BROKER: dict[str, Definition] = table(
             "int",
             5_000,
             0,
-            "Time between two advances of the recovery point: the log is synced in the background and "
-            "recovery after a crash begins there (Kafka's default is 60000).",
+            "Time between two advances of the recovery point. The broker syncs the log in the background, "
+            "and recovery after a crash starts at that offset (Kafka's default is 60000).",
             unit="ms",
         ),
         number(
@@ -433,8 +435,8 @@ BROKER: dict[str, Definition] = table(
             "long",
             64 * MIB,
             1,
-            "Bytes appended to a log after which its recovery point is advanced without waiting for the "
-            "interval. ottla's own.",
+            "Appended bytes after which the recovery point of a log advances before the interval is over. "
+            "ottla's own.",
             unit="bytes",
         ),
         number(
@@ -443,7 +445,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             4,
             1,
-            "Threads that sync files, so that one round of many files takes less time. ottla's own.",
+            "Threads that sync files. More threads make a sync of many files faster. ottla's own.",
             maximum=64,
         ),
         number(
@@ -452,8 +454,8 @@ BROKER: dict[str, Definition] = table(
             "int",
             55 * MIB,
             1024,
-            "The most that one fetch returns, whatever the client asks for; a first batch larger than this "
-            "is still returned whole.",
+            "Maximum size of one fetch response, whatever the client asks for. A larger first batch is "
+            "still returned complete.",
             unit="bytes",
         ),
         number(
@@ -462,7 +464,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             1000,
             0,
-            "Fetch sessions held at once; a client without one names all its partitions in every fetch.",
+            "Incremental fetch sessions. A client without a session names all its partitions in every fetch.",
         ),
         number(
             CLIENTS,
@@ -470,8 +472,8 @@ BROKER: dict[str, Definition] = table(
             "int",
             DAY_MS,
             1,
-            "How long a partition remembers the sequence numbers of an idempotent producer that went silent. One whose "
-            "transaction is open is remembered until that has ended.",
+            "How long a partition remembers the sequence numbers of an idle idempotent producer. A producer "
+            "with an open transaction does not expire.",
             unit="ms",
             dynamic=CLUSTER_WIDE,
         ),
@@ -481,7 +483,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             600_000,
             1,
-            "How often partitions are looked at to forget producers that went silent.",
+            "Time between two checks for expired producers.",
             unit="ms",
         ),
         *TRANSACTIONS,
@@ -491,7 +493,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             6_000,
             1,
-            "The shortest session time-out that a group member may ask for.",
+            "The shortest session timeout of a group member.",
             unit="ms",
         ),
         number(
@@ -500,7 +502,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             1_800_000,
             1,
-            "The longest session time-out that a group member may ask for.",
+            "The longest session timeout of a group member.",
             unit="ms",
         ),
         number(
@@ -509,10 +511,10 @@ BROKER: dict[str, Definition] = table(
             "int",
             3_000,
             0,
-            "How long the first rebalance of an empty group waits for more members.",
+            "How long the first rebalance of an empty group waits for further members.",
             unit="ms",
         ),
-        number(GROUPS, "group.max.size", "int", INT_MAX, 1, "Members that one group may have."),
+        number(GROUPS, "group.max.size", "int", INT_MAX, 1, "Members of one group."),
         *CONSUMER_GROUPS,
         number(
             GROUPS,
@@ -520,7 +522,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             4096,
             0,
-            "The longest text that a client may store with a committed offset.",
+            "Maximum size of the metadata of a committed offset.",
             unit="bytes",
         ),
         number(
@@ -538,7 +540,7 @@ BROKER: dict[str, Definition] = table(
             "long",
             600_000,
             1,
-            "How often committed offsets are looked at to find those that nobody wants any more.",
+            "Time between two checks for expired offsets.",
             unit="ms",
         ),
         number(
@@ -547,7 +549,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             50,
             1,
-            "Partitions of the topic that holds committed offsets; never changed once the topic exists.",
+            "Partitions of `__consumer_offsets`. The number cannot change once the topic exists.",
         ),
         number(
             GROUPS,
@@ -555,8 +557,8 @@ BROKER: dict[str, Definition] = table(
             "short",
             3,
             1,
-            "Replicas of the topic that holds committed offsets: it is created once so many brokers live. One on a "
-            "single node, whatever this says.",
+            "Replication factor of `__consumer_offsets`. The topic is created when this many brokers are "
+            "alive. A single node uses one replica.",
         ),
         number(
             GROUPS,
@@ -564,7 +566,7 @@ BROKER: dict[str, Definition] = table(
             "int",
             100 * MIB,
             1 * MIB,
-            "The size of a segment of the topic that holds committed offsets: the smaller, the sooner it is compacted.",
+            "Segment size of `__consumer_offsets`. Smaller segments are compacted sooner.",
             unit="bytes",
         ),
     ]

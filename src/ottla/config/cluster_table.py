@@ -1,4 +1,4 @@
-"""The settings of a broker among others, under Kafka's names. How a cluster is found is in `zookeeper_table.py`."""
+"""Settings of a broker in a cluster, apart from those of ZooKeeper (`zookeeper_table.py`)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ MEMBERSHIP = (
         "controlled.shutdown.enable",
         "boolean",
         "true",
-        "Whether a broker that is stopped first hands what it leads to other brokers.",
+        "Hand leadership to other brokers before a shutdown.",
         section=CLUSTER,
     ),
     Definition(
         "replica.socket.timeout.ms",
         "int",
         "30000",
-        "How long a broker waits for another one's answer before it gives up the connection.",
+        "How long a broker waits for the response of another broker before it closes the connection.",
         unit="ms",
         minimum=1,
         section=CLUSTER,

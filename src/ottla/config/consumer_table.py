@@ -1,6 +1,7 @@
-"""The settings of consumer groups (KIP-848): a broker's, and those that a group may have of its own.
+"""Settings of consumer groups (KIP-848): of the broker, and of a single group.
 
-A group's own settings lie between the broker's limits when they are made; without one of its own it has the broker's.
+A group setting must be within the broker's limits when it is set. The default of a group setting is the
+broker's.
 """
 
 from __future__ import annotations
@@ -32,22 +33,39 @@ CONSUMER_GROUPS: Final = (
     _ms(
         "group.consumer.session.timeout.ms",
         45_000,
-        "How long a member of a consumer group (KIP-848) may be silent before it is out of the group.",
+        "Session timeout of the members of a consumer group (KIP-848): a member without a heartbeat for "
+        "this long is removed.",
     ),
-    _ms("group.consumer.min.session.timeout.ms", 45_000, "The least that a group may have instead of it."),
-    _ms("group.consumer.max.session.timeout.ms", 60_000, "The most that a group may have instead of it."),
+    _ms(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        "The shortest session timeout that can be set for a group.",
+    ),
+    _ms(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        "The longest session timeout that can be set for a group.",
+    ),
     _ms(
         "group.consumer.heartbeat.interval.ms",
         5_000,
-        "How often the members of a consumer group are told to heartbeat.",
+        "Heartbeat interval of the members of a consumer group (KIP-848).",
     ),
-    _ms("group.consumer.min.heartbeat.interval.ms", 5_000, "The least that a group may have instead of it."),
-    _ms("group.consumer.max.heartbeat.interval.ms", 15_000, "The most that a group may have instead of it."),
+    _ms(
+        "group.consumer.min.heartbeat.interval.ms",
+        5_000,
+        "The shortest heartbeat interval that can be set for a group.",
+    ),
+    _ms(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The longest heartbeat interval that can be set for a group.",
+    ),
     Definition(
         "group.consumer.max.size",
         "int",
         str(2**31 - 1),
-        "Members that one consumer group may have.",
+        "Members of one consumer group (KIP-848).",
         minimum=1,
         section=GROUPS,
     ),
@@ -55,7 +73,7 @@ CONSUMER_GROUPS: Final = (
         "group.consumer.assignors",
         "list",
         ",".join(ASSIGNORS),
-        "How the partitions of a consumer group may be assigned; the first is the default.",
+        "Assignors of consumer groups (KIP-848). The first is the default.",
         check=lambda value: isinstance(value, tuple) and bool(value) and set(value) <= set(ASSIGNORS),
         form="a comma-separated list of at least one of uniform, range",
         section=GROUPS,
@@ -64,16 +82,17 @@ CONSUMER_GROUPS: Final = (
         "group.consumer.migration.policy",
         "string",
         "bidirectional",
-        "Whether a group with members becomes a consumer group when somebody comes who speaks that protocol (upgrade), "
-        "and a classic one when the last such member goes (downgrade). Without members it becomes either at any time.",
-        # In capitals too, as Kafka takes it.
+        "Whether a group with members changes its protocol: to KIP-848 when the first member of that "
+        "protocol joins (upgrade), to classic when the last one leaves (downgrade). A group without members "
+        "can change at any time.",
+        # Kafka accepts capitals too.
         check=lambda value: str(value).lower() in MIGRATION_POLICIES,
         form=f"one of {', '.join(MIGRATION_POLICIES)}",
         section=GROUPS,
     ),
 )
 
-#: Pairs of broker settings of which the first may not be more than the second.
+#: Pairs of broker settings: the first may not be greater than the second.
 IN_ORDER: Final = (
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
     ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
@@ -88,13 +107,13 @@ GROUP: Final = table(
         _ms(
             SESSION,
             45_000,
-            "How long a member of this group may be silent before it is out of it.",
+            "Session timeout of the members of this group.",
             broker_name="group.consumer.session.timeout.ms",
         ),
         _ms(
             HEARTBEAT,
             5_000,
-            "How often the members of this group are told to heartbeat.",
+            "Heartbeat interval of the members of this group.",
             broker_name="group.consumer.heartbeat.interval.ms",
         ),
     )
@@ -102,7 +121,7 @@ GROUP: Final = table(
 
 
 def check_group(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-    """Raise `InvalidConfig` unless a group may have these settings on this broker."""
+    """Raise `InvalidConfig` if a group setting is outside the limits of this broker."""
     limits = {
         SESSION: (
             broker.group_consumer_min_session_timeout_ms,

@@ -1,4 +1,4 @@
-"""The settings of the controller, under Kafka's names: when leadership goes back to where it belongs."""
+"""Settings of the controller: preferred leader elections."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ CONTROLLER = (
         "auto.leader.rebalance.enable",
         "boolean",
         "true",
-        "Whether the controller lets the first replica of a partition lead again by itself.",
+        "The controller moves leadership back to preferred replicas.",
         section=CLUSTER,
     ),
     Definition(
         "leader.imbalance.check.interval.seconds",
         "long",
         "300",
-        "How often the controller looks whether leaders are where they belong.",
+        "Time between two checks of the leader imbalance.",
         unit="s",
         minimum=1,
         section=CLUSTER,
@@ -26,7 +26,8 @@ CONTROLLER = (
         "leader.imbalance.per.broker.percentage",
         "int",
         "10",
-        "How many of the partitions that a broker should lead others may lead before the controller changes that.",
+        "Share of a broker's preferred partitions that other brokers may lead. Above it the controller "
+        "moves leadership back.",
         unit="%",
         minimum=0,
         section=CLUSTER,

@@ -1,12 +1,11 @@
-"""What one setting is: its name, its type, the values it takes, and the refusal of any other value.
+"""The definition of one setting: name, type, accepted values, and the error for any other value.
 
-A `Definition` is made once at import and never changes. `parse` turns text into a typed value or raises
-`InvalidConfig`, whose message names the setting, the value and what would have been accepted: it reaches
-people through the admin APIs and the command line unchanged. `format` is the inverse and gives the one
-canonical spelling.
+A `Definition` is created at import and never changes. `parse` turns text into a typed value or raises
+`InvalidConfig`. Its message has the setting, the value and the accepted values, and reaches users of the
+admin APIs and the command line unchanged. `format` is the inverse and returns the canonical text.
 
-Plain classes instead of dataclasses: importing `dataclasses` alone would take most of the time that this room
-may add to a start.
+These are plain classes, because importing `dataclasses` would take most of the time that this package adds to
+a start.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ CLUSTER_WIDE = "cluster-wide"
 INTEGER_BITS = {"short": 16, "int": 32, "long": 64}
 LONG_MAX = 2**63 - 1
 
-# Longer than any number that fits in 64 bits; text beyond it is refused before it is converted.
+# Longer than any 64-bit number: longer text is refused before it is converted.
 NUMBER_CHARS_MAX = 40
-# A refused value is quoted in the message, which must stay short whatever a client sent.
+# An error message quotes the refused value, shortened to this.
 QUOTED_CHARS_MAX = 200
-# The search for similar names is quadratic in their lengths.
+# The search for similar names is quadratic in their length.
 SUGGESTED_CHARS_MAX = 120
 
 
 class InvalidConfig(Refusal):
-    """A setting, or a set of settings, that is refused with the protocol's INVALID_CONFIG."""
+    """An invalid setting or combination of settings: the protocol's INVALID_CONFIG."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.INVALID_CONFIG, message)
@@ -87,10 +86,10 @@ class Definition:
         self.minimum = minimum
         self.maximum = maximum
         self.allowed = allowed
-        self.check = check  # a condition beyond type, range and allowed values; `form` says it in words
+        self.check = check  # a condition beyond type, range and allowed values; `form` describes it
         self.form = form
         self.dynamic = dynamic
-        self.broker_names = broker_names  # the broker settings that give a topic's default, strongest first
+        self.broker_names = broker_names  # the broker settings that are the default of a topic setting, in order of precedence
         self.section = section
 
     def __repr__(self) -> str:
@@ -98,22 +97,22 @@ class Definition:
 
     @property
     def broker_name(self) -> str | None:
-        """The broker setting that first decides the default of this topic setting."""
+        """The first broker setting that is the default of this topic setting."""
         return self.broker_names[0] if self.broker_names else None
 
     @property
     def attribute(self) -> str:
-        """The name of the resolved setting in Python."""
+        """The name of the attribute in Python."""
         return self.name.replace(".", "_")
 
     @property
     def sensitive(self) -> bool:
-        """Whether its value is for nobody's eyes."""
+        """Whether the value is secret."""
         return self.type == "password"
 
     @property
     def accepts(self) -> str:
-        """The accepted values in words, to follow "must be"."""
+        """The accepted values as text, to follow "must be"."""
         if self.form:
             return self.form
         if self.type == "boolean":
@@ -137,14 +136,14 @@ class Definition:
         return f"{noun}{bound} that fits in {INTEGER_BITS[self.type]} bits"
 
     def refuse(self, text: str) -> InvalidConfig:
-        """The exception for a value that this setting does not take."""
+        """The exception for an invalid value of this setting."""
         quoted = text if len(text) <= QUOTED_CHARS_MAX else text[:QUOTED_CHARS_MAX] + "…"
         if self.sensitive:
             quoted = "[hidden]"
         return InvalidConfig(f"Invalid value {quoted} for configuration {self.name}: must be {self.accepts}")
 
     def parse(self, text: str | None) -> Value:
-        """The typed value of `text`, or `InvalidConfig`."""
+        """The typed value of `text`; raises `InvalidConfig`."""
         if text is None:
             raise InvalidConfig(
                 f"Null value not supported for configuration {self.name}: must be {self.accepts}"
@@ -158,7 +157,7 @@ class Definition:
 
     def _check_length(self, text: str) -> None:
         limit = CONFIG_LIST_BYTES_MAX if self.type == "list" else CONFIG_VALUE_BYTES_MAX
-        # No character takes more than four bytes: most values need no look at their bytes.
+        # A character has at most four bytes: most values need no encoding for this check.
         if len(text) * 4 > limit and (size := len(text.encode("utf-8", "surrogatepass"))) > limit:
             raise InvalidConfig(
                 f"the value for configuration {self.name} has {size} bytes, at most {limit} are allowed"
@@ -210,8 +209,7 @@ def _integer(text: str, bits: int) -> int | None:
 
 
 def _double(text: str) -> float | None:
-    # Python's float also takes underscores, other scripts' digits, "nan" and "inf"; no setting means any of
-    # them.
+    # Python's float also accepts underscores, digits of other scripts, "nan" and "inf". No setting does.
     if len(text) > NUMBER_CHARS_MAX or not text.isascii() or "_" in text:
         return None
     try:
@@ -222,15 +220,15 @@ def _double(text: str) -> float | None:
 
 
 def table(definitions: Iterable[Definition]) -> dict[str, Definition]:
-    """The definitions by name, in order of name."""
+    """The definitions by name, sorted."""
     return {row.name: row for row in sorted(definitions, key=lambda row: row.name)}
 
 
 def unknown_name(kind: str, name: str, known: Mapping[str, Definition]) -> InvalidConfig:
-    """The exception for a name that is not in the table, with the nearest known name if one is near."""
+    """The exception for an unknown name, with the most similar known name, if there is one."""
     hint = ""
     if len(name) <= SUGGESTED_CHARS_MAX:
-        import difflib  # costs more to import than the whole table, and is needed only here
+        import difflib  # its import costs more than the whole table
 
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
@@ -274,7 +272,7 @@ def number(
     maximum: int | None = None,
     dynamic: str = READ_ONLY,
 ) -> Definition:
-    """A setting whose value is a whole number."""
+    """A setting with an integer value."""
     return Definition(
         name,
         kind,

@@ -1,6 +1,6 @@
-"""The rows of DescribeConfigs: every setting, its value, where that comes from, and what stands behind it.
+"""The rows of DescribeConfigs: every setting with its value, source and synonyms.
 
-Pure tables in, tuples out; `broker/api` puts them on the wire and the command line prints them.
+Pure functions. `broker/api` encodes the rows and the command line prints them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPE_CODES = {
     "password": 9,
 }
 
-# `broker.id` is another name of `node.id`; a description of either shows both.
+# `broker.id` is another name for `node.id`; a description of either shows both.
 ALIASES = {"broker.id": ("broker.id", "node.id"), "node.id": ("node.id", "broker.id")}
 
 
@@ -41,7 +41,7 @@ class Synonym(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One described setting. `synonyms` holds, strongest first, all that would give it a value."""
+    """One described setting. `synonyms` has all sources of a value, in order of precedence."""
 
     name: str
     value: str | None
@@ -60,21 +60,21 @@ class Entry(NamedTuple):
 def describe_topic(
     overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[Entry]:
-    """Every setting of a topic, or those named; unknown names are left out, as Kafka does."""
+    """Every setting of a topic, or the named ones. Unknown names are skipped, as in Kafka."""
     return [_derived_entry(row, overrides, broker, DYNAMIC_TOPIC) for row in _chosen(TOPIC, names)]
 
 
 def describe_group(
     overrides: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[Entry]:
-    """Every setting of a consumer group, or those named."""
+    """Every setting of a consumer group, or the named ones."""
     return [_derived_entry(row, overrides, broker, DYNAMIC_GROUP) for row in _chosen(GROUP, names)]
 
 
 def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) -> list[Entry]:
-    """Every setting of a broker, or those named; unknown names are left out.
+    """Every setting of a broker, or the named ones. Unknown names are skipped.
 
-    Settings without effect are described only where they were set at run time.
+    Settings without effect are returned only if they were set at run time.
     """
     entries = [_broker_entry(row, broker) for row in _chosen(BROKER, names)]
     for row in _chosen(DYNAMIC_WITHOUT_EFFECT, names):
@@ -89,7 +89,7 @@ def describe_broker(broker: BrokerConfig, names: Collection[str] | None = None) 
 def describe_broker_default(
     dynamic_default: Mapping[str, str], names: Collection[str] | None = None
 ) -> list[Entry]:
-    """The settings made for all brokers at run time (the broker resource with an empty name)."""
+    """The dynamic settings of all brokers (the broker resource with an empty name)."""
     entries = []
     for row in (*_chosen(BROKER, names), *_chosen(DYNAMIC_WITHOUT_EFFECT, names)):
         if row.name in dynamic_default:
@@ -109,10 +109,10 @@ def _chosen(rows: Mapping[str, Definition], names: Collection[str] | None) -> It
 def _derived_entry(
     row: Definition, overrides: Mapping[str, str], broker: BrokerConfig, own_source: int
 ) -> Entry:
-    """A setting of something whose defaults are the broker's."""
+    """A setting whose defaults are broker settings."""
     behind = _behind(row.broker_names, broker)
     if row.broker_names:
-        # Only the last of a chain has a default of its own; the topic's stands in for names ottla lacks.
+        # Only the last name of a chain has a default. For names that ottla lacks it is the topic's.
         last = row.broker_names[-1]
         behind.append(Synonym(last, BROKER[last].default if last in BROKER else row.default, DEFAULT))
     if row.name in overrides:
@@ -137,7 +137,7 @@ def _broker_entry(row: Definition, broker: BrokerConfig) -> Entry:
 
 
 def _behind(names: Iterable[str], broker: BrokerConfig) -> list[Synonym]:
-    """What the broker's layers say under these names: stronger names first, then stronger layers."""
+    """The values of these names in the broker's layers: by precedence of the name, then of the layer."""
     return [
         Synonym(name, BROKER[name].canonical(texts[name]), source)
         for name in names
@@ -150,7 +150,7 @@ def _behind(names: Iterable[str], broker: BrokerConfig) -> list[Synonym]:
 def _entry(row: Definition, value: str | None, source: int, synonyms: tuple[Synonym, ...]) -> Entry:
     return Entry(
         name=row.name,
-        # A secret is known to be set; what it is, nobody is told.
+        # A secret is shown as set, without its value.
         value=None if row.sensitive else value,
         source=source,
         read_only=row.dynamic == READ_ONLY,

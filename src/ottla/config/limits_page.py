@@ -1,6 +1,6 @@
-"""The manual page of all limits: the fixed ones of `model/limits.py`, and the settings that are limits.
+"""Renders docs/limits.md: the fixed limits of `model/limits.py`, and the settings that are limits.
 
-`python -m ottla.config.limits_page > docs/limits.md` renews it; a test holds the file equal to `render()`.
+Run `python -m ottla.config.limits_page > docs/limits.md`. A test compares the file with `render()`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ INTRODUCTION = """\
 
 <!-- Rendered by `python -m ottla.config.limits_page`; edit `src/ottla/model/limits.py` or the tables in `src/ottla/config/` instead. -->
 
-What one client may ask for, store or hold, so that no client can slow, stop or fill the broker for the others. A request
-beyond a limit gets the protocol's own error and a message, or its connection is closed and the reason is logged once.
+These limits keep one client from slowing down, stopping or filling the broker for others. A request above a limit fails
+with an error of the protocol and a message, or its connection is closed and the reason is logged once.
 
 ## Settings
 
-These limits can be set; `docs/configuration.md` has all settings.
+These limits are settings; [configuration.md](configuration.md) lists all settings.
 """
 
-#: The settings that bound what a client may cost.
+#: Settings that limit what a client can cost.
 LIMIT_SETTINGS = (
     "socket.request.max.bytes",
     "queued.max.request.bytes",
@@ -54,7 +54,7 @@ def render() -> str:
     for section in SECTIONS:
         rows = [limit for limit in LIMITS if limit.section == section]
         if rows:
-            parts.append(f"\n## {section}\n\n| limit | value | reason | beyond it |\n|---|---|---|---|\n")
+            parts.append(f"\n## {section}\n\n| limit | value | reason | above it |\n|---|---|---|---|\n")
             parts += map(_line, rows)
     return "".join(parts)
 

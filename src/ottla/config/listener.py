@@ -1,7 +1,7 @@
 """Listeners in the form NAME://HOST:PORT, and the map from listener names to security protocols.
 
-`broker` turns the settings into `Listener`s with these functions; `runtime` binds them and the metadata APIs
-advertise them. No name is looked up here.
+`broker.py` creates `Listener`s from the settings; `runtime/` binds them and the metadata APIs advertise them.
+No host name is resolved here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Listener(NamedTuple):
 
 
 def split_listener(text: str) -> tuple[str, str, int] | None:
-    """Name, host and port, or None if the text has another form."""
+    """Name, host and port, or None if the text is not a listener."""
     name, scheme, address = text.partition("://")
     host, colon, port = address.rpartition(":")
     if not (name and scheme and colon and port.isascii() and port.isdigit() and len(port) <= 5):

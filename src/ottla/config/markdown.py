@@ -1,7 +1,6 @@
-"""The manual page of all settings, rendered from the table.
+"""Renders docs/configuration.md from the tables of settings.
 
-`python -m ottla.config.markdown > docs/configuration.md` renews it.
-A test holds the file equal to `render()`, so the page cannot drift from the code.
+Run `python -m ottla.config.markdown > docs/configuration.md`. A test compares the file with `render()`.
 """
 
 from __future__ import annotations
@@ -21,33 +20,31 @@ INTRODUCTION = """\
 
 Names, types and defaults are Kafka's unless a row says otherwise.
 
-A broker takes its settings from `--set NAME=VALUE` or from a file, either in Kafka's `.properties` format or
-in TOML:
+Set broker settings with `--set NAME=VALUE` or in a file, in Kafka's `.properties` format or in TOML:
 
 ```toml
 listeners = "PLAINTEXT://127.0.0.1:9092"
 log.dirs = ["/var/lib/ottla"]
 log.retention.hours = 48
-"max.connections.per.ip" = 500      # in quotes, since max.connections is a name too
+"max.connections.per.ip" = 500      # in quotes, because max.connections is a setting too
 ```
 
-A topic takes its settings when it is created or altered. What a topic does not set comes from the broker;
-where several broker settings are named, the first that is set decides. A value that is not accepted, or an
-unknown name, is refused with `INVALID_CONFIG` and a sentence that says what would be accepted.
+Set topic settings when you create or alter a topic. The default of a topic setting is a broker setting. If several
+broker settings are listed, the first that is set applies. An invalid value or an unknown name fails with
+`INVALID_CONFIG`; the message says which values are accepted.
 """
 
 GROUPS_NOTE = """\
-Read by the coordinators of consumer groups and of transactions.
+Settings of the group coordinators and transaction coordinators.
 """
 
 NOT_HONOURED_INTRODUCTION = """\
 ## Accepted without effect
 
-These settings of a Kafka `server.properties` are accepted, with a warning at start, and do nothing. Any other
-unknown name stops the start; that includes security settings, since a broker that ignored one would look
-protected.
+These settings of a Kafka `server.properties` have no effect. The start accepts them with a warning. Any other unknown
+name stops the start. That includes security settings: a broker that ignored one would look protected.
 
-Kafka changes some of them at run time (`kafka-configs --alter --entity-type brokers`). That is accepted here too: the
+Kafka can change some of them at run time (`kafka-configs --alter --entity-type brokers`). ottla accepts that too. The
 broker logs once that the setting has no effect, and DescribeConfigs shows the value that was set.
 
 | name | at run time | why |
@@ -96,7 +93,7 @@ def _broker_table(rows: Iterable[Definition]) -> str:
 
 
 def _accepted(row: Definition) -> str:
-    # The type has a column of its own.
+    # The type has its own column.
     return row.accepts.split(" that fits in ")[0]
 
 
@@ -114,7 +111,7 @@ def default_cell(row: Definition) -> str:
 
 
 def _spoken(row: Definition) -> str:
-    """A duration or size in a unit for people, when it is a whole number of one."""
+    """A duration or size in the largest unit of which it is a whole number."""
     if row.unit not in ("ms", "bytes", "records") or not (row.default or "").isdigit():
         return ""
     number = int(row.default or "")

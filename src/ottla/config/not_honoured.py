@@ -1,10 +1,11 @@
-"""Settings that an existing server.properties commonly holds and that mean nothing here, with the reason.
+"""Kafka settings that are common in a server.properties and have no effect here, each with the reason.
 
-They are accepted and reported at start, and never described as if they worked. Security settings are not among
-them: a broker that ignored one would look protected, so an unknown one stops the start.
+The start accepts them with a warning. Security settings are not among them: a broker that ignored one would
+look protected, so an unknown one stops the start.
 
-Those that Kafka changes at run time (`DYNAMIC_WITHOUT_EFFECT`) are accepted by AlterConfigs and IncrementalAlterConfigs too, so that
-scripts and operators that set them go on. The broker logs that they have no effect; DescribeConfigs shows the values that were set.
+Those that Kafka can change at run time (`DYNAMIC_WITHOUT_EFFECT`) are accepted by AlterConfigs and
+IncrementalAlterConfigs too, so that existing scripts work. The broker logs that they have no effect.
+DescribeConfigs shows the values that were set.
 """
 
 from __future__ import annotations
@@ -12,28 +13,28 @@ from __future__ import annotations
 from ottla.config.definition import CLUSTER_WIDE, Definition, table
 
 _NAMES_BY_REASON = {
-    "ottla has no KRaft quorum; listeners named in controller.listener.names are left out": (
+    "ottla has no KRaft quorum; listeners in controller.listener.names are not opened": (
         "process.roles",
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
         "inter.broker.listener.name",
     ),
-    "one event loop serves everything; there are no such threads or queues": (
+    "one event loop serves all requests; there are no such threads or queues": (
         "background.threads",
         "num.io.threads",
         "num.network.threads",
         "num.recovery.threads.per.data.dir",
         "queued.max.requests",
     ),
-    "one worker process compacts, a log at a time": ("log.cleaner.threads",),
+    "one worker process compacts one log at a time": ("log.cleaner.threads",),
     "compaction reads 4 MiB and writes 1 MiB at a time": ("log.cleaner.io.buffer.size",),
-    "log starts are written down as soon as they move": ("log.flush.start.offset.checkpoint.interval.ms",),
+    "log start offsets are checkpointed when they change": ("log.flush.start.offset.checkpoint.interval.ms",),
     "coordinators read their logs 256 KiB at a time": (
         "offsets.load.buffer.size",
         "transaction.state.log.load.buffer.size",
     ),
-    "there is no tiered storage": (
+    "ottla has no tiered storage": (
         "log.local.retention.bytes",
         "log.local.retention.ms",
         "remote.fetch.max.wait.ms",
@@ -46,7 +47,7 @@ _NAMES_BY_REASON = {
         "remote.log.manager.follower.thread.pool.size",
         "remote.log.reader.threads",
     ),
-    "the topic it shapes does not exist yet": (
+    "ottla has no share groups": (
         "share.coordinator.state.topic.min.isr",
         "share.coordinator.state.topic.replication.factor",
     ),
@@ -54,7 +55,7 @@ _NAMES_BY_REASON = {
 
 NOT_HONOURED: dict[str, str] = {name: reason for reason, names in _NAMES_BY_REASON.items() for name in names}
 
-#: Name → (type, minimum) of those that Kafka lets change at run time.
+#: Name → (type, minimum) of those that Kafka can change at run time.
 _DYNAMIC = {
     "background.threads": ("int", 1),
     "log.cleaner.io.buffer.size": ("int", 0),

@@ -33,13 +33,13 @@ def _escaped(value: str) -> str:
     text = value.replace("\\", "\\\\")
     for letter, character in ESCAPES.items():
         text = text.replace(character, f"\\{letter}")
-    # A blank at the beginning would belong to the separator.
+    # A leading space would belong to the separator.
     return f"\\{text}" if text.startswith(" ") else text
 
 
 def parse_toml(text: str) -> dict[str, str]:
     """Names and values of a TOML text."""
-    import tomllib  # only for those who use it
+    import tomllib  # imported only if it is used
 
     try:
         document = tomllib.loads(text)
@@ -71,14 +71,14 @@ def _logical_lines(text: str) -> Iterator[str]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Name and value of a logical line: split at the first separator that is not escaped."""
+    """Name and value of a logical line, split at the first unescaped separator."""
     end = 0
     while end < len(line) and line[end] not in "=:" + BLANKS:
         end += 2 if line[end] == "\\" else 1
     rest = line[end:].lstrip(BLANKS)
     if rest[:1] in ("=", ":"):
         rest = rest[1:].lstrip(BLANKS)
-    # Java keeps blanks at the end of a value; no setting means them, and they are never seen in an editor.
+    # Java keeps trailing spaces of a value. No setting needs them, and they are invisible in an editor.
     return _unescaped(line[:end]), _unescaped(rest).rstrip()
 
 

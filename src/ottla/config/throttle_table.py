@@ -1,8 +1,8 @@
-"""How fast replicas may be copied, of those topics whose settings name them as throttled (KIP-73).
+"""Replication throttles (KIP-73).
 
-Both rates are a broker's own, settable while it runs: a reassignment sets them on every broker that takes part, names the
-replicas in the topic settings `leader.replication.throttled.replicas` and `follower.replication.throttled.replicas`, and
-takes both away at its end.
+A rate applies to the replicas that the topic settings `leader.replication.throttled.replicas` and
+`follower.replication.throttled.replicas` name. A reassignment sets rates and replicas at its start and
+removes them at its end. Rates can change at run time.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def _rate(name: str, doc: str) -> Definition:
 THROTTLES = (
     _rate(
         "leader.replication.throttled.rate",
-        "How fast this broker hands out throttled replicas that it leads, all followers together.",
+        "Rate at which this broker, as leader, sends throttled replicas to all followers together.",
     ),
     _rate(
         "follower.replication.throttled.rate",
-        "How fast this broker copies throttled replicas from their leaders, all together.",
+        "Rate at which this broker, as follower, copies all throttled replicas together.",
     ),
     _rate(
         "replica.alter.log.dirs.io.max.bytes.per.second",
-        "How fast this broker copies replicas from one of its log directories to another, all together.",
+        "Rate at which this broker copies replicas between its log directories, all together.",
     ),
 )

@@ -1,8 +1,8 @@
-"""The settings of one topic, resolved: its own overrides over the broker's defaults.
+"""The resolved settings of one topic: its overrides over the broker's defaults.
 
-`TopicConfig.resolve` gives the same object for the same inputs, so ten thousand topics without overrides
-share one. Overrides that came from a client go through `validate` before they are stored; `resolve` refuses
-bad ones too.
+`TopicConfig.resolve` returns the same object for the same inputs, so ten thousand topics without overrides
+share one. Overrides from a client are validated (`validate`) before they are stored; `resolve` refuses
+invalid ones too.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ NAMES = tuple(TOPIC)
 
 
 class TopicConfig(Settings):
-    """One slot a topic setting, named with underscores; `compact` and `delete` spell out `cleanup_policy`.
+    """One slot per topic setting, named with underscores; `compact` and `delete` are the parts of
+    `cleanup_policy`.
 
-    `roll_ms` is the age at which a segment is closed: `segment_ms`, or less where compaction may not wait so long. `plain`
-    says that an append need not look beyond the batch header and its newest timestamp; `durable` that it is
-    acknowledged and visible only once it is synced.
+    - `roll_ms`: the age at which a segment rolls: `segment_ms`, or less if max.compaction.lag.ms requires it.
+    - `plain`: an append checks only the batch header and its newest timestamp.
+    - `durable`: records are acknowledged and visible only after a sync.
     """
 
     cleanup_policy: frozenset[str]
@@ -112,7 +113,7 @@ def _resolve(overrides: tuple[tuple[str, str], ...], defaults: tuple[Value, ...]
 
 
 def check_together(values: Mapping[str, Value]) -> None:
-    """Conditions between topic settings; `values` holds every one of them, parsed."""
+    """Conditions between topic settings; `values` has all of them, parsed."""
     shortest, longest = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
     assert isinstance(shortest, int)
     assert isinstance(longest, int)
@@ -124,9 +125,9 @@ def check_together(values: Mapping[str, Value]) -> None:
 
 
 def validate(overrides: Mapping[str, str | None], broker: BrokerConfig | None = None) -> None:
-    """Raise `InvalidConfig` unless every name is a topic setting and every value fits, alone and together.
+    """Raise `InvalidConfig` if a name is unknown, or a value is invalid alone or in combination.
 
-    With a broker, values that are not overridden are its defaults, else the table's.
+    Values that are not overridden are the broker's defaults, or the table's if no broker is given.
     """
     values: dict[str, Value] = {}
     for name, text in overrides.items():

@@ -1,8 +1,8 @@
-"""Every setting of a topic: the rows of Kafka 4.x and ours (`flush.policy`).
+"""Every topic setting: those of Kafka 4.x, and ottla's `flush.policy`.
 
-Each row names the broker settings that give its default, strongest first, so that precedence, synonyms and
-the broker's own rows follow from this table. Settings of features that ottla lacks (tiered
-storage) are here because clients ask for them; their text says so.
+Each row names the broker settings that are its default, in order of precedence. Synonyms and broker settings
+follow from that. Settings of tiered storage, which ottla does not have, are here because clients ask for
+them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ MIB = 1024 * 1024
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 FLUSH_POLICIES = ("durable", "page-cache")
-NOT_TIERED = "ottla has no tiered storage: the setting is stored and described, and has no effect."
+NOT_TIERED = "Stored without effect: ottla has no tiered storage."
 
 
 def is_throttled_replicas(value: Value) -> bool:
-    """`*`, nothing, or PARTITION:BROKER pairs."""
+    """`*`, empty, or PARTITION:BROKER pairs."""
     if not isinstance(value, tuple):
         return False
     if value in ((), ("*",)):
@@ -66,8 +66,7 @@ def _throttled(name: str, role: str) -> Definition:
         name,
         "list",
         "",
-        f"Replicas whose traffic as {role} is held to the broker's `{role}.replication.throttled.rate`: "
-        "PARTITION:BROKER pairs, or * for all.",
+        f"Replicas that `{role}.replication.throttled.rate` of the broker applies to: PARTITION:BROKER pairs, or * for all.",
         check=is_throttled_replicas,
         form="PARTITION:BROKER pairs separated by commas, * for all replicas, or nothing",
         dynamic=CLUSTER_WIDE,
@@ -80,9 +79,8 @@ TOPIC: dict[str, Definition] = table(
             "cleanup.policy",
             "list",
             "delete",
-            "What becomes of old segments: delete removes them by age and size, compact keeps the last "
-            "record of each key, both together do both. An empty list keeps everything. A compacted topic refuses "
-            "records without a key.",
+            "`delete` removes old segments by age and size. `compact` keeps the newest record of each key "
+            "and refuses records without a key. Both can be combined; an empty list keeps everything.",
             broker=("log.cleanup.policy",),
             allowed=("compact", "delete"),
         ),
@@ -90,7 +88,7 @@ TOPIC: dict[str, Definition] = table(
             "compression.gzip.level",
             "int",
             -1,
-            "Level used when compression.type is gzip; -1 is the codec's own default.",
+            "Level if compression.type is gzip; -1: the codec's default.",
             broker=("compression.gzip.level",),
             minimum=-1,
             maximum=9,
@@ -99,7 +97,7 @@ TOPIC: dict[str, Definition] = table(
             "compression.lz4.level",
             "int",
             9,
-            "Level used when compression.type is lz4.",
+            "Level if compression.type is lz4.",
             broker=("compression.lz4.level",),
             minimum=1,
             maximum=17,
@@ -108,7 +106,7 @@ TOPIC: dict[str, Definition] = table(
             "compression.type",
             "string",
             "producer",
-            "Codec of the stored batches. producer keeps whatever the producer chose.",
+            "Codec of the stored batches. `producer` keeps the codec of the producer.",
             broker=("compression.type",),
             allowed=CODECS,
         ),
@@ -116,7 +114,7 @@ TOPIC: dict[str, Definition] = table(
             "compression.zstd.level",
             "int",
             3,
-            "Level used when compression.type is zstd.",
+            "Level if compression.type is zstd.",
             broker=("compression.zstd.level",),
             minimum=-131072,
             maximum=22,
@@ -125,7 +123,7 @@ TOPIC: dict[str, Definition] = table(
             "delete.retention.ms",
             "long",
             DAY_MS,
-            "How long compaction keeps the tombstone of a deleted key, so that slow readers still see the "
+            "How long compaction keeps the tombstone of a deleted key, so that slow consumers see the "
             "deletion.",
             broker=("log.cleaner.delete.retention.ms",),
             unit="ms",
@@ -135,7 +133,7 @@ TOPIC: dict[str, Definition] = table(
             "file.delete.delay.ms",
             "long",
             60_000,
-            "How long a deleted segment stays on disk under its .deleted name before it is removed.",
+            "How long a deleted segment stays on disk with the suffix .deleted.",
             broker=("log.segment.delete.delay.ms",),
             unit="ms",
             minimum=0,
@@ -144,7 +142,7 @@ TOPIC: dict[str, Definition] = table(
             "flush.messages",
             "long",
             LONG_MAX,
-            "Sync the log after this many records. Matters with the page-cache flush policy only.",
+            "Sync the log after this many records. Only with flush.policy=page-cache.",
             broker=("log.flush.interval.messages",),
             unit="records",
             minimum=1,
@@ -153,8 +151,7 @@ TOPIC: dict[str, Definition] = table(
             "flush.ms",
             "long",
             LONG_MAX,
-            "Sync the log when its oldest unsynced record is this old. Matters with the page-cache flush "
-            "policy only.",
+            "Sync the log when its oldest unsynced record has this age. Only with flush.policy=page-cache.",
             broker=("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
             unit="ms",
             minimum=0,
@@ -163,8 +160,9 @@ TOPIC: dict[str, Definition] = table(
             "flush.policy",
             "string",
             "durable",
-            "When a write counts. durable: after it reached the disk (group commit), so a power cut loses "
-            "nothing acknowledged. page-cache: after it reached the operating system, as Kafka does.",
+            "When a record is committed on a replica. `durable`: when it is synced to disk (group commit), "
+            "so a power failure loses no acknowledged record. `page-cache`: when it is in the page cache of "
+            "the operating system, as in Kafka. ottla's own.",
             broker=("log.flush.policy",),
             allowed=FLUSH_POLICIES,
         ),
@@ -173,7 +171,7 @@ TOPIC: dict[str, Definition] = table(
             "index.interval.bytes",
             "int",
             4096,
-            "Bytes of log between two entries of the offset and time indexes.",
+            "Bytes of log between two entries of the offset index and of the time index.",
             broker=("log.index.interval.bytes",),
             unit="bytes",
             minimum=0,
@@ -201,7 +199,7 @@ TOPIC: dict[str, Definition] = table(
             "max.compaction.lag.ms",
             "long",
             LONG_MAX,
-            "The longest time that a record of a compacted topic may wait for compaction.",
+            "The longest time that a record stays uncompacted in a compacted topic.",
             broker=("log.cleaner.max.compaction.lag.ms",),
             unit="ms",
             minimum=1,
@@ -210,7 +208,7 @@ TOPIC: dict[str, Definition] = table(
             "max.message.bytes",
             "int",
             MIB + 12,
-            "The largest batch of records accepted, after compression; a larger one gets MESSAGE_TOO_LARGE.",
+            "The largest batch of records, after compression. A larger one fails with MESSAGE_TOO_LARGE.",
             broker=("message.max.bytes",),
             unit="bytes",
             minimum=0,
@@ -219,8 +217,8 @@ TOPIC: dict[str, Definition] = table(
             "message.timestamp.after.max.ms",
             "long",
             60 * 60 * 1000,
-            "How far a CreateTime timestamp may lie in the broker's future; beyond it the batch gets "
-            "INVALID_TIMESTAMP.",
+            "How far a CreateTime timestamp can be ahead of the broker's clock. Beyond it the batch fails "
+            "with INVALID_TIMESTAMP.",
             broker=("log.message.timestamp.after.max.ms",),
             unit="ms",
             minimum=0,
@@ -229,8 +227,8 @@ TOPIC: dict[str, Definition] = table(
             "message.timestamp.before.max.ms",
             "long",
             LONG_MAX,
-            "How far a CreateTime timestamp may lie in the broker's past; beyond it the batch gets "
-            "INVALID_TIMESTAMP.",
+            "How far a CreateTime timestamp can be behind the broker's clock. Beyond it the batch fails "
+            "with INVALID_TIMESTAMP.",
             broker=("log.message.timestamp.before.max.ms",),
             unit="ms",
             minimum=0,
@@ -239,7 +237,7 @@ TOPIC: dict[str, Definition] = table(
             "message.timestamp.type",
             "string",
             "CreateTime",
-            "Whose time records carry: the producer's (CreateTime) or the broker's on append "
+            "Timestamp of the records: the producer's (CreateTime) or the broker's at the append "
             "(LogAppendTime).",
             broker=("log.message.timestamp.type",),
             allowed=TIMESTAMP_TYPES,
@@ -248,7 +246,7 @@ TOPIC: dict[str, Definition] = table(
             "min.cleanable.dirty.ratio",
             "double",
             0.5,
-            "The share of a compacted log that must be uncompacted before compaction starts.",
+            "Compact a log when at least this share of it is not compacted.",
             broker=("log.cleaner.min.cleanable.ratio",),
             minimum=0,
             maximum=1,
@@ -257,7 +255,7 @@ TOPIC: dict[str, Definition] = table(
             "min.compaction.lag.ms",
             "long",
             0,
-            "The shortest time that a record of a compacted topic stays uncompacted.",
+            "The shortest time that a record stays uncompacted in a compacted topic.",
             broker=("log.cleaner.min.compaction.lag.ms",),
             unit="ms",
             minimum=0,
@@ -266,7 +264,7 @@ TOPIC: dict[str, Definition] = table(
             "min.insync.replicas",
             "int",
             1,
-            "With fewer replicas in sync, writes with acks=all get NOT_ENOUGH_REPLICAS.",
+            "With fewer replicas in the ISR, writes with acks=all fail with NOT_ENOUGH_REPLICAS.",
             broker=("min.insync.replicas",),
             unit="replicas",
             minimum=1,
@@ -275,7 +273,7 @@ TOPIC: dict[str, Definition] = table(
             "preallocate",
             "boolean",
             "false",
-            "Accepted and without effect: segments grow as they are written.",
+            "Accepted without effect: segments grow as they are written.",
             broker=("log.preallocate",),
         ),
         _row(
@@ -310,7 +308,7 @@ TOPIC: dict[str, Definition] = table(
             "remote.storage.enable",
             "boolean",
             "false",
-            "Keep old segments in remote storage. ottla has no tiered storage, so true is refused.",
+            "Store old segments remotely. ottla has no tiered storage, so `true` is refused.",
             check=is_false,
             form="false (tiered storage is not available)",
             dynamic=CLUSTER_WIDE,
@@ -319,7 +317,7 @@ TOPIC: dict[str, Definition] = table(
             "retention.bytes",
             "long",
             -1,
-            "Size of a partition beyond which the delete policy removes its oldest segments; -1 is no limit.",
+            "Size of a partition above which the delete policy removes its oldest segments; -1: no limit.",
             broker=("log.retention.bytes",),
             unit="bytes",
             minimum=-1,
@@ -328,7 +326,7 @@ TOPIC: dict[str, Definition] = table(
             "retention.ms",
             "long",
             7 * DAY_MS,
-            "Age beyond which the delete policy removes segments; -1 is no limit.",
+            "Age above which the delete policy removes segments; -1: no limit.",
             broker=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
             unit="ms",
             minimum=-1,
@@ -337,8 +335,8 @@ TOPIC: dict[str, Definition] = table(
             "segment.bytes",
             "int",
             1024 * MIB,
-            "Size at which a segment is closed and the next begins. Kafka 4 takes no less than 1048576; "
-            "ottla takes the older minimum too.",
+            "Size at which a segment rolls. Kafka 4 has a minimum of 1048576; ottla accepts the older "
+            "minimum too.",
             broker=("log.segment.bytes",),
             unit="bytes",
             minimum=14,
@@ -347,7 +345,7 @@ TOPIC: dict[str, Definition] = table(
             "segment.index.bytes",
             "int",
             10 * MIB,
-            "Largest size of a segment's offset index; a full index closes the segment.",
+            "Maximum size of a segment's offset index. A full index rolls the segment.",
             broker=("log.index.size.max.bytes",),
             unit="bytes",
             minimum=4,
@@ -356,8 +354,8 @@ TOPIC: dict[str, Definition] = table(
             "segment.jitter.ms",
             "long",
             0,
-            "Up to this much is taken off segment.ms, differently for each segment, so that not all roll at "
-            "once.",
+            "Maximum jitter that is subtracted from segment.ms. It differs for each segment, so that "
+            "segments do not all roll at the same time.",
             broker=("log.roll.jitter.ms", "log.roll.jitter.hours"),
             unit="ms",
             minimum=0,
@@ -366,8 +364,7 @@ TOPIC: dict[str, Definition] = table(
             "segment.ms",
             "long",
             7 * DAY_MS,
-            "Age at which a segment is closed even if it is not full, so that it can be deleted or "
-            "compacted.",
+            "Age at which a segment rolls even if it is not full, so that it can be deleted or compacted.",
             broker=("log.roll.ms", "log.roll.hours"),
             unit="ms",
             minimum=1,
@@ -376,8 +373,8 @@ TOPIC: dict[str, Definition] = table(
             "unclean.leader.election.enable",
             "boolean",
             "false",
-            "Let a replica that is not in sync become leader when no other is left, losing what it had not "
-            "copied.",
+            "Elect a leader outside the ISR if no replica of the ISR is available. Records that it has not "
+            "copied are lost.",
             broker=("unclean.leader.election.enable",),
         ),
     ]

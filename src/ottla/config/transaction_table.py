@@ -1,4 +1,4 @@
-"""The settings of the coordinators of transactions, under Kafka's names, and of the topic that they keep."""
+"""Settings of transaction coordinators and of `__transaction_state`."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ from ottla.config.topic_table import DAY_MS, MIB
 TRANSACTIONS = (
     number(
         GROUPS, "transaction.max.timeout.ms", "int", 900_000, 1,
-        "The longest transaction time-out that a producer may ask for; a longer one gets INVALID_TRANSACTION_TIMEOUT.",
+        "The longest transaction timeout of a producer. A longer one fails with "
+        "INVALID_TRANSACTION_TIMEOUT.",
         unit="ms",
     ),
     number(
         GROUPS, "transactional.id.expiration.ms", "int", 7 * DAY_MS, 1,
-        "How long a transactional id without any transaction is remembered.",
+        "How long an unused transactional id is remembered.",
         unit="ms",
     ),
     number(
         GROUPS, "transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, 1,
-        "How often transactions are looked at to abort those whose time-out is over.",
+        "Time between two checks for transactions that have timed out, which are aborted.",
         unit="ms",
     ),
     number(
         GROUPS, "transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000, 1,
-        "How often transactional ids are looked at to forget those that nobody uses any more.",
+        "Time between two checks for expired transactional ids.",
         unit="ms",
     ),
     number(
         GROUPS, "transaction.state.log.num.partitions", "int", 50, 1,
-        "Partitions of the topic that holds transactions; never changed once the topic exists.",
+        "Partitions of `__transaction_state`. The number cannot change once the topic exists.",
     ),
     number(
         GROUPS, "transaction.state.log.replication.factor", "short", 3, 1,
-        "Replicas of the topic that holds transactions: it is created once so many brokers live. One on a single "
-        "node, whatever this says.",
+        "Replication factor of `__transaction_state`. The topic is created when this many brokers are "
+        "alive. A single node uses one replica.",
     ),
     number(
         GROUPS, "transaction.state.log.min.isr", "int", 2, 1,
-        "How many replicas of the topic that holds transactions must be in sync for a transaction to go on. One on a "
-        "single node, whatever this says.",
+        "Replicas of `__transaction_state` that must be in the ISR for a transaction to continue. A single "
+        "node needs one.",
     ),
     number(
         GROUPS, "transaction.state.log.segment.bytes", "int", 100 * MIB, 1 * MIB,
-        "The size of a segment of the topic that holds transactions: the smaller, the sooner it is compacted.",
+        "Segment size of `__transaction_state`. Smaller segments are compacted sooner.",
         unit="bytes",
     ),
     Definition(
         "transaction.partition.verification.enable",
         "boolean",
         "true",
-        "Whether a partition asks the coordinator before it takes the first batch of a transaction. It cannot be disabled: a "
-        "batch that comes late would begin a transaction that nobody ends.",
+        "A partition leader verifies a transaction with its coordinator before the first batch. It cannot "
+        "be disabled: a delayed batch would begin a transaction that nobody ends (KIP-890).",
         check=lambda value: value is True,
         form="true: every transaction is verified",
         section=GROUPS,
@@ -60,7 +61,7 @@ TRANSACTIONS = (
         "transaction.two.phase.commit.enable",
         "boolean",
         "false",
-        "Whether an outside coordinator may prepare transactions (KIP-939). It cannot be enabled.",
+        "External coordinators can prepare transactions (KIP-939). It cannot be enabled.",
         check=lambda value: value is False,
         form="false: two-phase commit is not served",
         section=GROUPS,

@@ -1,7 +1,7 @@
-"""The settings of a cluster's connection to ZooKeeper, under the names they had in Kafka, and ours.
+"""Settings of the connection to ZooKeeper: Kafka's names, and ottla's own.
 
-Key and trust stores are PEM files: Python reads no JKS and no PKCS#12. Without `zookeeper.connect` a broker is alone and
-keeps its metadata in its own directory.
+Keystore and truststore are PEM files: Python reads neither JKS nor PKCS#12. Without `zookeeper.connect` the
+broker is a single node, which stores its metadata in its own directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from ottla.config.definition import Definition, Value
 
 CLUSTER = "Cluster"
 
-_CONNECT_FORM = "HOST:PORT items, and after the last one a path of their own if it is not to be the root"
+_CONNECT_FORM = "HOST:PORT items separated by commas, and optionally a /path after the last one"
 
 
 def is_connect(value: Value) -> bool:
@@ -39,8 +39,8 @@ ZOOKEEPER = (
         "zookeeper.connect",
         "string",
         None,
-        "The ZooKeeper servers of the cluster that this broker belongs to, as `host:port,host:port/path`. "
-        "Not set: a broker of its own, which needs none.",
+        "ZooKeeper servers of the cluster, as `host:port,host:port/path`. Not set: a single node without "
+        "ZooKeeper.",
         check=is_connect,
         form=_CONNECT_FORM,
     ),
@@ -48,8 +48,8 @@ ZOOKEEPER = (
         "zookeeper.session.timeout.ms",
         "int",
         "18000",
-        "How long a broker may be out of touch with ZooKeeper before the cluster takes it for dead. "
-        "A process that was killed is noticed sooner.",
+        "The cluster declares a broker dead after this time without contact to ZooKeeper. A killed process "
+        "is detected sooner.",
         unit="ms",
         minimum=1000,
     ),
@@ -57,7 +57,7 @@ ZOOKEEPER = (
         "zookeeper.connection.timeout.ms",
         "int",
         None,
-        "How long a start waits for ZooKeeper. Not set: `zookeeper.session.timeout.ms`.",
+        "How long the start waits for ZooKeeper. Not set: `zookeeper.session.timeout.ms`.",
         unit="ms",
         minimum=1,
     ),
@@ -65,7 +65,7 @@ ZOOKEEPER = (
         "zookeeper.digest",
         "password",
         None,
-        "`user:password` to show to ZooKeeper (its digest scheme). ottla's own.",
+        "`user:password` for ZooKeeper's digest authentication. ottla's own.",
         check=is_digest,
         form="user:password",
     ),
@@ -73,29 +73,29 @@ ZOOKEEPER = (
         "zookeeper.set.acl",
         "boolean",
         "false",
-        "Whether what this broker keeps in ZooKeeper is closed to everybody but the user of `zookeeper.digest`.",
+        "Restrict the znodes of this broker to the user of `zookeeper.digest`.",
     ),
-    _row("zookeeper.ssl.client.enable", "boolean", "false", "Whether to connect with TLS."),
+    _row("zookeeper.ssl.client.enable", "boolean", "false", "Connect to ZooKeeper with TLS."),
     _row(
         "zookeeper.ssl.truststore.location",
         "string",
         None,
-        "PEM file of the certificates to believe. Not set: those of the system.",
+        "PEM file of trusted certificates. Not set: those of the system.",
     ),
     _row(
         "zookeeper.ssl.keystore.location",
         "string",
         None,
-        "PEM file with this broker's certificate and private key, if ZooKeeper asks for one.",
+        "PEM file with this broker's certificate and private key, for TLS client authentication.",
     ),
-    _row("zookeeper.ssl.keystore.password", "password", None, "What the private key is encrypted with."),
-    _row("zookeeper.ssl.truststore.type", "string", "PEM", "What kind of file it is.", allowed=("PEM",)),
-    _row("zookeeper.ssl.keystore.type", "string", "PEM", "What kind of file it is.", allowed=("PEM",)),
+    _row("zookeeper.ssl.keystore.password", "password", None, "Password of the private key."),
+    _row("zookeeper.ssl.truststore.type", "string", "PEM", "Format of the truststore.", allowed=("PEM",)),
+    _row("zookeeper.ssl.keystore.type", "string", "PEM", "Format of the keystore.", allowed=("PEM",)),
     _row(
         "zookeeper.ssl.endpoint.identification.algorithm",
         "string",
         "HTTPS",
-        "`HTTPS` checks that the server's certificate bears its name; empty does not.",
+        "`HTTPS`: verify the host name in the server's certificate. Empty: do not.",
         allowed=("HTTPS", ""),
     ),
 )

@@ -1,4 +1,5 @@
-"""One partition's log on disk: segments, sparse indexes, producer states, leader epochs, recovery and retention.
+"""The log of one partition on disk: segments, sparse indexes, producer state, leader epochs, recovery,
+retention and compaction.
 
-Pure: it is handed a `Disk` and the time. All files are in Kafka's own formats and under Kafka's names.
+The package is pure: callers pass a `Disk` and the time. All files have Kafka's formats and names.
 """

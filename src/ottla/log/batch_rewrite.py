@@ -1,13 +1,15 @@
-"""What compaction makes of one batch: the same bytes, fewer records, a header without records, or nothing.
+"""Compaction of one batch: unchanged, with fewer records, as a header without records, or removed.
 
-A record stays if no newer one has its key, and a tombstone besides only until its batch's delete horizon: the time that the
-first pass that finds it writes into the batch in place of its base timestamp (KIP-534), so that the tombstone lives for
-delete.retention.ms from then on, wherever the log goes. Records that stay keep their offset, their timestamp, their headers
-and their order. A marker of a transaction goes the way of a tombstone once none of the transaction's records are left.
+- A record stays if no newer record has its key.
+- A tombstone stays until the delete horizon of its batch (KIP-534). The first pass that meets the tombstone
+  writes the horizon into the batch, in place of the base timestamp. So the tombstone lives for
+  delete.retention.ms from then on.
+- A transaction marker goes like a tombstone, once no record of its transaction is left.
+- Records that stay keep their offset, timestamp, headers and order.
 
-A rebuilt batch keeps base offset, last offset delta, producer, epoch and base sequence, so it still says what its producer
-sent; records are joined raw, since neither base changes. Empty batches stay where their header is all there is of
-something: the last sequences of a producer, all that repetitions are known by (R14), and the last offset of a segment.
+A rewritten batch keeps base offset, last offset delta, producer id, producer epoch and base sequence. Records
+are copied as raw bytes, because neither base changes. An empty batch stays if its header carries the last
+sequences of a producer (R14) or the last offset of a segment.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _ABORT: Final = 0
 
 
 class RewrittenBatch:
-    """A batch where it stands in the bytes that were read, with its header unpacked."""
+    """A batch within the bytes that were read, with its header unpacked."""
 
     __slots__ = (
         "at", "attributes", "base_offset", "base_timestamp", "count", "data", "epoch", "last_offset",
@@ -72,7 +74,7 @@ class RewrittenBatch:
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     def payload(self) -> tuple[bytes, int, int]:
-        """The uncompressed records: bytes, and where in them the records begin and end."""
+        """The uncompressed records: the bytes, and the start and end of the records in them."""
         codec = self.attributes & CODEC_MASK
         if codec == NONE or not self.count:
             return self.data, self.at + HEADER_BYTES, self.at + self.size
@@ -90,17 +92,19 @@ class RewrittenBatch:
 
 
 class TransactionsRead:
-    """Follows the transactions of a run of batches: which data was aborted, which markers nobody needs any more."""
+    """Follows the transactions of a run of batches: which records are aborted, and which markers are
+    obsolete.
+    """
 
     def __init__(self, aborted: Iterable[Ended]) -> None:
         self._ahead = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
-        #: By producer: the aborted transaction that it is in, and whether data of it was seen.
+        #: By producer id: the aborted transaction that it is in, and whether a record of it was seen.
         self._open: dict[int, tuple[Ended, bool]] = {}
         self._committed: set[int] = set()
         self._seen: list[Ended] = []
 
     def is_aborted(self, batch: RewrittenBatch) -> bool:
-        """Of a batch with data."""
+        """For a batch with records."""
         if not batch.attributes & TRANSACTIONAL_BIT:
             return False
         self._reach(batch)
@@ -112,7 +116,7 @@ class TransactionsRead:
         return True
 
     def is_idle(self, marker: RewrittenBatch) -> bool:
-        """Whether no batch of the transaction that this marker ends was met."""
+        """Whether the run has no batch of the transaction that this marker ends."""
         self._reach(marker)
         if _control_type(marker) != _ABORT:
             was_met = marker.producer_id in self._committed
@@ -124,7 +128,9 @@ class TransactionsRead:
         return not was_met
 
     def take_seen(self) -> list[Ended]:
-        """The aborted ones whose markers were met since the last call, with data before them: for an index of these batches."""
+        """Aborted transactions with records here whose markers were seen since the last call: the index
+        entries of these batches.
+        """
         seen, self._seen = self._seen, []
         return seen
 
@@ -132,7 +138,7 @@ class TransactionsRead:
         ahead = self._ahead
         while ahead and ahead[-1].first_offset <= batch.last_offset:
             entry = ahead.pop()
-            # One that ended before this batch has no data left, and perhaps no marker that would close it.
+            # A transaction that ended before this batch has no records left, and its marker may be gone too.
             if entry.last_offset >= batch.base_offset:
                 self._open[entry.producer_id] = (entry, False)
 
@@ -145,7 +151,7 @@ def _control_type(batch: RewrittenBatch) -> int:
 
 
 class Rewriter:
-    """One pass's rules, applied to a batch at a time in the order of the log."""
+    """The rules of one pass, applied to the batches in the order of the log."""
 
     def __init__(
         self,
@@ -158,17 +164,17 @@ class Rewriter:
         delete_retention_ms: int,
     ) -> None:
         self._newest = newest
-        #: Records from here on are not in the map: they stay.
+        #: Records from this offset on are not in the map: they stay.
         self._map_end = map_end
         self._transactions = transactions
-        #: The last offsets of the batches by which producers are known.
+        #: Last offsets of the batches that producer state depends on.
         self._producer_ends = producer_ends
         self._now_ms = now_ms
         self._horizon_ms = now_ms + delete_retention_ms
 
     def rewrite(self, batch: RewrittenBatch) -> tuple[Buffer, int] | None:
-        """The batch as it must be written and its largest timestamp; None if nothing of it stays."""
-        # Before anything else: what follows depends on every marker having been seen.
+        """The batch to write and its largest timestamp; None if nothing of it stays."""
+        # This comes first: the rest depends on every marker having been seen.
         is_idle = batch.is_control and self._transactions.is_idle(batch)
         is_aborted = not batch.is_control and self._transactions.is_aborted(batch)
         if batch.base_offset >= self._map_end:
@@ -203,7 +209,8 @@ class Rewriter:
         for span in batch.spans():
             offset, key = base + span[3], span[4]
             if offset < map_end:
-                # A compacted topic takes no record without a key; one from before it was compacted goes.
+                # A compacted topic accepts no record without a key. Older ones, from before compaction, are
+                # removed.
                 if key is None or newest(key) > offset:
                     continue
                 if not span[5]:
@@ -215,7 +222,7 @@ class Rewriter:
 
 
 def _rebuild(batch: RewrittenBatch, kept: list[Span], horizon_ms: int | None) -> tuple[bytes, int]:
-    """The batch with these records alone, under a new delete horizon if there is to be one."""
+    """The batch with these records only, with a new delete horizon if one is given."""
     data, _start, _end = batch.payload()
     base_timestamp, attributes = batch.base_timestamp, batch.attributes
     if horizon_ms is None:
@@ -233,7 +240,7 @@ def _rebuild(batch: RewrittenBatch, kept: list[Span], horizon_ms: int | None) ->
 
 
 def _runs(data: bytes, kept: list[Span]) -> Iterable[bytes]:
-    """The bytes of these records, neighbours together."""
+    """The bytes of these records; adjacent records are copied together."""
     start, end = kept[0][0], kept[0][1]
     for span in kept:
         if span[0] > end:
@@ -244,11 +251,11 @@ def _runs(data: bytes, kept: list[Span]) -> Iterable[bytes]:
 
 
 def emptied(batch: RewrittenBatch) -> Buffer:
-    """Its header alone."""
+    """The header without records."""
     if not batch.count:
         return batch.whole
     attributes = batch.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
-    # The timestamp stays: retention by age goes by it.
+    # The timestamp stays: retention by age uses it.
     return _pack(batch, attributes, _NO_TIMESTAMP, batch.max_timestamp, 0, b"")
 
 

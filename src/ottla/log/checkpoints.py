@@ -1,11 +1,12 @@
-"""The small text files beside the logs, parsed and rendered. Nothing here touches the disk.
+"""The small text files beside the logs: parsing and rendering. Nothing here touches the disk.
 
     offset checkpoints        0 \\n <count> \\n <topic> <partition> <offset> …
     leader-epoch-checkpoint   0 \\n <count> \\n <epoch> <start offset> …
     meta.properties           version=1, cluster.id, node.id, directory.id
     partition.metadata        version: 0, topic_id: <id>
 
-A file that does not parse counts as absent (None): what it says can always be learnt from the log again, slower.
+A file that does not parse is treated as missing (None). Its content can be rebuilt from the log, which takes
+longer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Partition: TypeAlias = tuple[str, int]
 
 
 class OffsetLines:
-    """An offset checkpoint kept as its lines: to write it again renders anew what has changed, not ten thousand lines."""
+    """An offset checkpoint kept as lines: writing it again renders only the lines that changed."""
 
     __slots__ = ("_lines",)
 
@@ -66,7 +67,7 @@ def parse_epochs(data: bytes | None) -> list[tuple[int, int]] | None:
 
 def _rows(data: bytes | None, *, columns: int) -> list[list[str]] | None:
     if data is None or not data.endswith(b"\n"):
-        # Without its last newline the last number may be cut, and would still look like one.
+        # Without the final newline the last number may be truncated and still look like a number.
         return None
     try:
         lines = data.decode().splitlines()

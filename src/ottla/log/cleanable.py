@@ -1,8 +1,12 @@
-"""What of a log may be compacted, and whether it is worth it: the dirty part, its share, and what forces a pass.
+"""Which part of a log can be compacted, and whether compaction is due.
 
-Whole closed segments only, and only those whose every record is settled: below the last stable offset, so no transaction
-that may yet be aborted is touched; below the recovery point, so a cleaned segment is never what recovery has to read
-again; older than min.compaction.lag.ms. A pure look at the log, called by `broker/storage/log_cleaner.py` by the clock.
+Only whole closed segments can be compacted, and only below three bounds:
+
+- the last stable offset, so that no undecided transaction is touched,
+- the recovery point, so that recovery never reads a compacted segment,
+- the first record younger than min.compaction.lag.ms.
+
+Pure functions of a log, called periodically by `broker/storage/log_cleaner.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ class Cleanable(NamedTuple):
     first_dirty: int
     clean_bytes: int
     dirty_bytes: int
-    #: Whether a record has waited for longer than max.compaction.lag.ms.
+    #: Whether a record is older than max.compaction.lag.ms.
     overdue: bool
 
     @property
@@ -34,7 +38,7 @@ class Cleanable(NamedTuple):
 
 
 def find_cleanable(log: PartitionLog, *, last_stable_offset: int, now_ms: int) -> Cleanable | None:
-    """What a pass would clean; None if there is nothing dirty that it may touch."""
+    """The dirty part that a pass would clean; None if there is none."""
     config = log.config
     first_dirty = log.cleaned_offset
     if not log.log_start_offset <= first_dirty <= log.next_offset:
@@ -61,7 +65,9 @@ def find_cleanable(log: PartitionLog, *, last_stable_offset: int, now_ms: int) -
 
 
 def must_roll(log: PartitionLog, now_ms: int) -> bool:
-    """Whether the active segment holds records that may not wait any longer, and no append may come to close it."""
+    """Whether the active segment has records beyond max.compaction.lag.ms, so that it must roll without an
+    append.
+    """
     active = log.active
     since = max(active.first_timestamp, active.created_ms)
     return active.size > 0 and now_ms - since > log.config.max_compaction_lag_ms
@@ -80,7 +86,7 @@ def make_task(
     config, start, end = log.config, found.segments[0].base_offset, found.end
     aborted: list[Ended] = []
     for segment in log.segments:
-        # A marker may come long after its transaction's records, in any later segment.
+        # A marker can be in any segment after the records of its transaction.
         if segment.aborted.count and segment.aborted.collect(start, end, aborted):
             break
     return Task(

@@ -1,13 +1,17 @@
-"""Compaction: a log's closed segments are read and written anew with the newest record of each key alone.
+"""One compaction pass: closed segments are rewritten with the newest record of each key only.
 
-`clean` is one pass, a function of the disk and a task; it runs in a worker process (`runtime/worker.py`), in the simulator
-inside an event. It reads what was never compacted into a map of keys, as far as that has room (`log/keymap.py`), then
-writes all segments from the log's start to the map's end again, several small ones into one (`log/batch_rewrite.py` says what
-becomes of a batch). What it writes are files under names of their own, synced, and nothing else: to put them in the place
-of the old ones is the broker's (`log/swap.py`), so a worker that dies or lives too long harms nobody.
+`clean` is a function of a disk and a task. It runs in a worker process (`runtime/worker.py`), and in the
+simulator inside an event. It works in two steps:
 
-The last batch of an output stays, empty if it must be: so the output ends where its last input did, and its range of
-offsets says which segments it replaces.
+1. Read the dirty segments into a map of keys, as far as its memory allows (`log/keymap.py`).
+2. Rewrite all segments from the log start to the end of the map. Several small segments become one
+   (`log/batch_rewrite.py` rewrites a batch).
+
+The outputs are synced files with temporary names. The broker puts them in place (`log/swap.py`), so a worker
+that dies or runs too long does no harm.
+
+The last batch of an output always stays, empty if necessary. So an output ends where its last input ended,
+and its range of offsets says which segments it replaces.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from ottla.records.record import RECORD_BYTES_MIN
 
 _READ_BYTES: Final = 4 << 20
 _WRITE_BYTES: Final = 1 << 20
-#: Segments that one output replaces at most: the broker renames their files between two requests.
+#: Maximum number of segments that one output replaces: the broker renames their files in one turn of the
+#: event loop.
 _INPUTS_MAX: Final = 32
 _CRC_FIELD: Final = 4
 
@@ -44,27 +49,28 @@ class Input(NamedTuple):
 
 
 class Task(NamedTuple):
-    """All that a pass needs to know, in plain values: it crosses to another process."""
+    """The input of a pass, in plain values, because it is sent to another process."""
 
     directory: str
-    #: Makes the names of the outputs unlike those of any other pass.
+    #: Makes the file names of this pass unique.
     token: str
-    #: The segments from the log's start on that may be cleaned, oldest first.
+    #: The segments that can be cleaned, oldest first, from the log start on.
     inputs: tuple[Input, ...]
-    #: Nothing before it needs to be in the map.
+    #: Records before this offset need not be in the map.
     first_dirty: int
-    #: Where the last input ends.
+    #: The end offset of the last input.
     end: int
-    #: The last offsets of the batches by which live producers are known (R14), where those may be in the inputs.
+    #: Last offsets of the batches that the state of live producers depends on (R14), as far as they can be in
+    #: the inputs.
     producer_ends: tuple[int, ...]
-    #: All aborted transactions that have data in the inputs.
+    #: All aborted transactions with records in the inputs.
     aborted: tuple[Ended, ...]
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
     index_bytes: int
     index_interval_bytes: int
-    #: How much time an output may span: retention by age goes by its newest record.
+    #: Maximum time span of an output: retention by age uses its newest record.
     span_ms: int
     memory_bytes: int
     load_factor: float
@@ -72,7 +78,7 @@ class Task(NamedTuple):
 
     @classmethod
     def parse(cls, fields: dict[str, Any]) -> Task:
-        """From what became of `_asdict` in JSON."""
+        """From the JSON form of `_asdict`."""
         inputs = tuple(Input(*row) for row in fields.pop("inputs"))
         aborted = tuple(Ended(*row) for row in fields.pop("aborted"))
         ends = tuple(fields.pop("producer_ends"))
@@ -80,10 +86,10 @@ class Task(NamedTuple):
 
 
 class Output(NamedTuple):
-    """One cleaned segment, and what it takes to use it without reading it."""
+    """One cleaned segment, with everything needed to use it without reading it."""
 
     base_offset: int
-    #: Which of the inputs it replaces: the first, and how many.
+    #: The inputs that it replaces: index of the first, and count.
     first_input: int
     inputs: int
     next_offset: int
@@ -95,7 +101,7 @@ class Output(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    #: Everything before it is clean now.
+    #: The log is clean up to this offset.
     map_end: int
     outputs: tuple[Output, ...]
     keys: int
@@ -110,9 +116,10 @@ def _no_pace(_byte_count: int) -> None:
 
 
 def clean(disk: Disk, task: Task, pace: Callable[[int], None] = _no_pace) -> Outcome:
-    """One pass. Raises CorruptRecords where the log cannot be read, DiskError; then its files are of no use.
+    """Run one pass. Raises CorruptRecords if the log cannot be read, or DiskError; the outputs are then
+    useless.
 
-    `pace` is told of bytes read and written, and may wait.
+    `pace` is called with the number of bytes read and written, and may wait.
     """
     try:
         keys, map_end = _build_map(disk, task, pace)
@@ -132,17 +139,17 @@ def clean(disk: Disk, task: Task, pace: Callable[[int], None] = _no_pace) -> Out
                 outputs.append(output)
             first += output.inputs
     except (struct.error, ValueError) as error:
-        # A number that its field cannot hold, in a batch that its producer built by hand.
+        # A number that does not fit its field, in a batch that a client built by hand.
         raise CorruptRecords(f"{task.directory}: {error}") from error
     return Outcome(map_end, tuple(outputs), keys.size)
 
 
 def _build_map(disk: Disk, task: Task, pace: Callable[[int], None]) -> tuple[KeyMap, int]:
-    """The newest offset of each key from the first dirty offset on, and how far the map reaches."""
+    """The newest offset of each key from the first dirty offset on, and the end offset of the map."""
     keys = KeyMap(
         memory_bytes=task.memory_bytes,
         load_factor=task.load_factor,
-        # No more keys than offsets.
+        # There are at most as many keys as offsets.
         keys_max=max(1, task.end - task.first_dirty),
     )
     transactions = TransactionsRead(task.aborted)
@@ -154,7 +161,7 @@ def _build_map(disk: Disk, task: Task, pace: Callable[[int], None]) -> tuple[Key
             if batch.is_control:
                 transactions.is_idle(batch)
                 continue
-            # Asked of every batch: it follows the transactions.
+            # Called for every batch: it follows the transactions.
             is_aborted = transactions.is_aborted(batch)
             if batch.last_offset < first_dirty or is_aborted:
                 continue
@@ -173,15 +180,15 @@ def _build_map(disk: Disk, task: Task, pace: Callable[[int], None]) -> tuple[Key
 
 
 def _map_of_one(batch: RewrittenBatch, load_factor: float) -> KeyMap:
-    """For a batch with more records than a map may hold: better too large a map than none."""
+    """A batch can have more records than the map holds; then the map is larger than configured."""
     _data, start, end = batch.payload()
-    # Its bytes bound it, not what its header promises.
+    # Limited by its bytes, not by the count in its header.
     keys_max = min(batch.count, (end - start) // RECORD_BYTES_MIN)
     return KeyMap(memory_bytes=1 << 62, load_factor=load_factor, keys_max=keys_max)
 
 
 def _batches(disk: Disk, task: Task, each: Input, pace: Callable[[int], None]) -> Iterator[RewrittenBatch]:
-    """Every batch of an input, each with its CRC checked."""
+    """Every batch of an input. The CRC of each is checked."""
     file = disk.open(f"{task.directory}/{offset_name(each.base_offset)}{LOG}")
     try:
         position, chunk, unpack = 0, _READ_BYTES, HEADER.unpack_from
@@ -205,7 +212,7 @@ def _batches(disk: Disk, task: Task, each: Input, pace: Callable[[int], None]) -
                 at += wanted
             position += at
             if not at and not limit < wanted <= each.size - position:
-                # No batch, and none that a larger read would bring.
+                # No batch starts here, and a larger read would not change that.
                 raise CorruptRecords(f"{file.path}: a batch is cut off at {position}")
             chunk = max(_READ_BYTES, wanted)
     finally:
@@ -213,7 +220,7 @@ def _batches(disk: Disk, task: Task, each: Input, pace: Callable[[int], None]) -
 
 
 class _Writer:
-    """An output under its temporary name: batches gather and go to the file in large pieces."""
+    """An output under its temporary name. Batches are collected and written in large chunks."""
 
     def __init__(self, disk: Disk, task: Task, base_offset: int) -> None:
         self._disk = disk
@@ -235,7 +242,8 @@ class _Writer:
 
     def _flush(self) -> None:
         if self._parts:
-            # Joined: a vector of ten thousand small pieces is dearer, and longer than the system takes.
+            # Joined first: a vector of ten thousand small buffers is slower, and exceeds the limit of the
+            # system.
             self._written = self._disk.write(self.segment.file, self._written, (b"".join(self._parts),))
             self._parts.clear()
 
@@ -243,7 +251,7 @@ class _Writer:
         self._flush()
         self.segment.finish()
         disk = self._disk
-        # All of it, before anybody may give it the name of what it replaces.
+        # All files are synced before one of them gets its final name.
         for file in self.segment.files:
             disk.sync(file)
         self.segment.close()
@@ -263,7 +271,9 @@ def _write_output(
     map_end: int,
     pace: Callable[[int], None],
 ) -> tuple[Output, bool]:
-    """One output for as many inputs as it has room for, from the first on, and whether it differs from them."""
+    """Write one output from as many inputs as fit, starting with the first; also returns whether it differs
+    from them.
+    """
     first = task.inputs[first_input]
     writer = _Writer(disk, task, first.base_offset)
     segment = writer.segment
@@ -271,7 +281,7 @@ def _write_output(
     #: The last batch of the last input, if nothing of it stays.
     last: RewrittenBatch | None = None
     for each in task.inputs[first_input : first_input + _INPUTS_MAX]:
-        # By what the inputs were: what is cleaned is smaller, or as large.
+        # By the size of the inputs: the output is never larger.
         fits = (
             segment.size + each.size <= task.segment_bytes
             and segment.index.count * OFFSET_ENTRY.size + each.index_bytes <= task.index_bytes

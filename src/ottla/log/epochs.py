@@ -1,7 +1,7 @@
-"""Which leader epoch wrote which offsets: (epoch, start offset) pairs, sorted (R1).
+"""The leader epochs of a log: sorted pairs of (epoch, start offset) (R1).
 
-Kept beside the log in `leader-epoch-checkpoint`. The pairs are the truth by which replicas agree where their
-histories part; a log asks `end_of(epoch)` to answer another replica, and `assign` when an epoch writes its first record.
+They are stored in `leader-epoch-checkpoint`. Replicas use them to find the offset where their logs diverge.
+`end_of(epoch)` answers OffsetForLeaderEpoch; `assign` adds an epoch at its first record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from ottla.log.checkpoints import parse_epochs, render_epochs
 
-#: What "unknown" is in the protocol, for an epoch and for an offset.
+#: The protocol's value for an unknown epoch or offset.
 _UNDEFINED: Final = -1
 
 
@@ -24,7 +24,7 @@ class LeaderEpochs:
 
     @classmethod
     def parse(cls, data: bytes | None) -> LeaderEpochs | None:
-        """None if the file is missing, torn, or says what cannot be: epochs and offsets both only grow."""
+        """None if the file is missing, torn or invalid: epochs and offsets must both increase."""
         pairs = parse_epochs(data)
         if pairs is None or any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(pairs)):
             return None
@@ -38,23 +38,25 @@ class LeaderEpochs:
         return self.pairs[-1][0] if self.pairs else _UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that records of `epoch` stand from this offset on; True if that was news."""
+        """Record that `epoch` starts at this offset; True if the pairs changed."""
         known = len(self.pairs)
         while self.pairs and self.pairs[-1][0] > epoch and self.pairs[-1][1] >= start_offset:
-            # A newer epoch that this replica led without writing anything: what came to stand here is older after all.
+            # This replica led a newer epoch without writing. The record at this offset is of an older epoch.
             self.pairs.pop()
         if self.pairs and self.pairs[-1][0] >= epoch:
             return len(self.pairs) < known
-        # An epoch that wrote nothing before the next one began has no offsets of its own.
+        # An epoch without records before the next one has no offsets.
         while self.pairs and self.pairs[-1][1] >= start_offset:
             self.pairs.pop()
         self.pairs.append((epoch, start_offset))
         return True
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch ≤ the one asked for, its end offset), or (-1, -1) if only a newer broker can know.
+        """(largest known epoch <= `epoch`, its end offset), or (-1, -1) if `epoch` is newer than all known
+        here.
 
-        For an epoch before all that are known here, the answer is that epoch itself, ending where the first begins.
+        For an epoch older than all known ones the answer is that epoch itself, ending at the start of the
+        first.
         """
         if epoch < 0 or epoch > self.latest:
             return _UNDEFINED, _UNDEFINED
@@ -74,7 +76,7 @@ class LeaderEpochs:
         return changed
 
     def truncate_start(self, offset: int) -> bool:
-        """Forget epochs that ended before the log's new start; the one that holds the start begins there."""
+        """Remove epochs that ended before the new log start; the epoch that contains it then starts there."""
         if not self.pairs or self.pairs[0][1] >= offset:
             return False
         epoch = self.epoch_of(offset)

@@ -1,7 +1,7 @@
-"""What a follower does with what it fetched: the leader's batches, as they are, at the leader's offsets.
+"""Appending fetched batches on a follower: the leader's batches, unchanged, at the leader's offsets.
 
-Nothing is decided here but whether the bytes are whole: length, magic, CRC, and that each batch comes after the one before it.
-Producers, transactions and leader epochs follow the batches, so that this replica could lead at any moment (R1, R14).
+Only integrity is checked: length, magic, CRC, and that offsets increase. Producer state, transactions and
+leader epochs are updated from the batches, so that this replica can become leader at any time (R1, R14).
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 def append_fetched(log: PartitionLog, records: bytes, now_ms: int) -> int:
-    """Write the whole batches of a fetch's answer; returns how many there were. The last one may be cut, and is left out.
+    """Write the complete batches of a fetch response; returns their number. An incomplete last batch is
+    ignored.
 
-    Raises Refusal at the first that is damaged, out of place, or cannot be written; those before it are in the log.
+    Raises Refusal at the first batch that is damaged, out of order, or cannot be written. The batches before
+    it are in the log.
     """
     view = memoryview(records)
     at, end, count = 0, len(records), 0
@@ -39,7 +41,8 @@ def append_fetched(log: PartitionLog, records: bytes, now_ms: int) -> int:
         at += size
         last_offset = header[BASE] + header[DELTA]
         if last_offset < log.next_offset:
-            # The answer begins with the batch that holds the offset asked for; of one that is here nothing is wanted.
+            # The response starts with the batch that contains the fetch offset. Batches that are in the log
+            # already are skipped.
             continue
         if header[BASE] < log.next_offset:
             raise Refusal(

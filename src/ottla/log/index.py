@@ -3,9 +3,9 @@
     .index       entries of 8 bytes:   last offset of a batch, relative to the base, i32 | position of that batch i32
     .timeindex   entries of 12 bytes:  largest timestamp so far i64 | relative offset of the batch that had it first i32
 
-Keys and values both grow along the file, so a look-up is a binary search by `pread`, never a scan. New entries gather
-in memory and go to the file in blocks; those that a crash loses are written again by recovery, which reads the log past
-the recovery point anyway (entries below it were flushed and synced before it moved).
+Keys and values both increase along the file, so a lookup is a binary search with `pread`. New entries are
+collected in memory and written in blocks. Recovery restores entries that a crash lost: it reads the log after
+the recovery point anyway, and entries before it are durable.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, TypeAlias
 
 from ottla.ports.disk import Disk, DiskError, File
 
-#: Entries kept in memory before they go to the file.
+#: Entries kept in memory before they are written.
 _PENDING_BYTES_MAX: Final = 4096
-#: Once the search is down to this many bytes they are read at once, and kept.
+#: Below this size the rest of the search range is read at once, and cached.
 _BLOCK_BYTES: Final = 2048
 _SALVAGE_BYTES: Final = 1 << 16
 
@@ -34,13 +34,15 @@ _KEY: Final = 0
 _VALUE: Final = 1
 
 
-#: The keys and the values of some entries.
+#: Keys and values of some entries.
 Columns: TypeAlias = tuple[Sequence[int], Sequence[int]]
 _NOTHING: Final[Columns] = ((), ())
 
 
 class Place(NamedTuple):
-    """Where a bound falls: how many entries do not exceed it, the last of those, and the first that does."""
+    """The result of a search: how many entries are not above the bound, the last of those, and the first
+    above it.
+    """
 
     rank: int
     floor: Entry | None
@@ -58,16 +60,16 @@ class SparseIndex:
         self._disk = disk
         self._entry = entry
         self._pending = bytearray()
-        #: What the file held when `begin_anew` was called, until the first flush after it.
+        #: The file content at the call of `begin_rebuild`, until the first flush after it.
         self._before = b""
-        #: Keys and values of what the last search read of the file, and how many entries stand before it: who reads a log comes
-        #: for the neighbours next. Entries behind it may be added meanwhile, none within it change.
+        #: The cached block of the last search: keys, values, and the number of entries before it. The next
+        #: lookup is often close by. Entries inside the block do not change; later ones can be added.
         self._block: Columns = _NOTHING
         self._block_rank = 0
-        #: At this size the segment is closed; always whole entries.
+        #: The segment rolls at this size; always a whole number of entries.
         self.bytes_max = bytes_max // entry.size * entry.size
         self.file: File = disk.open(path, create=create)
-        #: Bytes in the file: whole entries only.
+        #: Size of the file, whole entries only.
         self.written = 0
         self.last_key: int | None = None
 
@@ -80,7 +82,7 @@ class SparseIndex:
         return self.written + len(self._pending) + self._entry.size > self.bytes_max
 
     def load(self) -> bool:
-        """Take the file as it is; False if it cannot be a sorted list of whole entries and must be rebuilt."""
+        """Use the existing file; False if it is not a sorted list of whole entries and must be rebuilt."""
         size = self._disk.size(self.file)
         width = self._entry.size
         self._pending.clear()
@@ -89,7 +91,7 @@ class SparseIndex:
         self.last_key = None
         if self.written:
             first, last = self._at(0), self._at(self.written - width)
-            # Kafka's own files of a segment in use are filled up with zeros: they end below where they began.
+            # Kafka fills the index of an active segment with zeros: such a file ends below its first key.
             if min(*first, *last) < 0 or (
                 self.written > width and (first[0] >= last[0] or first[1] >= last[1])
             ):
@@ -98,11 +100,11 @@ class SparseIndex:
         return self.written == size
 
     def salvage(self) -> None:
-        """Keep what a power cut left whole: the entries up to the first that does not go on from the one before."""
+        """Keep the entries that a power failure left intact: those before the first that is out of order."""
         width = self._entry.size
         block = _SALVAGE_BYTES // width * width
         count, last = 0, (-1, -1)
-        # In pieces: Kafka's own file of a segment in use is ten megabytes, nearly all of them zeros.
+        # In chunks: Kafka's index of an active segment has ten megabytes, almost all zeros.
         whole = True
         while whole:
             data = self._disk.read(self.file, count * width, block)
@@ -127,33 +129,33 @@ class SparseIndex:
             try:
                 self.flush()
             except DiskError:
-                # The batch that this entry is for stands in the log already and must not be refused (R13). The
-                # entry waits in memory; the next flush of the log tries again and reports what it finds.
+                # The batch is in the log already and must not be refused (R13). The entry stays in memory;
+                # the next flush of the log writes it, or reports the error.
                 return
 
     def flush(self) -> None:
-        """Hand pending entries to the file (not yet durable)."""
+        """Write pending entries to the file, without a sync."""
         if self._before:
             before, self._before = self._before, b""
             if before == self._pending:
                 self.written = len(before)
                 self._pending.clear()
             elif len(before) > len(self._pending):
-                # Not to nothing, if it can be helped: a file system may take milliseconds for that.
+                # Truncating to zero is avoided: some file systems take milliseconds for it.
                 self._disk.truncate(self.file, len(self._pending))
         if self._pending:
             self.written = self._disk.write(self.file, self.written, (bytes(self._pending),))
             self._pending.clear()
 
     def floor(self, key: int) -> Entry | None:
-        """The last entry with a key not above `key`, or None if all are above."""
+        """The last entry with a key <= `key`, or None."""
         return self._place(key, _KEY).floor
 
     def place(self, key: int) -> Place:
         return self._place(key, _KEY)
 
     def first_from(self, value: int) -> Entry | None:
-        """The first entry with a value not below `value`, or None if all are below."""
+        """The first entry with a value >= `value`, or None."""
         return self._place(value - 1, _VALUE).above
 
     def last(self) -> Entry | None:
@@ -162,11 +164,11 @@ class SparseIndex:
         return self._at(self.written - self._entry.size) if self.written else None
 
     def truncate_keys(self, key: int) -> None:
-        """Drop all entries whose key is `key` or above."""
+        """Drop all entries with a key >= `key`."""
         self.truncate(self._place(key - 1, _KEY).rank)
 
     def truncate_values(self, value: int) -> None:
-        """Drop all entries whose value is `value` or above."""
+        """Drop all entries with a value >= `value`."""
         self.truncate(self._place(value - 1, _VALUE).rank)
 
     def truncate(self, count: int) -> None:
@@ -180,7 +182,7 @@ class SparseIndex:
         self.last_key = self._at(self.written - self._entry.size)[0] if count else None
 
     def reset(self) -> None:
-        """Drop everything, and what the file holds beyond whole entries."""
+        """Drop all entries, and an incomplete entry at the end of the file."""
         self._pending.clear()
         self._before = b""
         self._block = _NOTHING
@@ -189,8 +191,10 @@ class SparseIndex:
         self.written = 0
         self.last_key = None
 
-    def begin_anew(self) -> None:
-        """Drop everything, in order to add the entries again; if the same ones come, the file is left as it is."""
+    def begin_rebuild(self) -> None:
+        """Drop all entries in order to add them again. If the same entries are added, the file is not
+        rewritten.
+        """
         self._pending.clear()
         self._block = _NOTHING
         self._before = self._disk.read(self.file, 0, self.written) if self.written else b""
@@ -225,7 +229,7 @@ class SparseIndex:
                 low = middle + 1
             else:
                 high = middle
-        # One entry more at either end, so that both neighbours are in the block.
+        # One more entry at each end, so that both neighbours are in the block.
         start, end = max(low - 1, 0), min(high + 1, written)
         block = self._disk.read(self.file, start * width, (end - start) * width) if end > start else b""
         self._block, self._block_rank = _columns(self._entry, block), start
@@ -260,7 +264,7 @@ def _columns(entry: struct.Struct, block: bytes) -> Columns:
     if entry is not OFFSET_ENTRY:
         keys, values = zip(*entry.iter_unpack(block), strict=True) if block else ((), ())
         return keys, values
-    # This one is read with most fetches.
+    # Most fetches read this value.
     numbers = array("i", block)
     if sys.byteorder == "little":
         numbers.byteswap()
@@ -272,5 +276,5 @@ def offset_index(disk: Disk, path: str, bytes_max: int, *, create: bool) -> Spar
 
 
 def time_index(disk: Disk, path: str, bytes_max: int, *, create: bool) -> SparseIndex:
-    # One entry is kept free for the last timestamp of a segment that is closed because this index is full.
+    # One entry stays free for the last timestamp of a segment that rolls because this index is full.
     return SparseIndex(disk, path, TIME_ENTRY, max(bytes_max - TIME_ENTRY.size, 0), create=create)

@@ -1,12 +1,12 @@
-"""The newest offset of each key, in a table of fixed size: what bounds the memory of a compaction.
+"""The newest offset of each key, in a table of fixed size. It bounds the memory of a compaction.
 
-Open addressing with double hashing over two flat buffers, 24 bytes a slot: sixteen for a key's fingerprint, eight for the offset after its
-newest record (0: free). A dict of bytes to int would take 190 bytes a key, so a log of many keys would need six times as
-many passes, each of which reads all of it.
+Open addressing with double hashing over two flat buffers, 24 bytes per slot: 16 for a key's fingerprint, 8
+for the offset after its newest record (0: free). A dict of bytes to int would take 190 bytes per key, so a
+log with many keys would need six times as many passes, each of which reads the whole log.
 
-A key of up to 15 bytes is its own fingerprint, filled up with zeros and followed by its length, so no two of them are
-taken for one another. A longer one has a BLAKE2b digest of 16 bytes in its place: two of a billion keys agree by chance with a
-probability of 10^-20, and nobody can construct two that do, as one could with the MD5 that Kafka uses.
+A key of up to 15 bytes is its own fingerprint: padded with zeros and followed by its length, so two keys
+never collide. A longer key has a BLAKE2b digest of 16 bytes. Two of a billion keys collide with a probability
+of 10^-20, and collisions cannot be constructed, as they can with Kafka's MD5.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Final
 
 SLOT_BYTES: Final = 24
 _FINGERPRINT_BYTES: Final = 16
-#: The last byte of the fingerprint of a key that stands for itself.
+#: The last byte of the fingerprint of a short key: its length.
 _LENGTHS: Final = tuple(bytes((length,)) for length in range(_FINGERPRINT_BYTES))
 
 
 def _room(slots: int, load_factor: float) -> int:
-    # A probe must find a free slot some time, so one stays free however full the map may be.
+    # One slot always stays free, so that every probe ends.
     return max(1, min(int(slots * load_factor), slots - 1))
 
 
@@ -30,7 +30,7 @@ class KeyMap:
     __slots__ = ("_ends", "_keys", "_mask", "capacity", "size")
 
     def __init__(self, *, memory_bytes: int, load_factor: float, keys_max: int) -> None:
-        """A map within so much memory that takes as many keys as fit, or `keys_max` if that is less."""
+        """A map within this memory for as many keys as fit, at most `keys_max`."""
         slots = 2
         while slots * 2 * SLOT_BYTES <= memory_bytes and _room(slots, load_factor) < keys_max:
             slots *= 2
@@ -41,7 +41,9 @@ class KeyMap:
         self.size = 0
 
     def put(self, key: bytes, offset: int) -> None:
-        """Note a record; those of one key come in the order of their offsets. Room must have been seen to."""
+        """Store the offset of a record. Records of one key must come in the order of their offsets, and
+        `size` must be below `capacity`.
+        """
         length = len(key)
         mark = (
             key.ljust(15, b"\0") + _LENGTHS[length]
@@ -61,7 +63,7 @@ class KeyMap:
         self.size += 1
 
     def newest(self, key: bytes) -> int:
-        """The offset of the newest record of a key, -1 if it has none."""
+        """The offset of the newest record of a key; -1 if it is unknown."""
         length = len(key)
         mark = (
             key.ljust(15, b"\0") + _LENGTHS[length]

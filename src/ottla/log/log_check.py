@@ -1,10 +1,12 @@
-"""Whether the files of one partition are whole and fit each other. Reads only; knows no words, only kinds of findings.
+"""Checks the files of one partition and their consistency. It only reads, and returns kinds of findings
+without text.
 
-Every batch's header and CRC is checked, and the order of offsets in and between segments. Each index entry must point at a
-batch that says the same; snapshots and checkpoints must parse and not speak of what is not there. What is told about a
-finding, and how bad it is, stands in `cli/verify.py`.
+- Every batch: header, CRC, and the order of offsets within and between segments.
+- Every index entry: it points at a batch with the same offset or timestamp.
+- Snapshots and checkpoints: they parse, and do not refer to offsets that do not exist.
 
-A broker may be writing meanwhile (`changing`): then the end of the last segment, and what is newer than it, is no damage.
+`cli/verify.py` has the text and severity of each finding. If a broker is writing (`changing`), an incomplete
+end of the last segment and newer files are not damage.
 """
 
 from __future__ import annotations
@@ -41,12 +43,12 @@ _KNOWN: Final = re.compile(r"[0-9]{20}\.(log|index|timeindex|txnindex|snapshot)"
 _LEFT_OVER: Final = re.compile(r".+\.(deleted|cleaned|swap|tmp)")
 _KNOWN_NAMES: Final = frozenset({EPOCHS, PARTITION_METADATA, "remote_log_snapshot", "quorum-state"})
 _KRAFT_SNAPSHOT: Final = re.compile(r"[0-9]{20}-[0-9]{10}\.checkpoint")
-#: A rolled segment whose index leaves more than this unindexed at its end has lost entries.
+#: A rolled segment with more unindexed bytes than this at its end has lost index entries.
 _UNINDEXED_BYTES_MAX: Final = 16 << 20
 
 
 class Files(Protocol):
-    """What checking needs of a file system; nothing of it writes."""
+    """The part of a file system that a check needs. It is read-only."""
 
     def list(self, path: str) -> list[str]: ...
     def size(self, path: str) -> int: ...
@@ -57,39 +59,38 @@ class Files(Protocol):
 class Finding(NamedTuple):
     kind: str
     path: str
-    #: Byte in the file, and offset in the log, where there is one.
+    #: Byte position in the file and offset in the log, if they apply.
     position: int | None = None
     offset: int | None = None
     detail: str = ""
 
 
 class Expected(NamedTuple):
-    """What the files above the partition say about it; None is not known."""
+    """What the checkpoints of the log directory say about the partition; None: unknown."""
 
     recovery_point: int | None = None
     high_watermark: int | None = None
     log_start: int | None = None
-    #: Whether offsets may be missing between batches.
+    #: Whether offsets can be missing between batches (compaction).
     compacted: bool | None = None
     topic_id: bytes | None = None
     clean: bool = False
-    #: A broker is at work on these files.
+    #: A broker is writing these files.
     changing: bool = False
-    #: Records are decoded, too.
+    #: Whether records are decoded too.
     deep: bool = False
 
 
 class _Walk:
-    """What walking over a segment's batches has found out."""
+    """The result of reading the batches of a segment."""
 
     __slots__ = ("bad_offset", "end", "ends", "epochs", "heads", "next_offset", "torn")
 
     def __init__(self, base: int) -> None:
         self.next_offset = base
-        #: Where the last whole batch ends.
+        #: The end of the last complete batch.
         self.end = 0
-        #: Of the batches that index entries point at: position → last offset; and of those whose last offset an entry
-        #: names: last offset → position.
+        #: Batches that index entries refer to: position → last offset, and last offset → position.
         self.heads: dict[int, int] = {}
         self.ends: dict[int, int] = {}
         self.epochs: list[tuple[int, int]] = []
@@ -98,7 +99,7 @@ class _Walk:
 
 
 def verify_partition(files: Files, folder: str, expected: Expected) -> Iterator[Finding]:
-    """Everything that is wrong with a partition's folder."""
+    """All findings in the directory of a partition."""
     names = files.list(folder)
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
     yield from _strangers(folder, names, bases)
@@ -142,7 +143,7 @@ def _seam(folder: str, base: int, next_offset: int, expected: Expected) -> Itera
 
 
 def _claims(folder: str, end: int, expected: Expected) -> Iterator[Finding]:
-    """Checkpoints that speak of more than there is."""
+    """Checkpoints with offsets beyond the end of the log."""
     for kind, claim in (
         ("recovery-point-beyond", expected.recovery_point),
         ("watermark-beyond", expected.high_watermark),
@@ -159,7 +160,7 @@ def _segment(
     files: Files, folder: str, base: int, walk: _Walk, expected: Expected, *, last: bool
 ) -> Iterator[Finding]:
     stem = f"{folder}/{offset_name(base)}"
-    # The indexes before the log: entries that a broker adds meanwhile are then not missed in it.
+    # Indexes are read before the log, so that entries which a broker adds meanwhile have their batches.
     offsets = files.read_file(stem + INDEX)
     times = files.read_file(stem + TIME_INDEX)
     transactions = files.read_file(stem + TXN_INDEX)
@@ -193,7 +194,7 @@ def _segment(
 
 
 def _judged(finding: Finding, walk: _Walk, expected: Expected, *, last: bool) -> Finding:
-    """A torn end is what a crash leaves, unless what was there counted as durable."""
+    """A crash can leave a torn end, but not before the recovery point."""
     if finding.kind in ("torn", "zeros", "bad-crc", "not-a-batch") and last and not expected.clean:
         point = expected.recovery_point
         if point is not None and walk.next_offset >= point and finding.kind in ("torn", "zeros"):
@@ -204,7 +205,9 @@ def _judged(finding: Finding, walk: _Walk, expected: Expected, *, last: bool) ->
 def _batches(
     files: Files, path: str, size: int, walk: _Walk, expected: Expected
 ) -> Iterator[tuple[int, tuple[int, ...] | Finding]]:
-    """(position, header) of each batch, and a finding for what is none; goes on behind a batch with a bad CRC."""
+    """(position, header) of each batch, and a finding for anything else. Continues after a batch with a bad
+    CRC.
+    """
     position, first, chunk = 0, True, _CHUNK_BYTES
     while position < size:
         data = files.read(path, position, min(chunk, size - position))
@@ -231,7 +234,7 @@ def _batches(
             walk.end = position + at
         position += at
         if at == 0:
-            # A file that got shorter meanwhile ends here as well.
+            # A file that was truncated meanwhile also ends here.
             if wants > size - position or len(data) < HEADER_BYTES or chunk == wants:
                 walk.torn = True
                 detail = f"{size - position} of {wants} bytes"
@@ -281,7 +284,7 @@ def _batch(
 
 
 def _entries(layout: struct.Struct, data: bytes | None) -> list[tuple[int, ...]]:
-    """The entries before the zeros that fill a file which was allocated ahead."""
+    """The entries before the zeros of a preallocated file."""
     kept: list[tuple[int, ...]] = []
     for entry in layout.iter_unpack((data or b"")[: len(data or b"") // layout.size * layout.size]):
         if not any(entry):
@@ -291,7 +294,7 @@ def _entries(layout: struct.Struct, data: bytes | None) -> list[tuple[int, ...]]
 
 
 def _odd(layout: struct.Struct, data: bytes, entries: list[tuple[int, ...]]) -> bool:
-    """Whether something other than zeros follows the last whole entry."""
+    """Whether the bytes after the last whole entry are not all zero."""
     return any(data[len(entries) * layout.size :])
 
 
@@ -322,7 +325,8 @@ def _offset_index(
             yield Finding("index-beyond", path, place, base + relative, f"position {position} of {size}")
             return
         last_offset = walk.heads.get(position, OFFSET_MAX)
-        # A replica's entry may stand for several batches: the last one's offset, the first one's position.
+        # An entry of a replica can cover several batches: the offset of the last one, the position of the
+        # first.
         fits = last_offset <= base + relative and walk.ends.get(base + relative, -1) >= position
         if position < walk.end and not fits and not unsure:
             yield Finding("index-wrong", path, place, base + relative, f"position {position}")

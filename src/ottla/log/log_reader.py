@@ -1,7 +1,7 @@
-"""Finding things in segments: the bytes of a range of offsets, what of it was aborted, records by timestamp (A7, B2).
+"""Searches in segments: bytes by offset, aborted transactions, records by timestamp (A7, B2).
 
-Functions of a log's segments and its start, called by `PartitionLog`. None scans a segment that has an index. Look-ups by
-time decode batches, so they go in steps (`model/steps.py`).
+Functions of a log's segments and log start offset, called by `PartitionLog`. They use the indexes instead of
+scanning segments. Searches by timestamp decode batches, so they run in steps (`model/steps.py`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ottla.ports.disk import File
 from ottla.records.batch import HEADER, HEADER_BYTES, LENGTH_OVERHEAD, OFFSET_AND_LENGTH
 from ottla.records.record import Record, iter_batch
 
-#: Batches without records that are looked at before a fetch is answered with them.
+#: How many empty batches a fetch skips before it returns them.
 _HOLLOW_MAX: Final = 64
-#: Batch headers that a look-up by time passes before others have their turn.
+#: Batch headers that a search by timestamp reads in one step.
 _HEADS_AT_ONCE: Final = 500
-#: A batch below this size is unpacked on the spot.
+#: Smaller batches are decompressed at once.
 _UNPACK_AT_ONCE_BYTES: Final = 64 * 1024
 
 
 class Slice(NamedTuple):
-    """A run of whole batches, the last perhaps cut, in one segment's file."""
+    """A run of complete batches in the file of one segment; the last may be cut off."""
 
     file: File
     position: int
@@ -39,7 +39,9 @@ class Slice(NamedTuple):
 def slice_of(
     segment: Segment, offset: int, end_offset: int, bytes_max: int, whole_first: bool
 ) -> Slice | None:
-    """The part of a segment that `PartitionLog.slice` asks for: None if there is nothing, empty if it does not fit."""
+    """The part of one segment for `PartitionLog.slice`: None if there is nothing, empty if the first batch
+    does not fit.
+    """
     position = segment.locate(offset, checked=True)
     end = segment.size if end_offset >= segment.next_offset else segment.locate(end_offset)
     size = end - position
@@ -47,14 +49,14 @@ def slice_of(
         head = segment.disk.read(segment.file, position, LENGTH_OVERHEAD)
         first = OFFSET_AND_LENGTH.unpack(head)[1] + LENGTH_OVERHEAD
         if first > bytes_max and not whole_first:
-            # A piece of a batch helps nobody, and some clients take it for a batch that they can never fetch.
+            # Part of a batch is useless, and some clients take it for a batch that they can never fetch.
             return Slice(segment.file, position, 0)
         size = max(bytes_max, first)
     return Slice(segment.file, position, size) if size > 0 else None
 
 
 def is_hollow(segment: Segment, found: Slice) -> bool:
-    """Whether a closed segment has nothing from a slice on but headers, which compaction left."""
+    """Whether a slice reaches the end of a closed segment and has only empty batches, which compaction left."""
     count, rest = divmod(found.size, HEADER_BYTES)
     if rest or not 0 < count <= _HOLLOW_MAX or found.position + found.size < segment.size:
         return False
@@ -68,18 +70,18 @@ def is_hollow(segment: Segment, found: Slice) -> bool:
 def find_aborted(
     segments: Sequence[Segment], number: int, offset: int, end_offset: int, piece: Slice
 ) -> list[Ended]:
-    """The aborted transactions with records in a slice; `offset` is in the segment of this number.
+    """Aborted transactions with records in a slice; `offset` is in segment `number`.
 
-    Some that begin a little after the slice may be among them: where it ends is known to about an index interval.
+    The result can include transactions that begin up to an index interval after the slice.
     """
     found: list[Ended] = []
     at = number
     while segments[at].file is not piece.file:
-        # Of what is left of a segment nothing may be records.
+        # The rest of a segment may have only empty batches, which the slice skipped.
         at += 1
     end_offset = min(end_offset, segments[at].offset_bound(piece.position + piece.size))
     for at in range(number, len(segments)):
-        # A marker may come long after its transaction's records, in any later segment.
+        # A marker can be in any segment after the records of its transaction.
         aborted = segments[at].aborted
         if aborted.count and aborted.collect(offset, end_offset, found):
             break
@@ -89,7 +91,7 @@ def find_aborted(
 def find_time(
     segments: Sequence[Segment], timestamp: int, start_offset: int
 ) -> Steps[tuple[int, int] | None]:
-    """(offset, timestamp) of the first record at or after `start_offset` that is not older than this."""
+    """(offset, timestamp) of the first record at or after `start_offset` with a timestamp >= `timestamp`."""
     for segment in segments:
         if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
             continue
@@ -113,7 +115,8 @@ def find_newest(segments: Sequence[Segment], start_offset: int) -> Steps[tuple[i
         return None
     found = yield from find_time(segments, newest, start_offset)
     if found is None:
-        # It is that of a batch whose records compaction took away: what others have is not in the indexes.
+        # The timestamp is of a batch whose records were compacted away. The indexes do not have those of
+        # other batches.
         newest = -1
         for segment in segments:
             newest = max(newest, (yield from _newest_left(segment, start_offset)))
@@ -122,7 +125,7 @@ def find_newest(segments: Sequence[Segment], start_offset: int) -> Steps[tuple[i
 
 
 def _newest_left(segment: Segment, start_offset: int) -> Steps[int]:
-    """The largest timestamp of the batches that still have records, by their headers."""
+    """The largest timestamp, by their headers, of batches that still have records."""
     newest = -1
     batches = scan(segment, 0, segment.size, check_from=segment.next_offset)
     for passed, (_position, _size, header) in enumerate(batches, 1):
@@ -134,12 +137,12 @@ def _newest_left(segment: Segment, start_offset: int) -> Steps[int]:
 
 
 def _newest(segment: Segment, start_offset: int) -> Steps[int]:
-    """The largest timestamp that is left of a segment, -1 if there is none."""
+    """The largest timestamp in the rest of a segment; -1 if it has no records."""
     if segment.next_offset <= start_offset:
         return -1
     if segment.max_timestamp_offset >= start_offset and segment.base_offset >= start_offset:
         return segment.max_timestamp
-    # The log begins inside this segment, perhaps behind the record that its indexes speak of.
+    # The log starts inside this segment, possibly after the record that the indexes refer to.
     newest = -1
     for passed, head in enumerate(segment.heads(segment.locate(start_offset)), 1):
         if not passed % _HEADS_AT_ONCE:
@@ -158,7 +161,7 @@ def _find_in_batch(
 ) -> Steps[tuple[int, int] | None]:
     batch = segment.batch_at(head.position)
     if not HEADER.unpack_from(batch)[-1]:
-        # Compaction left its header alone, and whatever its timestamp says is gone.
+        # Compaction left only the header, so no record has its timestamp.
         return None
     for passed, record in enumerate((yield from _records(batch)), 1):
         if not passed % STEP_COST:
@@ -166,10 +169,10 @@ def _find_in_batch(
         if record.timestamp_ms >= timestamp and record.offset >= start_offset:
             return record.offset, record.timestamp_ms
     if head.base_offset < start_offset:
-        # The log begins inside this batch: its first records do not count any more.
+        # The log starts inside this batch, after the record with that timestamp.
         return None
-    # A header that promises more than its records hold is believed, as a producer's word for the whole batch: who
-    # wrote a log full of them must not make a look-up decode it all.
+    # The header has a larger timestamp than the records. The header is believed: otherwise a log full of such
+    # batches would be decoded completely by each search.
     return head.base_offset, head.max_timestamp
 
 
@@ -184,7 +187,7 @@ def _newest_in_batch(batch: bytes, start_offset: int) -> Steps[int]:
 
 
 def _records(batch: bytes) -> Steps[Iterator[Record]]:
-    """The records of a batch, without their headers. It is unpacked before the first one."""
+    """The records of a batch without their headers. A large batch is decompressed in a step of its own."""
     records = iter_batch(batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=0)
     if len(batch) < _UNPACK_AT_ONCE_BYTES:
         return records

@@ -1,9 +1,10 @@
-"""Markers: the control batches that end transactions, in Kafka's format.
+"""Transaction markers: the control batches that end transactions, in Kafka's format.
 
-A control batch holds one record:   key: version i16 = 0 | type i16 (0 abort, 1 commit)
-                                    value: version i16 = 0 | epoch of the transaction coordinator i32
+    key     version i16 = 0 | type i16 (0 abort, 1 commit)
+    value   version i16 = 0 | epoch of the transaction coordinator i32
 
-`append_marker` is `PartitionLog.append_marker`; `replay_marker` does to producers what it did, from the file.
+`append_marker` implements `PartitionLog.append_marker`. `replay_marker` applies a marker from the file to
+producer state.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _COMMIT: Final = 1
 class Marker(NamedTuple):
     commit: bool
     coordinator_epoch: int
-    #: Whether its producer epoch is above those of what it ends: transactions of version 2 (KIP-890). Not in the batch.
+    #: Whether its producer epoch is above that of the transaction it ends (transactions v2, KIP-890). Not
+    #: stored in the batch.
     raises_epoch: bool = False
 
 
@@ -49,7 +51,9 @@ def encode_marker(
 
 
 def decode_marker(batch: bytes) -> Marker | None:
-    """What a control batch says; None if it is not about a transaction, or compaction has emptied it."""
+    """The marker in a control batch; None if it is another control record, or compaction has emptied the
+    batch.
+    """
     try:
         records = decode_batch(batch, size_max=DECOMPRESSED_BYTES_MAX)
     except CorruptRecords:
@@ -59,7 +63,7 @@ def decode_marker(batch: bytes) -> Marker | None:
     key, value = records[0].key or b"", records[0].value or b""
     if len(key) < _KEY.size or len(value) < _VALUE.size:
         return None
-    # Later versions of either may have more fields behind these.
+    # Later versions of key or value may have more fields at the end.
     kind = _KEY.unpack_from(key)[1]
     return Marker(kind == _COMMIT, _VALUE.unpack_from(value)[1]) if kind in (_ABORT, _COMMIT) else None
 
@@ -96,7 +100,7 @@ def append_marker(
 def replay_marker(
     producers: Producers, batch: bytes, producer_id: int, producer_epoch: int, offset: int, timestamp: int
 ) -> Ended | None:
-    """The transaction that this control batch aborted, if it did."""
+    """The transaction that this control batch aborted, if any."""
     marker = decode_marker(batch)
     if marker is None:
         return None

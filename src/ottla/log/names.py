@@ -1,13 +1,13 @@
-"""The names of the files in a log directory, which are Kafka's.
+"""Names of files and directories in a log directory. They are Kafka's.
 
 <log dir>/meta.properties, .kafka_cleanshutdown, recovery-point-offset-checkpoint,
           replication-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint
 <log dir>/<topic>-<partition>/<base offset, 20 digits>.log .index .timeindex .txnindex .snapshot
                               leader-epoch-checkpoint, partition.metadata
-<log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition on its way out
-<log dir>/<topic>-<partition>.<32 hex digits>-future       a partition on its way in from another log directory
-<log dir>/<topic>-<partition>.<32 hex digits>-stray        one that no topic knows, kept for a person to look at
-<log dir>/__cluster_metadata-0                             Kafka's own metadata log, in a directory that was Kafka's
+<log dir>/<topic>-<partition>.<32 hex digits>-delete       a partition that is being deleted
+<log dir>/<topic>-<partition>.<32 hex digits>-future       a partition that moves here from another log directory
+<log dir>/<topic>-<partition>.<32 hex digits>-stray        a partition of an unknown topic, kept for inspection
+<log dir>/__cluster_metadata-0                             Kafka's metadata log, in an imported directory
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
-#: What compaction has written and not finished, and what has taken the place of older segments and not yet their name.
+#: An unfinished output of compaction, and a finished one that does not have its final name yet.
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
 
@@ -37,7 +37,7 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 KAFKA_METADATA: Final = "__cluster_metadata-0"
 CLEANED_OFFSETS: Final = "cleaner-offset-checkpoint"
-#: In a directory that was Kafka's once.
+#: Only in an imported Kafka data directory.
 TAKEN_OVER: Final = "kafka-takeover"
 
 _PARTITION_DIR: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]+)")
@@ -52,7 +52,7 @@ def partition_dir(topic: str, partition: int) -> str:
 
 
 def parse_partition_dir(name: str) -> tuple[str, int] | None:
-    # Kafka's metadata log lies among the partitions and is none: it is nobody's to serve, and not a stray one.
+    # Kafka's metadata log looks like a partition. It is neither served nor treated as stray.
     if is_delete_dir(name) or name == KAFKA_METADATA:
         return None
     match = _PARTITION_DIR.fullmatch(name)
@@ -72,7 +72,7 @@ def stray_dir(topic: str, partition: int, unique: bytes) -> str:
 
 
 def _renamed(topic: str, partition: int, unique: bytes, why: str) -> str:
-    # The whole name must stay a legal file name, so a long topic name is cut as Kafka does.
+    # The whole name must be a legal file name, so a long topic name is truncated, as in Kafka.
     suffix = f"-{partition}.{unique.hex()}-{why}"
     return topic[: FILE_NAME_BYTES_MAX - len(suffix)] + suffix
 
@@ -82,13 +82,13 @@ def is_delete_dir(name: str) -> bool:
 
 
 def delete_dir_unique(name: str) -> str | None:
-    """The digits that tell one partition on its way out from another."""
+    """The digits that make the name of a deleted partition unique."""
     match = _DELETE_DIR.fullmatch(name)
     return match["unique"] if match else None
 
 
 def parse_future_dir(name: str) -> tuple[int, str] | None:
-    """(partition, unique digits). The topic's name may be cut: its id is in the directory."""
+    """(partition, unique digits). The topic name may be truncated: the topic id is in the directory."""
     match = _FUTURE_DIR.fullmatch(name)
     return (int(match["partition"]), match["unique"]) if match else None
 

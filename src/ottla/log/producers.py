@@ -1,11 +1,11 @@
-"""What a partition remembers of each idempotent producer: its epoch, its last five batches (R14), its open transaction.
+"""Producer state of a partition: epoch, last five batches (R14) and open transaction of each producer.
 
     .snapshot    version i16 = 1 | crc u32 (CRC-32C of the rest) | count i32 | entries of 46 bytes:
                  producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 |
                  timestamp i64 | coordinator epoch i32 | first offset of the ongoing transaction i64 (-1: none)
 
-The format is Kafka's. A producer has one entry a batch, oldest first, so that all five survive a restart; a reader that
-expects one entry a producer keeps the last, which is the newest.
+The format is Kafka's. A producer has one entry per batch, oldest first, so that all five survive a restart. A
+reader that expects one entry per producer keeps the last one, which is the newest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ottla.model.limits import PRODUCER_BATCHES_REMEMBERED
 _HEAD: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
-#: The epoch of the coordinator that has written no marker yet.
+#: The coordinator epoch before the first marker.
 NO_COORDINATOR: Final = -1
 
 #: (first sequence, last sequence, base offset, last offset, timestamp)
@@ -36,18 +36,18 @@ class Producer:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        #: The newest last. Not a deque, which takes six times the memory.
+        #: Oldest first. Not a deque, which takes six times the memory.
         self.batches: list[Batch] = []
-        #: Of the batch that comes after the newest; -1 while there is none.
+        #: The sequence after the newest batch; -1 before the first batch.
         self.next_sequence = -1
         self.timestamp = -1
-        #: Of the coordinator that wrote the last marker.
+        #: The epoch of the coordinator that wrote the last marker.
         self.coordinator_epoch = NO_COORDINATOR
-        #: The first offset of the open transaction, -1 without one.
+        #: The first offset of the open transaction; -1: none.
         self.transaction_start = -1
 
     def begin(self, epoch: int) -> None:
-        """A new epoch counts its batches anew."""
+        """A new epoch starts without batches."""
         self.epoch = epoch
         self.batches.clear()
         self.next_sequence = -1
@@ -58,20 +58,22 @@ class Producers:
 
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
-        #: With how many producers some are forgotten.
+        #: Above this number of producers some are forgotten.
         self._trim_at = limits.PARTITION_PRODUCERS_MAX
-        #: None until there is a transaction: most logs never see one.
+        #: None until the first transaction: most logs never have one.
         self.transactions: Transactions | None = None
 
     def check(self, producer_id: int, epoch: int, sequence: int, count: int) -> Batch | None:
-        """None if the batch is the producer's next one; the first copy if it is a repetition; else a Refusal."""
+        """None if the batch is the next one of its producer, the original batch if it is a duplicate; else
+        raises Refusal.
+        """
         producer = self.by_id.get(producer_id)
         if producer is None or (sequence == producer.next_sequence and epoch == producer.epoch):
             return None
         if epoch != producer.epoch or not producer.batches:
             if epoch < producer.epoch:
                 raise _old_epoch(producer_id, epoch, producer.epoch)
-            # Known without a batch is who got its epoch from a marker.
+            # The producer has no batch: its epoch is known from a marker.
             if sequence != 0:
                 raise Refusal(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -83,8 +85,9 @@ class Producers:
         for batch in producer.batches:
             if batch[0] == sequence and batch[1] == last:
                 return batch
-        # A distance of less than half the number space behind the newest batch is the past: it was accepted once, unless what is
-        # remembered is all there was. Who begins with a later batch, since an earlier one was refused, must not hear that it is here.
+        # A sequence less than half the number space behind the newest batch is in the past. It was accepted
+        # once, unless all batches of this epoch are remembered. A producer whose first batch was refused must
+        # not get "duplicate" for it.
         if (newest[1] - last) & _SEQUENCE_MASK < 1 << 30 and not self._is_before_all(producer, last):
             raise Refusal(
                 ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
@@ -96,7 +99,7 @@ class Producers:
         )
 
     def _is_before_all(self, producer: Producer, sequence: int) -> bool:
-        """Whether this is before the first batch that was accepted in this epoch."""
+        """Whether this sequence is before the first batch that was accepted in this epoch."""
         batches = producer.batches
         return (
             len(batches) < PRODUCER_BATCHES_REMEMBERED
@@ -120,7 +123,7 @@ class Producers:
         elif producer.epoch != epoch:
             producer.begin(epoch)
         if sequence >= 0:
-            # A coordinator's batch in a transaction has none: nobody repeats it.
+            # A batch of a group coordinator in a transaction has no sequence: it is never resent.
             following = (sequence + count) & _SEQUENCE_MASK
             producer.next_sequence = following
             batches = producer.batches
@@ -135,7 +138,7 @@ class Producers:
             self.transactions.begin(base_offset, producer_id)
 
     def check_outside(self, producer_id: int) -> None:
-        """Refuse a batch that belongs to no transaction from a producer that has one open."""
+        """Refuse a non-transactional batch of a producer with an open transaction."""
         producer = self.by_id.get(producer_id)
         if producer is not None and producer.transaction_start >= 0:
             raise Refusal(
@@ -144,14 +147,15 @@ class Producers:
             )
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
-        """Refuse what a producer's earlier instance has a coordinator write."""
+        """Refuse a batch that a coordinator writes for an older producer epoch."""
         producer = self.by_id.get(producer_id)
         if producer is not None and epoch < producer.epoch:
             raise _old_epoch(producer_id, epoch, producer.epoch)
 
     def check_first(self, producer_id: int, sequence: int) -> None:
-        """Refuse what does not begin at 0 of a producer that is not known here, and whose epoch is new with every transaction
-        (KIP-890): something before it is missing. Of others it may be that they were forgotten."""
+        """Refuse a first batch with a sequence above 0 if its producer gets a new epoch for each transaction
+        (KIP-890): earlier batches are missing. With other producers the state may have expired.
+        """
         if sequence and producer_id not in self.by_id:
             raise Refusal(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -159,17 +163,18 @@ class Producers:
             )
 
     def has_open(self, producer_id: int, epoch: int) -> bool:
-        """Whether a transaction of this producer, as it is in this epoch, has begun here and not ended."""
+        """Whether a transaction of this producer and epoch is open here."""
         producer = self.by_id.get(producer_id)
         return producer is not None and producer.transaction_start >= 0 and producer.epoch == epoch
 
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, raises_epoch: bool = False
     ) -> None:
-        """Refuse the marker of a producer's earlier instance, or of an earlier coordinator.
+        """Refuse a marker of an older producer epoch or of an older coordinator epoch.
 
-        In transactions of version 2 the marker has an epoch that nothing in its transaction has (`raises_epoch`): one that is open in
-        it is the next one already, and the marker a late copy.
+        In transactions v2 a marker has an epoch above that of its transaction (`raises_epoch`). If a
+        transaction is open in the epoch of the marker, it is the next one, and the marker is a late
+        duplicate.
         """
         producer = self.by_id.get(producer_id)
         if producer is None:
@@ -189,7 +194,7 @@ class Producers:
     def ended(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, timestamp: int
     ) -> Ended | None:
-        """A marker was written; the transaction that it ended, None if the producer had none open here."""
+        """Apply a marker that was written; returns the transaction that it ended, None if none was open here."""
         producer = self._in_epoch(producer_id, epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.timestamp = timestamp
@@ -199,7 +204,7 @@ class Producers:
         return Ended(producer_id, first, offset, self.transactions.end(first, offset))
 
     def _in_epoch(self, producer_id: int, epoch: int) -> Producer:
-        """The producer as it begins, or goes on in, this epoch. `appended` does the same in line."""
+        """The producer state, moved to this epoch. `appended` does the same inline."""
         producer = self.by_id.get(producer_id)
         if producer is None:
             producer = self._add(producer_id, epoch)
@@ -209,15 +214,17 @@ class Producers:
 
     def _add(self, producer_id: int, epoch: int) -> Producer:
         if len(self.by_id) >= self._trim_at:
-            # A tenth at once, since each time all are looked at.
+            # A tenth at a time, because each call visits all producers.
             self.trim(limits.PARTITION_PRODUCERS_MAX * 9 // 10)
             self._trim_at = max(limits.PARTITION_PRODUCERS_MAX, len(self.by_id) * 11 // 10)
         producer = self.by_id[producer_id] = Producer(epoch)
         return producer
 
     def trim(self, count: int) -> None:
-        """Forget all but this many producers: first those with a single batch, which may be made up, and of each kind the oldest.
-        Those that take part in transactions go last, those with an open transaction never."""
+        """Forget all but this many producers. Producers with a single batch go first, because a client may
+        have invented them, and the oldest of each kind. Producers in transactions go last; one with an open
+        transaction is never forgotten.
+        """
         idle = (
             (producer.coordinator_epoch != NO_COORDINATOR, len(producer.batches) > 1, producer.timestamp, producer_id)
             for producer_id, producer in self.by_id.items()
@@ -249,7 +256,7 @@ class Producers:
             newest = producer.batches[-1]
             for batch in producer.batches:
                 _first, last, base_offset, last_offset, timestamp = batch
-                # The transaction belongs to the producer as it is now: only its newest entry may say so.
+                # Only the newest entry of a producer can have an open transaction.
                 transaction_start = producer.transaction_start if batch is newest else -1
                 rows.append(
                     pack(
@@ -262,7 +269,7 @@ class Producers:
 
     @classmethod
     def parse(cls, data: bytes | None) -> Producers | None:
-        """None if the snapshot is missing, torn or not one."""
+        """None if the snapshot is missing, torn or invalid."""
         if data is None or len(data) < _HEAD.size:
             return None
         version, crc, count = _HEAD.unpack_from(data)
@@ -298,7 +305,7 @@ class Producers:
         return producers
 
     def _find_open(self) -> None:
-        """Make the transactions of what the producers say."""
+        """Rebuild the transactions from the producers."""
         begun = sorted(
             (producer.transaction_start, producer_id)
             for producer_id, producer in self.by_id.items()

@@ -1,13 +1,13 @@
-"""Opening a log that is already on disk, after a clean stop or after a crash (R12).
+"""Opening a log from disk, after a clean shutdown or a crash (R12).
 
-Everything before the recovery point was synced with its indexes and a producer snapshot, so it is taken as it stands.
-What comes after it is read once: each batch's CRC is checked, the first bad or torn one ends the log, and the index
-entries, leader epochs and producer states of the good ones are made anew in the same pass. So the time to start depends on
-what was written since the last background flush, not on the size of the log.
+Everything before the recovery point was synced, with its indexes and a producer snapshot, and is used as it
+is. Everything after it is read once. The CRC of each batch is checked, and the log ends at the first bad or
+torn batch. The same pass rebuilds index entries, leader epochs and producer state. So the time to start
+depends on the bytes written since the last background flush, not on the size of the log.
 
-An index is believed as far as its last entry before the recovery point fits the batch it points at; else it is made anew
-from the log. After a clean stop the recovery point is the end of the log. Transactions past the recovery point are read
-from the log in a second pass, which logs without them do not need.
+An index is used if its last entry before the recovery point matches the batch it points at; otherwise it is
+rebuilt from the log. After a clean shutdown the recovery point is the log end. Transactions after the
+recovery point need a second pass, which logs without transactions do not need.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _LEFT_OVER: Final = (DELETED, ".tmp")
 
 class Recovered(NamedTuple):
     log: PartitionLog
-    #: Bytes that were read again, and bytes of a torn or damaged tail that were cut off.
+    #: Bytes that were read again, and bytes that were cut off as a torn or damaged tail.
     scanned_bytes: int
     cut_bytes: int
-    #: Whether something that had been durable is missing or unreadable (R12): not the work of a crash, but of the disk.
+    #: Whether durable data is missing or unreadable (R12). A crash does not cause that; a disk error does.
     damaged: bool
 
 
 class _Tail:
-    """What is learnt from the batches past the recovery point while they are read."""
+    """What the batches after the recovery point contain."""
 
     __slots__ = (
         "cut_bytes", "damaged", "epochs", "heard", "scanned_bytes", "transactional", "trust_before",
@@ -73,11 +73,11 @@ class _Tail:
         #: The recovery point.
         self.trust_before = trust_before
         self.epochs = epochs
-        #: The headers of each producer's last batches: no more of them are remembered.
+        #: The headers of the last batches of each producer, as many as are remembered.
         self.heard: defaultdict[int, deque[Header]] = defaultdict(
             lambda: deque(maxlen=PRODUCER_BATCHES_REMEMBERED)
         )
-        #: Whether there are transactions among them; those need all batches, in order.
+        #: Whether there are transactions: those need all batches, in order.
         self.transactional = False
         self.scanned_bytes = 0
         self.cut_bytes = 0
@@ -95,19 +95,19 @@ def open_log(
     now_ms: int,
     may_have_gaps: bool = False,
 ) -> Recovered | None:
-    """The log in a partition's directory, or None if there is no segment in it.
+    """Open the log in a partition directory; None if the directory has no segment.
 
-    `may_have_gaps` is for a log that Kafka may have compacted: the last batches of its segments may be gone. Any other gap,
-    behind what is known to be durable, is a loss.
+    `may_have_gaps`: Kafka may have compacted this log, so the last batches of its segments may be missing.
+    Any other gap before the recovery point is data loss.
     """
     names = finish_swaps(disk, directory, disk.list(directory))
     bases = sorted(base for name in names if (base := segment_base(name)) is not None)
     _tidy(disk, directory, names)
     while len(bases) > 1 and bases[1] <= log_start_offset:
-        # On their way out when the last run ended; perhaps some of those between them are gone already.
+        # Files that were being deleted at the last shutdown; some of them may be gone already.
         _remove_files(disk, directory, bases.pop(0))
     if not bases:
-        # Whoever begins anew here must not find the producers of something else.
+        # A log that starts empty must not use producer state of other records.
         for offset in snapshot_offsets(names):
             disk.remove(f"{directory}/{offset_name(offset)}{SNAPSHOT}")
         return None
@@ -128,7 +128,7 @@ def open_log(
         following = bases[at + 1] if at + 1 < len(bases) else None
         _open_segment(segment, config, tail, following)
         if following is not None and _breaks_off(segment, following, tail, may_have_gaps):
-            # R12: what comes after a lost batch was never acknowledged as following it.
+            # R12: records after a lost batch were never acknowledged after it.
             for lost in segments[at + 1 :]:
                 tail.cut_bytes += disk.size(lost.file)
                 _remove(lost)
@@ -139,8 +139,8 @@ def open_log(
     segments[-1].flush_indexes()
 
     if log_start_offset > segments[-1].next_offset:
-        # The records that were deleted are gone, and those after them too. Their offsets must not come again, so the
-        # new beginning is durable before the old files go.
+        # The deleted records are gone, and all later ones too. Their offsets must not be reused, so the new
+        # log start is durable before the old files are removed.
         empty = Segment(
             disk, directory, log_start_offset,
             index_bytes_max=config.segment_index_bytes, created_ms=now_ms, create=True,
@@ -158,16 +158,17 @@ def open_log(
     )
     log.recovery_point = min(max(trust_before, segments[0].base_offset), log.next_offset)
     if not clean and segments[0].base_offset > max(log_start_offset, recovery_point):
-        # R12: what was flushed is all there, but segments before these were not, and one of their names is gone.
+        # R12: all flushed records are there, but earlier segments were not durable, and one of their names is
+        # gone.
         log.should_begin_at = log_start_offset
     _mark_unsynced(log)
-    # A crash may have come before the names were durable, however empty the files behind them are.
+    # A crash may have come before the file names were durable, even if the files are empty.
     log.fresh = not clean
     log.active.names_synced = clean
     _adopt_epochs(log, tail.epochs if epochs is not None else None, epochs_file)
     aborted_from = _believe_aborted(log, names, trust_before)
     if clean:
-        # A clean stop leaves a snapshot at the end.
+        # A clean shutdown leaves a snapshot at the log end.
         known_to = log.next_offset
         producers = Producers.parse(disk.read_file(log.snapshot_path(known_to)))
     else:
@@ -188,7 +189,7 @@ def open_log(
 
 
 def _tidy(disk: Disk, directory: str, names: list[str]) -> None:
-    """Remove what an earlier run left half done, and indexes without their log."""
+    """Remove unfinished files of the previous run, and indexes without a log file."""
     there = set(names)
     for name in names:
         stem, dot, suffix = name.rpartition(".")
@@ -201,13 +202,14 @@ def _tidy(disk: Disk, directory: str, names: list[str]) -> None:
 
 
 def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following: int | None) -> None:
-    """Find a segment's end: from its last believable index entry on, batch by batch."""
+    """Find the end of a segment: from the last valid index entry on, batch by batch."""
     size = segment.disk.size(segment.file)
     trust_before = tail.trust_before if following is None else min(tail.trust_before, following)
     start = _believe_indexes(segment, size, trust_before)
     _read_from(segment, start, size, trust_before, config, tail)
     if start and segment.size == start:
-        # The batch that the last entry points at is torn: only the whole log tells what stands before it.
+        # The batch of the last index entry is torn: only a scan of the whole file finds the batches before
+        # it.
         segment.index.reset()
         segment.times.reset()
         start = 0
@@ -218,13 +220,13 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
 
     torn = size - segment.size
     if following is not None and following <= tail.trust_before:
-        # Wholly durable. If it cannot be read to its end, cutting it would only make things worse.
+        # The segment is durable as a whole. If it is unreadable, truncating it would only lose more.
         segment.next_offset = following
         segment.size = size
         tail.damaged = tail.damaged or torn > 0
     elif torn:
         segment.disk.truncate(segment.file, segment.size)
-        # A power cut could bring the tail back, into a segment that later starts take as whole.
+        # After a power failure the cut tail could reappear, in a segment that later starts treat as complete.
         segment.disk.sync(segment.file)
         tail.cut_bytes += torn
     segment.synced_offset = segment.next_offset
@@ -233,14 +235,14 @@ def _open_segment(segment: Segment, config: TopicConfig, tail: _Tail, following:
 def _read_from(
     segment: Segment, start: int, size: int, trust_before: int, config: TopicConfig, tail: _Tail
 ) -> None:
-    """Learn a segment's batches from a position on, up to the first that is not whole."""
+    """Read the batches of a segment from a position on, up to the first incomplete one."""
     segment.size = start
     segment.next_offset = segment.base_offset
     newest = segment.times.last() or (-1, 0)
     segment.max_timestamp, segment.max_timestamp_offset = newest[0], segment.base_offset + newest[1]
     segment.since_index_bytes = 0
 
-    # The loop that a start after a crash spends its time in.
+    # A start after a crash spends its time in this loop.
     epochs, heard = tail.epochs, tail.heard
     interval = config.index_interval_bytes
     latest = epochs.latest
@@ -249,7 +251,7 @@ def _read_from(
         last_offset = header[BASE] + header[DELTA]
         note(last_offset, header[MAX_TIMESTAMP], position, whole, interval)
         if last_offset >= trust_before:
-            # An epoch that is known to begin here, though these are older records: its own were lost, or never were.
+            # The checkpoint has a newer epoch at this offset. Its records were lost, or never written.
             if header[EPOCH] > latest or (
                 header[EPOCH] < latest and epochs.epoch_of(header[BASE]) > header[EPOCH]
             ):
@@ -262,18 +264,19 @@ def _read_from(
 
 
 def _breaks_off(segment: Segment, following: int, tail: _Tail, may_have_gaps: bool) -> bool:
-    """Whether the next segment does not go on where this one ends."""
+    """Whether there is a gap between this segment and the next."""
     if following <= tail.trust_before:
         return False
     return segment.next_offset > following or (segment.next_offset < following and not may_have_gaps)
 
 
 def _believe_indexes(segment: Segment, size: int, trust_before: int) -> int:
-    """Cut both indexes down to what can be believed; returns the position of the batch of the last offset entry."""
+    """Truncate both indexes to their valid part; returns the position of the last offset entry."""
     bound = min(trust_before - segment.base_offset, 1 << 31)
     for whole in (segment.index.load() and segment.times.load(), False):
         if not whole:
-            # A power cut leaves zeros or older bytes where entries were not durable: those before them still stand.
+            # A power failure leaves zeros or old bytes in place of entries that were not durable. The entries
+            # before them are valid.
             segment.index.salvage()
             segment.times.salvage()
         if bound > 0:
@@ -288,11 +291,11 @@ def _believe_indexes(segment: Segment, size: int, trust_before: int) -> int:
 
 
 def _fitting_start(segment: Segment, size: int) -> int | None:
-    """Where the last offset entry points, if both indexes say what the log says there; 0 without entries."""
+    """The position of the last offset entry, if both indexes match the log there; 0 without entries."""
     entry, newest = segment.index.last(), segment.times.last()
     if entry is None:
-        # The whole segment is read anyway, and so are its timestamps.
-        segment.times.begin_anew()
+        # The whole segment is read anyway, including its timestamps.
+        segment.times.begin_rebuild()
         return 0
     key, position = entry
     segment.size = size
@@ -315,22 +318,25 @@ def _fitting_start(segment: Segment, size: int) -> int | None:
 
 
 def _producers_at(disk: Disk, directory: str, recovery_point: int, first_base: int) -> Producers | None:
-    """The producers as of the recovery point, if that is known without reading batches."""
+    """Producer state at the recovery point, if it is known without reading batches."""
     offset = max(recovery_point, first_base)
     producers = Producers.parse(disk.read_file(f"{directory}/{offset_name(offset)}{SNAPSHOT}"))
     if producers is None and recovery_point <= first_base:
-        # All of the log is read: nothing that it still holds is missed.
+        # The whole log is read: producer state is complete.
         return Producers()
     return producers
 
 
 def _believe_aborted(log: PartitionLog, names: list[str], trust_before: int) -> int:
-    """Load the indexes of aborted transactions as far as they can be believed; returns from which marker on to read the log.
+    """Load the valid part of the aborted transaction indexes; returns the offset from which markers must be
+    read again.
 
-    That a whole file is missing cannot be seen, as most segments have none: before the recovery point it is not looked for.
+    A missing file cannot be detected, because most segments have none. Before the recovery point it is not
+    searched for.
     """
     there = set(names)
-    # Before the log's first segment there is nothing to read; the snapshot at its beginning knows what was open there.
+    # Nothing can be read before the first segment. The snapshot at its start has the transactions that were
+    # open there.
     aborted_from = max(trust_before, log.bases[0])
     for segment in log.segments:
         if offset_name(segment.base_offset) + TXN_INDEX not in there:
@@ -343,14 +349,14 @@ def _believe_aborted(log: PartitionLog, names: list[str], trust_before: int) -> 
 
 
 def _remove_newer_snapshots(log: PartitionLog, offsets: list[int]) -> None:
-    """Snapshots of what was cut off must not be found once the log has grown past them again."""
+    """Snapshots after the log end must not be found again once the log has grown past them."""
     for offset in offsets:
         if offset > log.next_offset:
             log.disk.remove(log.snapshot_path(offset))
 
 
 def _mark_unsynced(log: PartitionLog) -> None:
-    """What was read again is in the page cache only, as far as we know: it counts as flushed after the next sync."""
+    """Records that were read again may only be in the page cache. They are flushed after the next sync."""
     first = log.segment_for(log.recovery_point)
     log.unflushed_bytes = sum(segment.size for segment in log.segments[first:]) - log.segments[first].locate(
         log.recovery_point
@@ -367,14 +373,15 @@ def _mark_unsynced(log: PartitionLog) -> None:
 def _adopt_epochs(log: PartitionLog, epochs: LeaderEpochs | None, file: bytes | None) -> None:
     if epochs is None:
         epochs = find_epochs(log)
-    # An epoch that has begun and written nothing yet begins at the end.
+    # An epoch without records starts at the log end.
     epochs.truncate_end(log.next_offset + 1)
     epochs.truncate_start(log.log_start_offset)
     log.epochs = epochs
     if epochs.render() != (file or LeaderEpochs().render()):
         log.save_epochs()
     elif file is not None and log.recovery_point < log.next_offset:
-        # R1: it may be as little durable as the records that were read again, and a flush of those must cover it.
+        # R1: the file may be no more durable than the records that were read again. The next flush must
+        # include it.
         log.loose.append(log.disk.open(f"{log.directory}/{EPOCHS}"))
 
 

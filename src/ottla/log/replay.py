@@ -1,7 +1,7 @@
-"""Reading batches of a log again, to rebuild what is remembered beside it: producers, transactions, leader epochs.
+"""Rebuilding state from the batches of a log: producers, transactions, leader epochs.
 
-Called when a log is opened (`log/recovery.py`) and when it is cut (`PartitionLog.truncate`). Only headers are looked at, and
-the markers of transactions.
+Called when a log is opened (`log/recovery.py`) and when it is truncated (`log/truncation.py`). Only batch
+headers and transaction markers are read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _SCAN_BYTES: Final = 1 << 20
 
-#: A batch header as `HEADER` unpacks it, and the fields of it that are used here.
+#: A batch header as `HEADER` unpacks it, and the indexes of its fields that are used here.
 Header: TypeAlias = tuple[int, ...]
 BASE: Final = 0
 EPOCH: Final = 2
@@ -40,19 +40,20 @@ ATTRIBUTES: Final = 5
 DELTA: Final = 6
 MAX_TIMESTAMP: Final = 8
 PRODUCER: Final = 9
-#: All up to the last offset delta, which is what a scan checks.
+#: A scan checks the fields up to the last offset delta.
 _CHECKED_FIELDS: Final = 7
 
 
 def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iterator[tuple[int, int, Header]]:
-    """(position, size, header) of each whole batch up to `size`; stops at the first that is torn or out of order.
+    """(position, size, header) of each complete batch up to `size`. Stops at the first that is torn or out of
+    order.
 
-    The CRC is checked of batches that reach beyond the offset `check_from`. Plain tuples, because this is what the time
-    to start after a crash is made of.
+    The CRC is checked for batches that reach beyond offset `check_from`. The results are plain tuples,
+    because a start after a crash spends its time here.
     """
     read, file, unpack = segment.disk.read, segment.file, HEADER.unpack_from
     previous = segment.base_offset - 1
-    # B4: no record of this segment can be further from its base, whatever a damaged header says.
+    # B4: no offset of this segment can be further from its base, whatever a damaged header has.
     offset_max = segment.base_offset + RELATIVE_OFFSET_MAX
     chunk = _SCAN_BYTES
     while position < size:
@@ -85,27 +86,29 @@ def scan(segment: Segment, position: int, size: int, *, check_from: int) -> Iter
 
 
 def snapshot_offsets(names: list[str]) -> list[int]:
-    """The offsets of the producer snapshots among these names, newest first."""
+    """Offsets of the producer snapshots among these file names, newest first."""
     return sorted((offset for name in names if (offset := snapshot_offset(name)) is not None), reverse=True)
 
 
 def load_producers(log: PartitionLog, now_ms: int, *, aborted_from: int = OFFSET_MAX) -> int:
-    """Rebuild the producers from the newest snapshot that is whole, and the batches after it; returns bytes read.
+    """Rebuild producer state from the newest valid snapshot and the batches after it; returns the bytes read.
 
-    Those of the batches count as heard of now: their own timestamps may be years old. Transactions that were aborted at
-    `aborted_from` or later are not in their segments' indexes, and are put there.
+    Producers of those batches expire as if they had sent them at `now_ms`, because timestamps can be years
+    old. Transactions that were aborted at `aborted_from` or later are missing in the indexes of their
+    segments, and are added.
     """
-    # Not the log's start: batches before it that are still there have something to say.
+    # Not the log start offset: batches before it that still exist are read too.
     start = log.bases[0]
     log.producers = Producers()
     for offset in snapshot_offsets(log.disk.list(log.directory)):
         path = log.snapshot_path(offset)
         if offset > log.next_offset:
-            # Of a history that is no more; it must not be found once the log has grown past it again.
+            # The snapshot is from records that were cut off. It must not be found again once the log has
+            # grown past it.
             log.disk.remove(path)
             continue
         if offset < start:
-            # What lies between is gone, or was never here: nobody would ever hear that what was open then has ended.
+            # The batches between are gone, so markers of transactions in the snapshot would be missed.
             break
         if offset > aborted_from:
             continue
@@ -142,7 +145,9 @@ def replay_producer(producers: Producers, header: Header, timestamp: int) -> Non
 
 
 def find_epochs(log: PartitionLog) -> LeaderEpochs:
-    """The leader epochs as the batches tell them. They grow with the offset, so their starts are searched for."""
+    """The leader epochs in the batches. They increase with the offset, so their starts are found by binary
+    search.
+    """
     epochs = LeaderEpochs()
     for segment in log.segments:
         first = segment.locate(max(segment.base_offset, log.log_start_offset))
@@ -169,6 +174,6 @@ def _find_epochs(segment: Segment, epochs: LeaderEpochs, low: int, high: int) ->
 
 
 def _header(segment: Segment, offset: int) -> Header | None:
-    """Of the first batch that holds this offset or a later one."""
+    """The header of the first batch that ends at or after this offset."""
     data = segment.disk.read(segment.file, segment.locate(offset), HEADER_BYTES)
     return HEADER.unpack_from(data) if len(data) == HEADER_BYTES else None

@@ -1,4 +1,4 @@
-"""Which segments are too old or too many (B6). Whole segments only, oldest first, consumed or not."""
+"""Retention: which segments are too old or exceed the size limit (B6). Whole segments only, oldest first."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from ottla.log.segment import Segment
 
 
 def expired_segments(log: PartitionLog, now_ms: int, high_watermark: int) -> int:
-    """How many of the oldest segments may go. If it is all of them, the log must be rolled first."""
+    """How many of the oldest segments can be deleted. If it is all of them, the log must roll first."""
     config = log.config
     excess = log.size - config.retention_bytes if config.delete and config.retention_bytes >= 0 else -1
     count = 0
     for segment in log.segments:
         if segment.next_offset > high_watermark or not segment.size:
             break
-        # The log's start is a promise of its own: DeleteRecords frees segments whatever the policy.
+        # DeleteRecords deletes segments below the log start offset whatever the policy.
         before_start = segment.next_offset <= log.log_start_offset
         too_old = config.delete and 0 <= config.retention_ms < now_ms - _newest(segment)
         too_many = excess >= segment.size
@@ -26,5 +26,5 @@ def expired_segments(log: PartitionLog, now_ms: int, high_watermark: int) -> int
 
 
 def _newest(segment: Segment) -> int:
-    """When the segment's newest record was written, as far as its timestamps tell."""
+    """The time of the newest record in the segment, by its timestamps."""
     return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms

@@ -1,11 +1,11 @@
-"""A segment: one `.log` file of batches and its indexes, named by the first offset it may hold (B1).
+"""A segment: one `.log` file of batches and its indexes, named by its base offset (B1).
 
-The active segment also remembers where its most recent batches stand, so that readers at the tail, which are most
-readers, find their place without touching a file. Everything else is found by the index and a walk over at most an
-index interval of batch headers (B2).
+The active segment remembers the positions of its most recent batches, so that readers at the log end, which
+are the majority, need no file access. Other lookups use the index, and read at most one index interval of
+batch headers (B2).
 
-Invariant that look-ups by time rest on: whenever a batch gets an entry in the offset index, the largest timestamp up to
-and including that batch is in the time index.
+Invariant for lookups by timestamp: when a batch gets an entry in the offset index, the time index has the
+largest timestamp up to and including that batch.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from ottla.model.limits import RELATIVE_OFFSET_MAX
 from ottla.ports.disk import Buffer, DamagedFile, Disk, DiskError, File
 from ottla.records.batch import DELTA_AND_TIMES, HEADER_BYTES, LENGTH_OVERHEAD, OFFSET_AND_LENGTH
 
-#: Batches that the tail remembers: at least half of it, at most all (two arrays of eight bytes each).
+#: Size of the tail: at least half of these batches are remembered, at most all (two arrays of eight bytes
+#: each).
 _TAIL_BATCHES: Final = 512
 _WALK_BYTES: Final = 8192
-#: Where the last offset delta stands in a batch header; the timestamps follow it.
+#: Position of the last offset delta in a batch header; the timestamps follow.
 _DELTA_AT: Final = 23
 _NO_TIMESTAMP: Final = -1
 
 
 class Head(NamedTuple):
-    """What a walk from batch to batch reads of each."""
+    """Bytes of each batch that a walk over batches reads."""
 
     base_offset: int
     last_offset: int
@@ -60,18 +61,18 @@ class Segment:
         suffix: str = "",
         indexed: bool = False,
     ) -> None:
-        """`suffix` is for files that do not bear a segment's name yet (`log/swap.py`). `indexed`: both indexes are there,
-        and need not be opened before they are used.
+        """`suffix`: for files that do not have their final name yet (`log/swap.py`). `indexed`: both index
+        files exist, and are opened at their first use.
         """
         self.disk = disk
         self.directory = directory
         self.base_offset = base_offset
         stem = f"{directory}/{offset_name(base_offset)}"
         self.file: File = disk.open(stem + LOG + suffix, create=create)
-        #: Made by its first entry; whoever opens a log that has the file loads it.
+        #: The first entry creates the file. Opening a log loads an existing one.
         self.aborted = TransactionIndex(disk, stem + TXN_INDEX + suffix)
         try:
-            # An index may be missing beside a log that is there; it is made anew.
+            # The index file may be missing; it is rebuilt.
             self.index: SparseIndex = offset_index(
                 disk, stem + INDEX + suffix, index_bytes_max, create=not indexed
             )
@@ -83,7 +84,7 @@ class Segment:
                 self.index.close()
                 raise
             if create:
-                # A file of this name is left over from something that came to nothing.
+                # A leftover file of an earlier attempt.
                 for file in self.files:
                     if disk.size(file):
                         disk.truncate(file, 0)
@@ -91,7 +92,8 @@ class Segment:
         except DiskError:
             disk.close(self.file)
             if create:
-                # A smaller batch may still fit into the segment before: nobody may find an empty one in the midst of it.
+                # A smaller batch may still fit into the previous segment: an empty segment must not be left
+                # behind it.
                 with suppress(DiskError):
                     disk.remove(stem + LOG + suffix)
             raise
@@ -99,18 +101,18 @@ class Segment:
         #: The offset after the last record.
         self.next_offset = base_offset
         self.max_timestamp = _NO_TIMESTAMP
-        #: The last offset of the first batch that has it.
+        #: Last offset of the first batch with the largest timestamp.
         self.max_timestamp_offset = base_offset
-        #: Of the first batch: what rolling by time is measured from (B4). -1 while unknown.
+        #: Timestamp of the first batch: the start for the roll by age (B4). -1: unknown.
         self.first_timestamp = _NO_TIMESTAMP
         self.created_ms = created_ms
-        #: Bytes from the batch of the last index entry on.
+        #: Bytes since the batch of the last index entry.
         self.since_index_bytes = 0
-        #: Records before this offset are durable.
+        #: Records below this offset are durable.
         self.synced_offset = base_offset
-        #: Whether the directory was synced since the files were made.
+        #: Whether the directory was synced after the files were created.
         self.names_synced = not create
-        #: The last offsets of the most recent batches, and where those batches begin.
+        #: Last offsets and positions of the most recent batches.
         self.tail_ends = array("q")
         self.tail_positions = array("q")
 
@@ -126,13 +128,15 @@ class Segment:
     ) -> None:
         position = self.size
         self.disk.write(self.file, position, parts)
-        # Only now, when the bytes are there: a failed write leaves the segment as it was.
+        # After the write: a failed write leaves the segment unchanged.
         self.note(last_offset, max_timestamp, position, size, index_interval_bytes)
 
     def note(
         self, last_offset: int, max_timestamp: int, position: int, size: int, index_interval_bytes: int
     ) -> None:
-        """Account for a batch that stands in the file: end, tail, timestamps and, once an interval, the indexes."""
+        """Register a batch that is in the file: log end, tail, timestamps and, once per interval, index
+        entries.
+        """
         self.size = position + size
         self.next_offset = last_offset + 1
         ends = self.tail_ends
@@ -154,20 +158,20 @@ class Segment:
             self.since_index_bytes += size
 
     def note_time(self) -> None:
-        """Add the largest timestamp so far to the time index, if it grew since the last entry."""
+        """Add the largest timestamp to the time index, if it is above that of the last entry."""
         last = self.times.last_key
         if self.max_timestamp >= 0 and (last is None or self.max_timestamp > last):
             self.times.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def flush_indexes(self) -> None:
-        """Hand the indexes to their files, so that the newest timestamp can be found from them alone."""
+        """Write the indexes to their files, so that the largest timestamp can be found from them."""
         self.note_time()
         self.index.flush()
         self.times.flush()
         self.aborted.flush()
 
     def finish(self) -> None:
-        """The segment has been rolled: nothing more is appended."""
+        """The segment has rolled: nothing more is appended."""
         self.flush_indexes()
         self.tail_ends = array("q")
         self.tail_positions = array("q")
@@ -175,17 +179,18 @@ class Segment:
     # --- read -----------------------------------------------------------------------------------------------
 
     def locate(self, offset: int, *, checked: bool = False) -> int:
-        """The position of the first batch that holds this offset or a later one; the size if there is none.
+        """The position of the first batch that ends at or after this offset; the segment size if there is
+        none.
 
-        With `checked`, DamagedFile is raised where the batches before it do not lead up to it: a reader that is sent behind
-        them would miss records and not know, one that is sent to half a batch would wait for the rest for ever.
+        With `checked`, raises DamagedFile if the batches before it are not contiguous. A reader would
+        otherwise skip records without notice, or wait for the rest of half a batch without end.
         """
         if offset >= self.next_offset:
             return self.size
         positions = self.tail_positions
         if positions:
             at = bisect_left(self.tail_ends, offset)
-            # The first batch of the tail may come too late: the offset may stand before it.
+            # The first batch of the tail may be too late: the offset can be before it.
             if at > 0 or positions[0] == 0:
                 return positions[at]
         end = self._indexed(offset)
@@ -204,9 +209,10 @@ class Segment:
         return self.size
 
     def _indexed(self, offset: int) -> int:
-        """From where to walk to an offset: the last index entry at or before it that points at what it says, or the start.
+        """The position to start from: that of the last valid index entry at or before the offset, or 0.
 
-        Opening a log looks at both ends of an index only. A damaged entry in the middle must not lead past records.
+        Opening a log checks only both ends of an index. A damaged entry in the middle must not lead past
+        records.
         """
         bound = offset - self.base_offset
         while (entry := self.index.floor(bound)) is not None and entry[0] <= bound:
@@ -217,7 +223,7 @@ class Segment:
         return 0
 
     def _fits(self, key: int, position: int, offset: int) -> bool:
-        """Whether a batch stands where an index entry points, and none before it can hold the offset."""
+        """Whether an index entry points at a batch, and no earlier batch can contain the offset."""
         if not 0 <= position <= self.size - HEADER_BYTES:
             return False
         header = self.disk.read(self.file, position, HEADER_BYTES)
@@ -225,7 +231,7 @@ class Segment:
             return False
         base, length = OFFSET_AND_LENGTH.unpack_from(header)
         delta = DELTA_AND_TIMES.unpack_from(header, _DELTA_AT)[0]
-        # Kafka's entry for several batches at once has the last offset of them all.
+        # Kafka's entry for several batches has the last offset of all of them.
         fits: bool = (
             length >= HEADER_BYTES - LENGTH_OVERHEAD
             and self.base_offset <= base <= offset
@@ -234,14 +240,14 @@ class Segment:
         return fits
 
     def _follows(self, head: Head, before: int) -> bool:
-        """Whether a batch may stand where it was found, after one that ends with this offset."""
+        """Whether this can be the next batch after one with this last offset."""
         return (
             before < head.base_offset <= head.last_offset < self.next_offset
             and head.position + head.size <= self.size
         )
 
     def heads(self, position: int = 0) -> Iterator[Head]:
-        """Each whole batch from a position on, which must be where one begins."""
+        """Each complete batch from a position on, which must be the start of a batch."""
         while position < self.size:
             data = self.disk.read(self.file, position, min(_WALK_BYTES, self.size - position))
             at, end = 0, len(data) - HEADER_BYTES
@@ -261,23 +267,24 @@ class Segment:
         return next(self.heads(position), None)
 
     def position_for_time(self, timestamp: int, start_offset: int) -> int:
-        """From where to walk to the first batch, at or after an offset, that has a record not older than this.
+        """The position to start a search from: for the first batch at or after an offset with a record at or
+        after this timestamp.
 
-        At most an index interval before it, if it is not among those that only `start_offset` hides.
+        It is at most an index interval before that batch, unless only `start_offset` hides earlier matches.
         """
         _rank, floor, above = self.times.place(timestamp)
         if floor is not None and floor[0] == timestamp:
             position = self.locate(self.base_offset + floor[1])
         else:
-            # Between two entries of the time index the largest timestamp grew after the last offset entry that the
-            # second one has before it; without a second one, after the last of all.
+            # Between two entries of the time index, the timestamp grew after the last offset entry before the
+            # second one. Without a second entry, it grew after the last offset entry.
             position = self._indexed(
                 self.base_offset + (above[1] - 1 if above is not None else RELATIVE_OFFSET_MAX)
             )
         return max(position, self.locate(start_offset)) if start_offset > self.base_offset else position
 
     def batch_at(self, position: int) -> bytes:
-        """The whole batch that begins at a position."""
+        """The complete batch at a position."""
         head = self.disk.read(self.file, position, LENGTH_OVERHEAD)
         size = OFFSET_AND_LENGTH.unpack_from(head)[1] + LENGTH_OVERHEAD
         return self.disk.read(self.file, position, size)
@@ -285,12 +292,12 @@ class Segment:
     # --- shorten --------------------------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> None:
-        """Cut off the batch that holds this offset and all after it."""
+        """Cut off the batch that contains this offset, and everything after it."""
         if offset >= self.next_offset:
             return
         position = self.locate(offset)
         first = self.head_at(position)
-        # A batch goes whole, so the log may end before the offset asked for.
+        # Batches are removed whole, so the log can end before the offset.
         end = min(offset, first.base_offset) if first is not None else offset
         self.disk.truncate(self.file, position)
         self.size = position
@@ -305,7 +312,7 @@ class Segment:
         self.reload()
 
     def reload(self) -> None:
-        """Learn from the files what appending keeps in memory, the tail excepted."""
+        """Restore the in-memory state from the files, except for the tail."""
         entry = self.index.last()
         start = entry[1] if entry is not None else 0
         self.since_index_bytes = self.size - start
@@ -313,7 +320,8 @@ class Segment:
         self.max_timestamp, self.max_timestamp_offset = (
             (newest[0], newest[1] + self.base_offset) if newest else (_NO_TIMESTAMP, self.base_offset)
         )
-        # What stands before the last offset entry is in the time index, or an older entry outdoes it.
+        # Batches before the last offset entry are in the time index, or an older entry has a larger
+        # timestamp.
         for head in self.heads(start):
             if head.max_timestamp > self.max_timestamp:
                 self.max_timestamp, self.max_timestamp_offset = head.max_timestamp, head.last_offset
@@ -321,7 +329,7 @@ class Segment:
         self.first_timestamp = first.max_timestamp if first is not None else _NO_TIMESTAMP
 
     def offset_bound(self, position: int) -> int:
-        """An offset that no batch before this position reaches, at most about an index interval too high."""
+        """An offset that no batch before this position reaches; at most about an index interval too high."""
         at = bisect_left(self.tail_positions, position)
         if at > 0:
             return self.tail_ends[at - 1] + 1
@@ -334,9 +342,9 @@ class Segment:
         return files if self.aborted.file is None else (*files, self.aborted.file)
 
     def set_aside(self) -> list[str]:
-        """Rename the files to their .deleted names, so that another segment can have theirs; returns the new paths.
+        """Rename the files to .deleted, so that another segment can use their names; returns the new paths.
 
-        Reads, sends and syncs that are under way go on with the renamed files.
+        Reads and syncs in progress continue with the renamed files.
         """
         for file in self.files:
             if not file.path.endswith(DELETED):

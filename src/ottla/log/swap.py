@@ -1,19 +1,21 @@
-"""Putting a cleaned segment in the place of those it was made from, so that a crash at any moment finds one or the other.
+"""Replacing segments by their compacted version, so that a crash at any time leaves one or the other.
 
-    <base>.log.<token>.cleaned    written and synced by a compaction; without meaning until it is renamed
-    <base>.log.swap               counts from when this name is durable: it replaces every segment within its offsets
-    <base>.log.deleted            on its way out; readers that were sent there may still be reading
+    <base>.log.<token>.cleaned    written and synced by a compaction; ignored until it is renamed
+    <base>.log.swap               in force once this name is durable: replaces every segment within its offsets
+    <base>.log.deleted            being deleted; readers may still use it
 
-1. `commit` renames the cleaned files to `.swap`, the log last, and the directory is synced. From here on a start finishes
-   the swap.
-2. `put_in_place` lets the log use the new segment, under these names, and renames the old files to `.deleted`.
-3. The directory is synced: only when the old names are gone for good may the swap lose the name that says so. Otherwise a
-   crash could bring an old segment back beside the cleaned one that holds its offsets.
-4. `take_names` drops the `.swap`.
+1. `commit` renames the cleaned files to `.swap`, the log last, and syncs the directory. From here on a start
+   completes the swap.
+2. `put_in_place` makes the log use the new segment, under these names, and renames the old files to
+   `.deleted`.
+3. The directory is synced. Only when the old names are gone durably may the swap lose its suffix. Otherwise a
+   crash could restore an old segment beside the compacted one.
+4. `take_names` removes the suffix `.swap`.
 
-`finish_swaps` does at a start what a crash left undone. The names and their meaning are Kafka's, which finishes a swap of ours
-as well. The steps that sync are jobs, those in between belong to the loop: `broker/storage/log_cleaner.py` calls them. Snapshots of
-producers where no segment begins any more are left to the next flush, which removes what nobody wants.
+`finish_swaps` completes at a start what a crash interrupted. Names and meaning are Kafka's, so Kafka
+completes a swap of ottla too. Steps with a sync run as jobs, the others on the event loop;
+`broker/storage/log_cleaner.py` calls them. Producer snapshots without a segment are removed by the next
+flush.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.segment import Segment
 from ottla.ports.disk import Disk
 
-#: The log last: it is the one that counts.
+#: The log last: its name decides.
 _KINDS = (INDEX, TIME_INDEX, TXN_INDEX, LOG)
 
 
@@ -48,16 +50,16 @@ def commit(disk: Disk, directory: str, output: Output, token: str) -> None:
 
 
 def discard(disk: Disk, directory: str, base_offset: int, token: str) -> None:
-    """Remove an output that nobody wants any more, under either of its names."""
+    """Remove an unused output, under either of its names."""
     stem = f"{directory}/{offset_name(base_offset)}"
-    # The log first: without it the others mean nothing.
+    # The log first: without it the other files are ignored.
     for kind in reversed(_KINDS):
         disk.remove(stem + kind + SWAP)
         disk.remove(stem + kind + suffix(token))
 
 
 def open_swapped(log: PartitionLog, old: Sequence[Segment], output: Output) -> Segment:
-    """The committed output as a segment, from what its maker said of it."""
+    """The committed output as a segment, from the description by the compaction."""
     segment = Segment(
         log.disk, log.directory, output.base_offset,
         index_bytes_max=log.config.segment_index_bytes, created_ms=min(each.created_ms for each in old),
@@ -76,7 +78,9 @@ def open_swapped(log: PartitionLog, old: Sequence[Segment], output: Output) -> S
 
 
 def put_in_place(log: PartitionLog, old: Sequence[Segment], new: Segment) -> list[str]:
-    """Let the log use the new segment; returns the paths of the old files, renamed, to be removed after a while."""
+    """Make the log use the new segment; returns the paths of the old files, which are renamed, for delayed
+    removal.
+    """
     first = log.segments.index(old[0])
     log.segments[first : first + len(old)] = [new]
     log.bases[first : first + len(old)] = [new.base_offset]
@@ -96,7 +100,7 @@ def take_names(segment: Segment) -> None:
 
 
 def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
-    """At a start: complete what was committed, forget what was not. Returns the names that are left."""
+    """At a start: complete committed swaps, remove others. Returns the names that are left."""
     if not any(name.endswith((SWAP, CLEANED)) for name in names):
         return names
     there = set(names)
@@ -118,13 +122,13 @@ def finish_swaps(disk: Disk, directory: str, names: list[str]) -> list[str]:
                 disk.rename(stem + kind + SWAP, stem + kind)
     for name in disk.list(directory):
         if name.endswith((SWAP, CLEANED)):
-            # Of a swap that was not committed, or an index that is made anew.
+            # From a swap that was not committed, or an index that is rebuilt.
             disk.remove(f"{directory}/{name}")
     return disk.list(directory)
 
 
 def _end_offset(disk: Disk, directory: str, base_offset: int) -> int:
-    """The offset after the last batch of a committed swap."""
+    """The end offset of a committed swap."""
     segment = Segment(
         disk, directory, base_offset, index_bytes_max=1 << 30, created_ms=0, create=False, suffix=SWAP
     )

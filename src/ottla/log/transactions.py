@@ -1,15 +1,15 @@
-"""What a log knows of transactions: which are open, which ended just now, and which were aborted.
+"""Transactions of a log: open, recently ended, and aborted ones.
 
-Open and just ended ones are in memory (`Transactions`, a part of `Producers`, so snapshots and replay rebuild them); they
-say where the last stable offset is. Aborted ones are in a file beside each segment that holds such a transaction's marker
-(`TransactionIndex`), for consumers that read committed records only. The format is Kafka's:
+Open and recently ended transactions are in memory (`Transactions`, part of `Producers`, so snapshots and
+replay restore them). They determine the last stable offset. Aborted transactions are in a file beside the
+segment that has their marker (`TransactionIndex`), for read_committed consumers. The format is Kafka's:
 
-    .txnindex    entries of 34 bytes:  version i16 = 0 | producer id i64 | first offset i64 | last offset i64, which is
-                 the marker's | last stable offset i64, as it was once the transaction had ended
+    .txnindex    entries of 34 bytes:  version i16 = 0 | producer id i64 | first offset i64 |
+                 last offset i64, which is the marker's | last stable offset i64 after the transaction ended
 
-Entries stand in the order of their markers, so their last offsets grow. The file is made with its first entry: most
-segments never have one. Like the other indexes it is durable with the flush that moves the recovery point; what is past
-that is read from the log again by recovery.
+Entries are in the order of their markers, so their last offsets increase. The first entry creates the file:
+most segments have none. Like the other indexes it becomes durable with the flush that moves the recovery
+point. Recovery reads later markers from the log.
 """
 
 from __future__ import annotations
@@ -23,38 +23,39 @@ from ottla.ports.disk import Disk, DiskError, File
 
 ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0
-#: What is read of an index at once, and kept: whole entries.
+#: Bytes of an index that are read at once, and cached: whole entries.
 _BLOCK_BYTES: Final = 32 * ENTRY.size
 
 
 class Ended(NamedTuple):
-    """A transaction that has its marker."""
+    """A transaction with a marker."""
 
     producer_id: int
     first_offset: int
-    #: The marker's.
+    #: The offset of the marker.
     last_offset: int
-    #: Where the first transaction begins that was open when this one ended; without one, the offset after the marker.
+    #: The first offset of the oldest transaction that was open when this one ended; if there was none, the
+    #: offset after the marker.
     last_stable_offset: int
 
 
 class Transactions:
-    """The transactions of one log that hold its last stable offset back."""
+    """The transactions of one log that hold back its last stable offset."""
 
     __slots__ = ("_ended", "open")
 
     def __init__(self) -> None:
-        #: First offset → producer id, by offset: they begin at the end of the log.
+        #: First offset → producer id. Sorted by offset, because transactions begin at the log end.
         self.open: OrderedDict[int, int] = OrderedDict()
-        #: (marker's offset, first offset) of those whose marker may not be below the high watermark yet. Both grow: one
-        #: that began later and ended earlier than another decides nothing.
+        #: (offset of the marker, first offset) of transactions whose marker may be above the high watermark.
+        #: Both increase: a transaction that began later and ended earlier than another changes nothing.
         self._ended: deque[tuple[int, int]] = deque()
 
     def begin(self, first_offset: int, producer_id: int) -> None:
         self.open[first_offset] = producer_id
 
     def end(self, first_offset: int, marker_offset: int) -> int:
-        """The transaction that began there has its marker; returns the last stable offset that this leaves."""
+        """The transaction with this first offset has its marker; returns the resulting last stable offset."""
         self.open.pop(first_offset, None)
         ended = self._ended
         while ended and ended[-1][1] >= first_offset:
@@ -63,7 +64,7 @@ class Transactions:
         return next(iter(self.open), marker_offset + 1)
 
     def first_unstable(self, high_watermark: int) -> int | None:
-        """The first offset of which is not known, to whoever reads up to the high watermark, if it was committed."""
+        """The first offset that belongs to a transaction which is undecided below the high watermark."""
         ended = self._ended
         while ended and ended[0][0] < high_watermark:
             ended.popleft()
@@ -74,19 +75,19 @@ class Transactions:
 
 
 class TransactionIndex:
-    """The aborted transactions whose markers stand in one segment."""
+    """The aborted transactions with markers in one segment."""
 
     __slots__ = ("_block", "_block_at", "_disk", "_markers", "_path", "_pending", "_written", "file")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        #: None while there is no file: it comes with the first entry.
+        #: None while there is no file: the first entry creates it.
         self.file: File | None = None
         self._written = 0
-        #: Entries that there was no room for; the next flush of the log tries again.
+        #: Entries that did not fit on the disk; the next flush of the log writes them.
         self._pending = bytearray()
-        #: What was read of the file last, and from where: who reads a log comes for the neighbours next.
+        #: The cached block of the file, and its position. The next lookup is often close by.
         self._block: list[Ended] = []
         self._markers: list[int] = []
         self._block_at = -1
@@ -96,7 +97,9 @@ class TransactionIndex:
         return (self._written + len(self._pending)) // ENTRY.size
 
     def load(self, base_offset: int) -> bool:
-        """Take the file that is there. False if it cannot be the index of this segment: then it counts as empty."""
+        """Use the existing file. False if it cannot be the index of this segment: then it is treated as
+        empty.
+        """
         file = self.file = self._disk.open(self._path)
         size = self._disk.size(file)
         self._written = size
@@ -117,11 +120,11 @@ class TransactionIndex:
         try:
             self.flush()
         except DiskError:
-            # The marker stands in the log already and must not be refused (R13); the entry waits in memory.
+            # The marker is in the log already and must not be refused (R13); the entry stays in memory.
             return
 
     def flush(self) -> None:
-        """Hand pending entries to the file (not yet durable)."""
+        """Write pending entries to the file, without a sync."""
         if self._pending:
             if self.file is None:
                 self.file = self._disk.open(self._path, create=True)
@@ -130,13 +133,15 @@ class TransactionIndex:
             self._forget()
 
     def truncate(self, offset: int) -> None:
-        """Drop the transactions whose markers stand at `offset` or after it."""
+        """Drop the transactions with markers at or after `offset`."""
         if self.count:
             self.flush()
             self._cut(self._place(offset) // ENTRY.size)
 
     def collect(self, offset: int, end_offset: int, found: list[Ended]) -> bool:
-        """Add those that reach into these offsets; True if no later segment's index can have any more of them."""
+        """Add the transactions that overlap these offsets; True if the indexes of later segments cannot have
+        more.
+        """
         position = self._place(offset)
         while position < self._written:
             start = position // _BLOCK_BYTES * _BLOCK_BYTES
@@ -162,10 +167,11 @@ class TransactionIndex:
             self._forget()
 
     def _place(self, offset: int) -> int:
-        """Where in the file the first entry stands whose marker is at this offset or after it; else the file's end."""
+        """The position of the first entry with a marker at or after this offset; else the end of the file."""
         low, high = 0, -(-self._written // _BLOCK_BYTES)
         while high - low > 1:
-            # The block in which the first such entry is, or ends just before it: by the last entries of blocks.
+            # Binary search by the last entries of blocks: the block with the first such entry, or the one
+            # before it.
             middle = (low + high) // 2
             if self._last_offset(middle * _BLOCK_BYTES - ENTRY.size) < offset:
                 low = middle
@@ -183,7 +189,7 @@ class TransactionIndex:
         return int(ENTRY.unpack(self._disk.read(self.file, position, ENTRY.size))[3])
 
     def _read(self, start: int) -> list[Ended]:
-        """The entries of the block that begins there."""
+        """The entries of the block at this position."""
         if start != self._block_at:
             self._block = [Ended(*fields) for _version, *fields in ENTRY.iter_unpack(self._bytes(start))]
             self._markers = [ended.last_offset for ended in self._block]

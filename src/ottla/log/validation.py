@@ -1,8 +1,9 @@
-"""What a batch must be to be accepted, beyond what `PartitionLog.append` checks itself on its plain path.
+"""Validation of batches, beyond the checks that `PartitionLog.append` makes itself.
 
-Only topics whose settings ask for more come here (`TopicConfig.plain` is false): timestamps, codecs, keys. So the records
-of an ordinary topic are never decoded. `validate` decodes and recompresses in steps, because a batch can hold a million
-records; `validation_cost` tells in advance whether that takes long. The other functions put a refusal into words.
+Only topics that need it come here (`TopicConfig.plain` is false): checks of timestamps, codecs and keys. The
+records of other topics are never decoded. `validate` decodes and recompresses in steps, because a batch can
+have a million records; `validation_cost` estimates in advance how long that takes. The other functions create
+error messages.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from ottla.model.limits import (
 from ottla.model.steps import STEP_COST, Steps, run
 from ottla.ports.disk import Buffer
 from ottla.records.batch import (
+    ATTRIBUTES_LOW,
     CODEC_MASK,
     CONTROL_BIT,
     COUNT_START,
-    CRC_START,
     HEADER,
     HEADER_BYTES,
     LENGTH_OVERHEAD,
@@ -37,43 +38,45 @@ from ottla.records.batch import (
 from ottla.records.compression import CODECS, NONE, RATIOS
 from ottla.records.record import RECORD_BYTES_MIN, CorruptRecords, Record, iter_batch, read_payload, seal
 
-#: The attributes that a client's batch may have: a codec, inside a transaction or not. Who wrote the timestamp, control
-#: batches and delete horizons are the broker's to say.
+#: Attributes that a client's batch can have: a codec, and the transactional bit. Timestamp type, control bit
+#: and delete horizon are set by the broker.
 CLIENT_ATTRIBUTES: Final = frozenset(
     codec | transactional for codec in CODECS.values() for transactional in (0, TRANSACTIONAL_BIT)
 )
 
-#: The cost of a batch that is validated at once, in records; 64 KB of uncompressed records cost about the same.
+#: Up to this cost, in records, a batch is validated at once. 64 KB of uncompressed records cost about the
+#: same.
 INLINE_COST_MAX: Final = 2000
 _BYTES_AT_COST_1: Final = 32
 _BYTES_COPIED_AT_COST_1: Final = 8192
-#: What unpacking a small batch may cost, and how large such a batch may be once it is unpacked.
+#: Cost of decompressing a small batch, and its maximum decompressed size.
 _UNPACK_COST: Final = 200
 _UNPACKED_BYTES_MAX: Final = INLINE_COST_MAX * _BYTES_AT_COST_1
 
-#: How large a rejected batch may be, once it is unpacked, whose records are named: unpacking it takes 1 ms.
+#: Maximum decompressed size of a rejected batch whose records are listed: decompressing it takes 1 ms.
 _NAMED_BYTES_MAX: Final = 1 << 20
 
-#: Rejected records that the message of a refusal shows.
+#: Rejected records that an error message lists.
 _SHOWN_MAX: Final = 3
 
 
 class Validated(NamedTuple):
-    """A batch that was looked at before its append."""
+    """The result of a validation before the append."""
 
-    #: What it was looked at for. It is looked at again if the topic has other settings by the time of the append.
+    #: The settings it was validated for. The batch is validated again if they have changed by the time of the
+    #: append.
     config: TopicConfig
-    #: The batch as it must be stored.
+    #: The batch to store.
     data: Buffer
-    #: Why it cannot be accepted.
+    #: The reason why it is refused.
     refusal: Refusal | None
 
 
 def validation_cost(batch: Buffer, config: TopicConfig) -> int:
-    """Roughly what `validate` will cost; 0 if the records need not be looked at."""
+    """Approximate cost of `validate`; 0 if the records need not be read."""
     if len(batch) < HEADER_BYTES:
         return 0
-    codec = batch[CRC_START + 1] & CODEC_MASK
+    codec = batch[ATTRIBUTES_LOW] & CODEC_MASK
     is_recompressed = _is_recompressed(codec, config)
     if not config.compact and not is_recompressed:
         return 0
@@ -81,7 +84,7 @@ def validation_cost(batch: Buffer, config: TopicConfig) -> int:
     cost = count + len(batch) // _BYTES_AT_COST_1
     if codec and cost <= INLINE_COST_MAX:
         try:
-            # Some hundred bytes can hold a million headers: only unpacking tells.
+            # A hundred bytes can have a million headers: the cost is known only after decompression.
             payload, start = read_payload(batch, codec, count, _UNPACKED_BYTES_MAX)
         except CorruptRecords:
             return INLINE_COST_MAX + 1
@@ -90,8 +93,8 @@ def validation_cost(batch: Buffer, config: TopicConfig) -> int:
 
 
 def validate(batch: bytes, config: TopicConfig, where: str) -> Steps[Validated]:
-    """Check the records and give them the topic's codec. `where` is the partition, for messages."""
-    codec = batch[CRC_START + 1] & CODEC_MASK if len(batch) >= HEADER_BYTES else NONE
+    """Check the records and convert them to the topic's codec. `where` is the partition, for messages."""
+    codec = batch[ATTRIBUTES_LOW] & CODEC_MASK if len(batch) >= HEADER_BYTES else NONE
     is_recompressed = _is_recompressed(codec, config)
     data: Buffer = batch
     try:
@@ -118,7 +121,7 @@ def check_policies(
     where: str,
     validated: Validated | None,
 ) -> tuple[Buffer, int]:
-    """The batch as it must be stored, and the append time (-1 if the producer's timestamps stand)."""
+    """The batch to store, and the append time (-1: the producer's timestamps are kept)."""
     data: Buffer = batch
     if config.compact or _is_recompressed(attributes & CODEC_MASK, config):
         if validated is None or validated.config is not config:
@@ -150,12 +153,12 @@ def _is_recompressed(codec: int, config: TopicConfig) -> bool:
 
 
 def _walk(batch: bytes, codec: int, needs_keys: bool, where: str) -> Steps[int]:
-    """Decode every record; the largest timestamp."""
+    """Decode every record; returns the largest timestamp."""
     records = iter_batch(
         batch, DECOMPRESSED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=HEADERS_LOOKED_AT_MAX
     )
     if codec:
-        # This unpacks the whole batch.
+        # This decompresses the whole batch.
         first = yield partial(next, records, None)
         records = chain(() if first is None else (first,), records)
     max_time, cost, keyless = -1, 0, 0
@@ -188,19 +191,19 @@ def _without_keys(indexes: list[int], count: int, where: str) -> Refusal:
 
 
 def _first_records(batch: bytes) -> Iterator[tuple[int, Record]]:
-    """The first records of a batch that is refused, in order to name those to blame; none if that would take long."""
+    """The first records of a refused batch, to list the invalid ones; none if that would take long."""
     if len(batch) > INLINE_COST_MAX * _BYTES_AT_COST_1:
         return
     try:
         records = iter_batch(batch, _NAMED_BYTES_MAX, RECORDS_LOOKED_AT_MAX, headers_max=0)
         yield from enumerate(islice(records, INLINE_COST_MAX))
     except CorruptRecords:
-        # The batch is refused for another reason, and that one is told.
+        # The batch is refused for another reason, which is reported.
         return
 
 
 def _level(config: TopicConfig) -> int | None:
-    """The level that the topic's settings name for its codec; None is the codec's own default."""
+    """The compression level in the topic's settings; None: the codec's default."""
     if config.compression_type == "gzip":
         return config.compression_gzip_level if config.compression_gzip_level >= 0 else None
     if config.compression_type == "lz4":
@@ -209,7 +212,7 @@ def _level(config: TopicConfig) -> int | None:
 
 
 def recompress(batch: bytes, codec: int, level: int | None, max_time: int) -> bytes:
-    """The same records under the codec that the topic's compression.type names. All of it is C code."""
+    """The same records in the codec of the topic's compression.type. All of it is C code."""
     head = HEADER.unpack_from(batch)
     count = head[12]
     payload, start = read_payload(batch, head[5] & CODEC_MASK, count, DECOMPRESSED_BYTES_MAX, copied=False)
@@ -246,7 +249,7 @@ def too_large(size: int, config: TopicConfig) -> Refusal:
 
 
 def check_header(count: int, delta: int, attributes: int, size: int) -> None:
-    """Refuse attributes that are not a client's to set, and a count of more records than the bytes can hold."""
+    """Refuse attributes that clients cannot set, and a count of more records than the bytes can hold."""
     if attributes & CONTROL_BIT:
         raise Refusal(ErrorCode.INVALID_RECORD, "clients may not write control batches")
     if attributes & TIMESTAMP_TYPE_BIT:
@@ -264,7 +267,7 @@ def check_header(count: int, delta: int, attributes: int, size: int) -> None:
             ErrorCode.INVALID_RECORD,
             f"the batch counts {count} records, at most {RECORDS_LOOKED_AT_MAX} are accepted: send smaller batches",
         )
-    # Or a few bytes could use up all offsets of a segment.
+    # Otherwise a few bytes could use up all offsets of a segment.
     if count * RECORD_BYTES_MIN > (size - HEADER_BYTES) * RATIOS[attributes & CODEC_MASK]:
         raise Refusal(
             ErrorCode.INVALID_RECORD,

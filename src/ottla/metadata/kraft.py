@@ -17,9 +17,9 @@ import struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.log.names import id_text
+from ottla.wire.guard import MalformedMessage, read_uvarint
 
 _FRAME_VERSION: Final = 1
-_VARINT_BYTES_MAX: Final = 5
 
 Fields: TypeAlias = tuple["Field", ...]
 
@@ -345,13 +345,11 @@ class _Reader:
         return data
 
     def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise Malformed(f"a number at byte {self.at} has more than {_VARINT_BYTES_MAX} bytes")
+        try:
+            value, self.at = read_uvarint(self.data, self.at)
+        except (IndexError, MalformedMessage) as error:
+            raise Malformed(f"no varint at byte {self.at}: {error}") from None
+        return value
 
     def _count(self, what: str, nullable: bool) -> int:
         count = self.uvarint() - 1

@@ -26,12 +26,12 @@ from ottla.records.batch import (
     HEADER_BYTES,
     LENGTH_OVERHEAD,
     MAGIC,
+    MAGIC_START,
     crc_of,
 )
 from ottla.records.record import CorruptRecords, decode_batch
 
 _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
-_MAGIC_AT: Final = 16
 _NO_LEADER: Final = -1
 
 #: Kinds whose meaning ottla keeps or needs not; of all others it is said that they were left out.
@@ -232,9 +232,9 @@ def _replay_segment(disk: Disk, path: str, state: KraftState, *, last: bool) -> 
 
 def _whole_batch_in(data: bytes) -> bool:
     """Whether a whole batch stands anywhere behind a bad one, whose length may be the very thing that is wrong."""
-    found = data.find(MAGIC, _MAGIC_AT + 1)
+    found = data.find(MAGIC, MAGIC_START + 1)
     while found >= 0:
-        start = found - _MAGIC_AT
+        start = found - MAGIC_START
         length = int.from_bytes(data[start + 8 : start + 12], "big")
         if HEADER_BYTES <= length + LENGTH_OVERHEAD <= len(data) - start and next(
             batches(data[start:]), None

@@ -1,1 +1,1 @@
-"""Names and numbers that every room shares. Imports nothing."""
+"""Names and numbers that all packages share. Imports nothing."""

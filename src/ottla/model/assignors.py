@@ -1,13 +1,13 @@
-"""Who reads what: the assignments that the broker computes for consumer groups (KIP-848), and sticky ones of the client.
+"""Assignors: the broker's for consumer groups (KIP-848), and the client's sticky ones.
 
-Pure functions from members, with what they were assigned before, to what they are assigned next. Every partition of a topic that
-somebody has subscribed to goes to exactly one of those who have.
+Pure functions from members with their previous assignment to their next assignment. Every partition of a
+subscribed topic goes to exactly one of its subscribers.
 
-`uniform`, the default: shares that are as even as the subscriptions allow; as few partitions as possible move from one member to
-another; where the racks of members and replicas are known, what has to find a new reader goes to one in its own rack if the
-shares allow it. Rest before racks: nothing moves just to be nearer.
-`range`: topic by topic, each member a range of partition numbers in the order of the members' names, so that the same
-numbers of several topics meet at one member. Racks cannot matter there.
+- `uniform`, the default: shares are as even as the subscriptions allow, and as few partitions as possible
+  move. If racks are known, a partition that needs a new member gets one in the rack of a replica, if the
+  shares allow it. Nothing moves only to be in the right rack.
+- `range`: topic by topic, each member gets a range of partition numbers in the order of member ids. So the
+  same numbers of several topics go to the same member. Racks are ignored.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ class Racks(Protocol):
 
     @property
     def racks(self) -> Sequence[frozenset[str]]:
-        """By partition number: the racks in which its replicas are, as far as racks are known."""
+        """By partition number: the racks of its replicas, as far as they are known."""
 
 
-#: (topic id, number); the client has the topic's name for an id.
+#: (topic id, number). The client uses topic names as ids.
 Place: TypeAlias = tuple[bytes, int]
 Places: TypeAlias = frozenset[Place]
 Topics: TypeAlias = Mapping[bytes, Racks]
 
 NOTHING: Final[Places] = frozenset()
-#: How many partitions are looked at in one step.
+#: Partitions per step.
 _YIELD_EVERY: Final = 2000
-#: Of more members than this it is kept up to date who has least; of fewer it is looked up.
+#: With more members, a heap has the member with the smallest load; with fewer, it is searched.
 _FEW: Final = 32
-#: The cost of looking for fairer shares, some seconds. Very many members who all read something else are given what is found by then.
+#: Maximum cost of the search for fairer shares: some seconds. Groups of very many members with different
+#: subscriptions get the result so far.
 _BALANCE_COST_MAX: Final = 500_000
 
 
 class Reader(NamedTuple):
-    """A member as an assignor sees it; `topics` are ids of topics that exist, `had` is its last target."""
+    """A member as an assignor sees it. `topics`: ids of existing topics; `had`: its last target."""
 
     member_id: str
     instance_id: str | None
@@ -95,7 +96,7 @@ def _range(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, Places]
     return {name: frozenset(share) for name, share in shares.items()}
 
 
-#: By the names that members know. Each is a computation in steps (`model/steps.py`): very many partitions take seconds.
+#: By name. Each is a computation in steps (`model/steps.py`): very many partitions take seconds.
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": _uniform, "range": _range}
 
 
@@ -131,9 +132,11 @@ def _is_near(reader: Reader, place: Place, topics: Topics) -> bool:
 
 
 def _equal_shares(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, Places]]:
-    """Everybody gets P // M or one more. Whoever has most keeps the larger shares: so the fewest move.
+    """Every member gets P // M partitions or one more. The members with most partitions keep the larger
+    shares, so that the fewest move.
 
-    Sets as wholes, and a look only at those whose shares change: a group of a thousand is assigned anew for each that comes.
+    It works on whole sets, and visits only members whose share changes: a group of a thousand members is
+    assigned again for each one that joins.
     """
     free = set[Place]()
     for at, topic_id in enumerate(readers[0].topics):
@@ -150,7 +153,7 @@ def _equal_shares(readers: Sequence[Reader], topics: Topics) -> Steps[dict[str, 
             limit, extra = least + 1, extra - 1
         kept = settled[reader.member_id]
         if len(kept) > limit:
-            # What is in another rack is given away first.
+            # Partitions without a replica in the member's rack are given away first.
             near_first = yield from _in_order(kept)
             if reader.rack_id is not None:
                 near_first.sort(key=lambda place: not _is_near(reader, place, topics))  # used at once
@@ -182,7 +185,7 @@ def _all_of(topic_id: bytes, count: int) -> Places:
 
 
 def _undisputed(readers: Sequence[Reader], free: set[Place]) -> dict[str, Places]:
-    """What each reader had that is still there, each place once: almost always just what they had."""
+    """The previous partitions of each member that still exist, each partition once. Almost always unchanged."""
     had = {reader.member_id: reader.had for reader in readers}
     together = set[Place]().union(*had.values())
     if len(together) == sum(map(len, had.values())) and together <= free:
@@ -198,8 +201,9 @@ def _give_to_near(
     readers: Sequence[Reader], topics: Topics, free: dict[Place, None], shares: Mapping[str, list[Place]],
     room: Mapping[str, int], extra: int,
 ) -> Steps[int]:  # fmt: skip
-    """Give what has no reader to those in its rack; how many larger shares are left afterwards. `room` is what each may
-    be given, beside one more while there are larger shares left."""
+    """Give unassigned partitions to members in their rack; returns how many larger shares are left. `room` is
+    the free share of each member, without the one more of larger shares.
+    """
     by_rack: dict[str, deque[str]] = {}
     for reader in readers:
         if reader.rack_id is not None and reader.member_id in room:
@@ -207,7 +211,7 @@ def _give_to_near(
     if not by_rack:
         return extra
     for at, place in enumerate(list(free)):
-        # First to the rack in which there is most room for it.
+        # First to the rack with the largest free share.
         racks = sorted(topics[place[0]].racks[place[1]] & by_rack.keys())
         for rack in sorted(racks, key=lambda rack: -len(by_rack[rack])):
             names = by_rack[rack]
@@ -228,7 +232,7 @@ def _give_to_near(
 def _deal(
     free: Iterable[Place], shares: Mapping[str, list[Place]], room: Mapping[str, int], extra: int
 ) -> Steps[None]:
-    """Deal out the rest one by one, as cards, so that the partitions of one topic are spread."""
+    """Deal out the rest one by one, so that the partitions of a topic are spread."""
     waiting = deque(sorted(room))
     for at, place in enumerate(free):
         while True:
@@ -249,20 +253,22 @@ def _deal(
 
 
 class _Kind:
-    """Topics that the same members read: for the shares of these members it does not matter which of them moves."""
+    """Topics with the same subscribers: for their shares it does not matter which of these topics moves."""
 
     __slots__ = ("by_rack", "poorest", "readers")
 
     def __init__(self, readers: list[str]) -> None:
         self.readers = readers
-        #: A heap of (load, member): what has changed since is corrected when it comes to the top.
+        #: A heap of (load, member). Stale loads are corrected when they reach the top.
         self.poorest: list[tuple[int, str]] = []
         #: The same for the members of each rack.
         self.by_rack: dict[str, list[tuple[int, str]]] = {}
 
 
 def _kinds(readers: Sequence[Reader]) -> Steps[dict[bytes, _Kind]]:
-    """The topics that somebody reads, in order, each with its kind. Most members want the same: their topics are looked at once."""
+    """The subscribed topics, in order, each with its kind. Most members have the same subscription, which is
+    read once.
+    """
     names: dict[frozenset[bytes], list[str]] = {}
     for reader in readers:
         names.setdefault(reader.topics, []).append(reader.member_id)
@@ -288,19 +294,20 @@ def _kinds(readers: Sequence[Reader]) -> Steps[dict[bytes, _Kind]]:
 
 
 class _FairShares:
-    """Members whose subscriptions differ. Everybody keeps what they had; what is left goes to whoever has least; then
-    partitions move along chains of members from one that has more to one that has at least two fewer, until there
-    is no such chain: no fairer assignment exists then."""
+    """For members with different subscriptions. Members keep their partitions, and the rest goes to the
+    member with the smallest load. Then partitions move along chains of members, from one member to another
+    with at least two fewer. Without such a chain no fairer assignment exists.
+    """
 
     def __init__(self, readers: Sequence[Reader], topics: Topics) -> None:
         self._topics = topics
         self._readers = {reader.member_id: reader for reader in readers}
-        #: What each member has, by kind of topic and topic. Nothing that is empty.
+        #: Partitions of each member, by kind of topic and topic. Without empty entries.
         self._shares: dict[str, dict[_Kind, dict[bytes, set[Place]]]] = {name: {} for name in self._readers}
         self._loads = dict.fromkeys(self._readers, 0)
         self._kinds: dict[bytes, _Kind] = {}
         self._kinds_of: dict[frozenset[bytes], list[_Kind]] = {}
-        #: Kinds whose partitions move no more.
+        #: Kinds whose partitions do not move any more.
         self._settled: set[_Kind] = set()
 
     def settle(self) -> Steps[dict[str, Places]]:
@@ -318,7 +325,7 @@ class _FairShares:
                     self._give(place, name)
                 if not at % _YIELD_EVERY:
                     yield _YIELD_EVERY // 4
-        # First what the fewest read.
+        # First the topics with the fewest subscribers.
         by_count: dict[int, list[Place]] = {}
         for at, place in enumerate(free):
             by_count.setdefault(len(self._kinds[place[0]].readers), []).append(place)
@@ -359,7 +366,9 @@ class _FairShares:
             heapify(heap)
 
     def _top(self, heap: list[tuple[int, str]]) -> tuple[int, str]:
-        """Who has least. Loads that have grown are corrected here; one that shrinks is pushed."""
+        """The member with the smallest load. Loads that grew are corrected here; a load that shrinks is
+        pushed.
+        """
         while True:
             load, name = heap[0]
             if load == self._loads[name]:
@@ -429,11 +438,11 @@ class _FairShares:
             yield cost
 
     def _chain(self, source: str, rich: set[str]) -> Steps[tuple[list[tuple[str, _Kind, str]], int]]:
-        """The shortest chain of moves that takes one from `source`, who has most, and gives it to somebody with two fewer; and what
-        it cost to find it.
+        """The shortest chain of moves that takes one partition from `source`, which has most, and gives one
+        to a member with at least two fewer; and the cost of the search.
 
-        If there is none, everybody whom a chain from here comes to has one fewer at least: nobody gives or takes there any
-        more, and neither they nor what they read are looked at again.
+        Without such a chain, all members that are reachable from here have at most one fewer. None of them
+        gives or takes any more, and neither they nor their topics are visited again.
         """
         enough = self._loads[source] - 2
         came: dict[str, tuple[str, _Kind]] = {}

@@ -1,7 +1,6 @@
-"""The protocol's error codes by Kafka's names, and the refusal that carries one to the caller.
+"""The protocol's error codes by Kafka's names, and the exception that carries one.
 
-A handler that refuses something raises `Refusal` or puts the code into its answer; `retriable` is what a client
-needs to know. The numbers are the protocol's and never change.
+A handler raises `Refusal` or puts the code into its response. `retriable` says whether a client may retry.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ RETRIABLE = frozenset(
 
 
 class Refusal(Exception):
-    """A request, or one part of it, that is answered with an error code and a sentence for people."""
+    """A request, or a part of it, fails with an error code and a message."""
 
     def __init__(
         self, code: ErrorCode, message: str = "", record_errors: tuple[tuple[int, str], ...] = ()
@@ -203,5 +202,5 @@ class Refusal(Exception):
         super().__init__(message or code.name)
         self.code = code
         self.message = message or None
-        #: The records of a refused batch that are to blame: index in the batch, and why (KIP-467).
+        #: The invalid records of a refused batch: index in the batch, and reason (KIP-467).
         self.record_errors = record_errors

@@ -1,8 +1,9 @@
-"""Cluster-wide features by Kafka's names (KIP-584): the levels this broker supports, and the finalized level.
+"""Cluster-wide features by Kafka's names (KIP-584): supported levels and finalized level.
 
-Each feature has one level here, so that supported minimum, supported maximum and finalized level are the same number. Level 0 means that
-Kafka knows the feature and this broker does not have it. Levels are those of Kafka 4.0 (`kafka-features upgrade --release-version 4.0`
-asks for exactly these); the features that Kafka 4.1 and later add are at level 0.
+Each feature has one level, so supported minimum, supported maximum and finalized level are the same number.
+Level 0: Kafka knows the feature, and this broker does not have it. The levels are those of Kafka 4.0
+(`kafka-features upgrade --release-version 4.0` requests exactly these). Features that Kafka 4.1 and later
+added are at level 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple
 
 class Feature(NamedTuple):
     level: int
-    #: What the level means; for level 0, what is missing.
+    #: The meaning of the level; for level 0, what is missing.
     meaning: str
 
 

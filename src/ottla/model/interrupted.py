@@ -1,6 +1,6 @@
-"""Whom an exception interrupted: those whose frames it passed through on its way to whoever caught it.
+"""The objects that an exception interrupted: those whose frames it passed through.
 
-Read from the traceback, so that work that does not fail pays nothing for it. Used where errors are contained
+They are read from the traceback, so code that does not fail pays nothing. Used where errors are contained
 (`broker/requests/isolation.py`, `runtime/effect_runner.py`).
 """
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 
 def interrupted_frames(error: BaseException) -> Iterator[FrameType]:
-    """The frames that the exception left, outermost first, without that of whoever caught it."""
+    """The frames that the exception left, outermost first, without that of the handler."""
     step = error.__traceback__
     while step is not None and (step := step.tb_next) is not None:
         yield step.tb_frame

@@ -1,4 +1,4 @@
-"""Topic names: which are allowed, and which belong to the broker itself."""
+"""Topic names: which are valid, and which are internal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why this name cannot be a topic's, or None if it can."""
+    """Why this is not a valid topic name, or None if it is."""
     if not name:
         return "the topic name is empty"
     if name in (".", ".."):
@@ -27,5 +27,5 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def collides(name: str) -> str:
-    """Names that differ only in '.' and '_' share this form: metrics could not tell them apart."""
+    """Names that differ only in '.' and '_' have the same form: metrics could not distinguish them."""
     return name.replace(".", "_")

@@ -10,12 +10,12 @@ RESOURCE_TYPES: Final = {
 
 
 def resource_type_name(number: int) -> str:
-    """`TOPIC`, `BROKER` and so on; a number that Kafka does not define is shown as `type 77`."""
+    """`TOPIC`, `BROKER` and so on; an unknown number is shown as `type 77`."""
     return RESOURCE_TYPES.get(number, f"type {number}")
 
 
 def no_settings(number: int) -> str:
-    """The message for a resource of a type whose settings this broker does not have."""
+    """The message for a resource type without settings on this broker."""
     known = "Use TOPIC (2), BROKER (4) or GROUP (32)"
     if number not in RESOURCE_TYPES or number == 0:
         return f"resource type {number} is unknown. {known}"

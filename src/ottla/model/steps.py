@@ -1,11 +1,12 @@
-"""A computation in steps, so that a long one need not hold up others.
+"""Computations in steps, so that a long one does not delay others.
 
-A generator of this kind yields after each step, either
+Such a generator yields after each step, either
 
-    a number     what the step cost, in records decoded or rows made (1 to 5 µs each), or
-    a function   a call into C code that takes long and releases the interpreter lock; its result is sent back in
+    a number     the cost of the step, in records decoded or rows created (1 to 5 µs each), or
+    a function   a call into C code that takes long and releases the interpreter lock; its result is sent in
 
-and returns its result. Whoever runs it may stop after any step and go on later (`broker/requests/slices.py`), or run it to its end.
+and returns its result. The caller can pause it after any step (`broker/requests/slices.py`), or run it to the
+end.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ Result = TypeVar("Result")
 Step: TypeAlias = int | Callable[[], Any]
 Steps: TypeAlias = Generator[Step, Any, Result]
 
-#: What a step costs at most, as far as a computation can choose.
+#: Maximum cost of one step, as far as a computation can choose.
 STEP_COST: Final = 500
-#: What is done in one turn of the event loop: 2 to 5 ms.
+#: Cost per turn of the event loop: 2 to 5 ms.
 SLICE_COST: Final = 1000
 
 
@@ -37,7 +38,7 @@ def run(steps: Steps[Result]) -> Result:
 
 
 def attempt(step: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """The result of a step that is a function, or what it raised, which is for the computation to deal with."""
+    """The result of a step that is a function; its exception is raised in the computation."""
     try:
         return step(), None
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Deadlines of waiting requests, in buckets of 8 ms, so that adding and cancelling cost the same however many wait.
+"""Deadlines of waiting requests, in buckets of 8 ms: adding and cancelling take constant time.
 
-Almost every deadline is cancelled long before it comes (a produce is acknowledged in a millisecond and waits at most
-30 s); a heap that keeps cancelled entries would keep 30 s of dead requests alive.
+Almost every deadline is cancelled long before it is due: a produce is acknowledged in a millisecond and waits
+for at most 30 s. A heap that keeps cancelled entries would keep 30 s of completed requests in memory.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from heapq import heappop, heappush
 from typing import Final, Protocol
 
 _BUCKET_BITS = 3
-#: So many buckets are kept before it is looked whether they have something: two minutes of them.
+#: Buckets before empty ones are removed: two minutes of them.
 _BUCKETS_MIN = 16_384
-#: Deadlines that one call of `expire` lets pass: clients can have very many come at the same moment.
+#: Deadlines per call of `expire`: clients can make very many due at the same time.
 EXPIRED_PER_TURN_MAX: Final = 200
-#: When periodic work comes again whose interval could not be read, not even once.
+#: Interval of periodic work whose own interval could never be read.
 _INTERVAL_MS: Final = 1000
-#: The pause after something has raised that is done again.
+#: The pause before retried work that raised is called again.
 _AGAIN_MS: Final = 1000
 
 
 class Timed(Protocol):
-    """Something with a deadline. `bucket` belongs to the timers; -1 while not waiting.
+    """An object with a deadline. `bucket` belongs to the timer wheel; -1 while it is not waiting.
 
-    If `expire` raises, and the class says `is_retried`, it is called again after a pause. That is for what keeps a chain of work
-    going, which would otherwise stop for good; it must bear being called twice.
+    If `expire` raises and the class has `is_retried`, `expire` is called again after a pause. That is for
+    objects that keep a chain of work going. They must tolerate a second call.
     """
 
     bucket: int
@@ -34,7 +34,7 @@ class Timed(Protocol):
 
 
 class Later:
-    """Something that is done once, after a delay."""
+    """A function that is called once, after a delay."""
 
     __slots__ = ("action", "bucket")
 
@@ -53,7 +53,7 @@ def _raise(_what: str, error: Exception) -> None:
 
 
 class TimerWheel:
-    """`failed(what, error)` is called with what a handler raised; the others expire nevertheless."""
+    """`failed(what, error)` is called with the exception of a handler; the others expire nevertheless."""
 
     __slots__ = ("_buckets", "_expiring", "_heap", "_number", "_sweep_at", "failed", "sooner")
 
@@ -61,16 +61,17 @@ class TimerWheel:
         self.failed = failed
         self._buckets: dict[int, dict[Timed, None]] = {}
         self._heap: list[int] = []
-        #: The rest of a bucket whose time has come, and its number.
+        #: The rest of a due bucket, and its number.
         self._expiring: Iterator[Timed] | None = None
         self._number = 0
-        #: With how many buckets those are looked for that have nothing any more.
+        #: Number of buckets at which empty ones are removed.
         self._sweep_at = _BUCKETS_MIN
-        #: A deadline was added before all others: whoever keeps the alarm must look at `next_ms` again and clear this.
+        #: A deadline before all others was added: the owner of the alarm must read `next_ms` again and clear
+        #: this.
         self.sooner = False
 
     def add(self, timed: Timed, deadline_ms: int) -> None:
-        # Rounded up: a deadline may come a bucket late, never early.
+        # Rounded up: a deadline can be a bucket late, never early.
         number = (deadline_ms >> _BUCKET_BITS) + 1
         bucket = self._buckets.get(number)
         if bucket is None:
@@ -90,20 +91,20 @@ class TimerWheel:
         timed.bucket = -1
 
     def sweep(self) -> None:
-        """Remove empty buckets. Clients may ask for weeks, and cancel: their buckets would stay for weeks.
+        """Remove empty buckets. Clients can ask for deadlines in weeks and cancel them.
 
-        Buckets are small and lie between larger objects in memory: after a flood each of them would keep the memory around it from
-        being given back to the system. So this is called every few seconds too.
+        Buckets are small and lie between larger objects in memory. After a flood of requests each of them
+        would keep the memory around it from being released. So this is also called every few seconds.
         """
         for number in [number for number, bucket in self._buckets.items() if not bucket]:
             del self._buckets[number]
-        # In place: whoever rings holds on to it. What is sorted is a heap.
+        # In place, because `expire` holds a reference. A sorted list is a heap.
         self._heap[:] = sorted(self._buckets)
         self._sweep_at = max(_BUCKETS_MIN, 2 * len(self._heap))
 
     @property
     def next_ms(self) -> int | None:
-        """When `expire` has something to do, or None."""
+        """The time of the next call of `expire`, or None."""
         if self._expiring is not None:
             return self._number << _BUCKET_BITS
         heap, buckets = self._heap, self._buckets
@@ -116,7 +117,7 @@ class TimerWheel:
         return None
 
     def expire(self, now_ms: int) -> None:
-        """Let what has come expire, in the order of the buckets. Of very many only some: `next_ms` is in the past then."""
+        """Expire what is due, in the order of the buckets, up to a maximum; `next_ms` is then in the past."""
         left = EXPIRED_PER_TURN_MAX
         while left:
             if self._expiring is None:
@@ -125,7 +126,7 @@ class TimerWheel:
                 self._number = heappop(self._heap)
                 self._expiring = iter(self._buckets.pop(self._number))
             for timed in self._expiring:
-                # One that rang before may have cancelled it.
+                # An earlier handler may have cancelled it.
                 if timed.bucket == self._number:
                     self._expire(timed, now_ms)
                     left -= 1
@@ -144,13 +145,15 @@ class TimerWheel:
 
 
 def _name(timed: Timed) -> str:
-    """What it is about, for the log."""
+    """The name of the work, for the log."""
     action = getattr(timed, "action", None) or getattr(timed, "_action", None)
     return f"{type(timed).__name__} {getattr(action, '__qualname__', '')}".rstrip()
 
 
 class Periodic:
-    """Something that is done again and again. The next time is set before the work begins: work that fails is done again."""
+    """Work that is done periodically. The next time is set before the work begins, so failed work is done
+    again.
+    """
 
     __slots__ = ("_last_ms", "action", "bucket", "interval_ms", "timers")
 
@@ -161,7 +164,7 @@ class Periodic:
         self.interval_ms = interval_ms
         self.action = action
         self.bucket = -1
-        #: The interval as it was last time.
+        #: The last interval.
         self._last_ms = _INTERVAL_MS
 
     def expire(self, now_ms: int) -> None:

@@ -1,1 +1,1 @@
-"""What the core is handed instead of the world: disk, store, entropy; and the effects it asks for."""
+"""Interfaces of the core to the world: disk, store, entropy, and the effects that it requests."""

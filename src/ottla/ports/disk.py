@@ -1,9 +1,11 @@
-"""The disk as the core sees it: files it can write at a position, names it can change, and syncs.
+"""The disk as the core sees it: positional writes, names and syncs.
 
-Two adapters serve it: `runtime/disk.py` on the operating system, and the simulator's, which keeps written and durable
-bytes apart. Every method may raise `DiskError`; nothing else. Paths are strings joined by "/".
+There are two adapters: `runtime/disk.py` on the operating system, and the simulator's, which tracks written
+and durable bytes separately. Every method can raise `DiskError`, nothing else. Paths are strings joined by
+"/".
 
-Nothing is durable until it is synced: a file's bytes by `sync(file)`, its existence and name by `sync_dir(directory)`.
+Nothing is durable before a sync: the bytes of a file by `sync(file)`, its existence and name by
+`sync_dir(directory)`.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class DiskError(Exception):
     """A disk operation failed.
 
-    `full`: the device or a quota has no space left. `short`: descriptors, memory or a signal were in the way. Both may
-    work later, and nothing is lost (`passing`). `broken`: the device itself failed. With none of them the error is about
-    this path alone. `torn`: the file is not as it was before, so its partition cannot go on. `path`: the file, if it is one.
+    - `full`: the device or a quota has no space left.
+    - `short`: descriptors or memory were missing, or a signal interrupted the call. Both can succeed later,
+      and nothing is lost (`passing`).
+    - `broken`: the device failed.
+    - Without any of them the error concerns this path only.
+    - `torn`: the file has changed, so its partition cannot continue.
+    - `path`: the file, if it is known.
     """
 
     def __init__(
@@ -41,16 +47,16 @@ class DiskError(Exception):
 
     @property
     def passing(self) -> bool:
-        """Whether the same may work later."""
+        """Whether the operation can succeed later."""
         return self.full or self.short
 
 
 class DamagedFile(DiskError):
-    """What stands in a file is not what was written to it. The device works: others in its directory are not concerned."""
+    """The content of a file is not what was written. The device works: other files are not affected."""
 
 
 class File(Protocol):
-    """An open file, or one that the adapter opens again when it is used. Opaque to the core."""
+    """An open file, or one that the adapter reopens at its next use. Opaque to the core."""
 
     @property
     def path(self) -> str: ...
@@ -60,7 +66,9 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False) -> File: ...
     def close(self, file: File) -> None: ...
     def write(self, file: File, position: int, parts: Sequence[Buffer]) -> int:
-        """Write the parts at the position and return the position after them; on failure nothing of them stays."""
+        """Write the parts at the position; returns the position after them. After a failure none of the bytes
+        remain.
+        """
 
     def read(self, file: File, position: int, size: int) -> bytes:
         """At most `size` bytes; fewer only at the end of the file."""
@@ -68,41 +76,44 @@ class Disk(Protocol):
     def size(self, file: File) -> int: ...
     def truncate(self, file: File, size: int) -> None: ...
     def sync(self, file: File) -> None:
-        """Make its bytes durable. A failure of the sync itself is `broken`: final. Any other failure came before it."""
+        """Make the bytes durable. A failure of the sync itself is `broken`, which is final. Any other failure
+        came before it.
+        """
 
     def sync_dir(self, path: str) -> None:
-        """Make its names durable. One that was removed meanwhile has nothing to keep: no failure."""
+        """Make the names in a directory durable. A directory that was removed meanwhile is not a failure."""
 
     def sync_device(self, path: str) -> None:
-        """Make everything in a directory durable, names and bytes, all the way down, and perhaps more of its device."""
+        """Make everything below a directory durable, names and bytes, and possibly more of its device."""
 
     def read_file(self, path: str) -> bytes | None:
-        """The whole file, or None if there is none."""
+        """The whole file, or None if it does not exist."""
 
     def replace_file(self, path: str, data: bytes) -> None:
-        """Write a file so that after a crash it holds the old content or the new one, durably, never a mixture."""
+        """Replace a file atomically and durably: after a crash it has either the old or the new content."""
 
     def copy(self, source: str, target: str, *, start: int, end: int) -> None:
-        """Write the bytes from `start` to `end` of one file to the same place in another, made if it is not there.
+        """Copy the bytes from `start` to `end` of one file to the same position of another, which is created
+        if necessary.
 
-        By paths alone, so that it may run beside whoever appends to the source behind `end`.
+        It uses paths only, so it can run while the source is appended to after `end`.
         """
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty if there is none."""
+        """Names in a directory, sorted; empty if it does not exist."""
 
     def make_dir(self, path: str) -> None:
-        """Create it, and what is above it, if it is not there."""
+        """Create a directory and its parents, if they do not exist."""
 
     def rename(self, source: str, target: str) -> None: ...
     def move(self, file: File, target: str) -> None:
-        """Rename an open file; the handle follows it."""
+        """Rename an open file; the handle stays valid."""
 
     def remove(self, path: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
 
     def remove_dir(self, path: str) -> None:
-        """Remove a directory and what is in it."""
+        """Remove a directory with its content."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
-        """(how much the device of a directory holds in all, how much of it this process may still write)."""
+        """(size of the device of a directory, bytes that this process can still write there)."""

@@ -13,4 +13,4 @@ class Entropy(Protocol):
         """A number from 0 to limit - 1."""
 
     def token(self, size: int) -> bytes:
-        """So many unpredictable bytes, for a secret or a nonce."""
+        """This many unpredictable bytes, for a secret or a nonce."""

@@ -15,7 +15,8 @@
      57  record count           4
      61  records
 
-The CRC does not cover the first 21 bytes, which is why a broker can place a batch in its log without reading it.
+The CRC does not cover the first 21 bytes, which is why a broker can place a batch in its log without reading
+it.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ from crc32c import crc32c
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 HEADER_BYTES: Final = 61
-#: Base offset, batch length and leader epoch: what an append writes anew.
+#: Base offset, batch length and leader epoch: an append overwrites them.
 PREFIX: Final = struct.Struct(">qii")
 PREFIX_BYTES: Final = 16
-#: Bytes before the part that the batch length counts.
+#: Bytes that the batch length does not include.
 LENGTH_OVERHEAD: Final = 12
+MAGIC_START: Final = 16
 CRC_START: Final = 21
+#: The low byte of the attributes, which holds all known bits.
+ATTRIBUTES_LOW: Final = 22
 CRC_BYTES: Final = 4
 PRODUCER_START: Final = 43
 COUNT_START: Final = 57
@@ -45,25 +49,25 @@ CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 KNOWN_BITS: Final = 0x7F
 
-#: Base offset and batch length: enough to walk from batch to batch.
+#: Base offset and batch length: enough to go from batch to batch.
 OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 #: Last offset delta, base and max timestamp, from byte 23.
 DELTA_AND_TIMES: Final = struct.Struct(">iqq")
-#: Leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp, producer id, epoch, sequence: from byte 12.
+_CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _MAX_TIMESTAMP_AT: Final = 35
 
 
 def crc_of(batch: bytes | bytearray | memoryview) -> int:
-    """The CRC that the batch should carry. The argument holds exactly one batch."""
+    """The CRC that the batch should have. The argument is exactly one batch."""
     return crc32c(memoryview(batch)[CRC_START:])
 
 
 def with_append_time(batch: bytes | bytearray | memoryview, now_ms: int) -> bytearray:
-    """The same batch stamped with the broker's time (LogAppendTime): a header edit and a new CRC."""
+    """The same batch with the broker's time (LogAppendTime): a header edit and a new CRC."""
     stamped = bytearray(batch)
     attributes = struct.unpack_from(">h", stamped, _ATTRIBUTES_AT)[0] | TIMESTAMP_TYPE_BIT
     struct.pack_into(">h", stamped, _ATTRIBUTES_AT, attributes)
     struct.pack_into(">q", stamped, _MAX_TIMESTAMP_AT, now_ms)
-    struct.pack_into(">I", stamped, 17, crc_of(stamped))
+    struct.pack_into(">I", stamped, _CRC_AT, crc_of(stamped))
     return stamped

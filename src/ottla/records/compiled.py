@@ -1,11 +1,12 @@
-"""The compiled twin of `pieces.py`: numba's machine code walks a batch once and notes where everything stands.
+"""The compiled version of `pieces.py`: machine code by numba that scans a batch once and indexes its records.
 
-It checks exactly what `record.py` checks, and reads no byte outside the batch. What it refuses, or cannot say in 64 bits, is
-given to the pure twin, which raises the CorruptRecords that tells what is wrong: so both refuse the same bytes in the same words.
-Importing this module compiles it, or loads what an earlier process has compiled; without numba the import fails. `client/` decides
-when to pay for that. Row by row, `index_records` writes into `out`:
+It makes exactly the checks of `record.py`, and reads no byte outside the batch. A batch that it refuses, or
+that exceeds 64 bits, goes to the pure version, which raises CorruptRecords with the reason. So both refuse
+the same bytes with the same message. Importing this module compiles it, or loads the cached result of an
+earlier process. Without numba the import fails; `client/` decides whether to use it. For each record
+`index_records` writes one row of `out`:
 
-    0 offset   1 timestamp   2 3 start and end of the key   4 5 of the value   6 start of the headers, -1 for none   7 end of the record
+    0 offset   1 timestamp   2 3 start and end of the key   4 5 of the value   6 start of the headers (-1: none)   7 end
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ import numpy as np
 from numba import njit, types
 
 from ottla.records import pieces
-from ottla.records.batch import CODEC_MASK, COUNT_START, CRC_START, HEADER_BYTES, TIMESTAMP_TYPE_BIT
+from ottla.records.batch import (
+    ATTRIBUTES_LOW,
+    CODEC_MASK,
+    COUNT_START,
+    HEADER_BYTES,
+    TIMESTAMP_TYPE_BIT,
+)
 from ottla.records.compression import Buffer
 from ottla.records.packed_compiled import pack
 from ottla.records.pieces import Piece, Row, Rows
@@ -26,17 +33,18 @@ from ottla.records.record import DECODED_BYTES_MAX, Headers, decode_headers, rea
 
 __all__ = ["open_rows", "pack", "piece"]
 
-#: Below this many records a batch is opened sooner without the arrays.
+#: A batch with fewer records is decoded faster without the arrays.
 ROWS_MIN: Final = 8
 
-#: So many things of one width, which must not be great, are cut out sooner all at once: 0.06 µs each of 200 bytes beside 0.17 one by one.
+#: At least this many keys or values of the same, small width are cut out together: 0.06 µs each at 200 bytes,
+#: instead of 0.17 one by one.
 _ALIKE_MIN: Final = 100
 _ALIKE_BYTES_MAX: Final = 400
 
 _COLUMNS: Final = 8
 _VARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10
-#: What `index_records` has seen, as bits of its answer.
+#: Bits of the result of `index_records`.
 _KEYS: Final = 1
 _NULL_KEYS: Final = 2
 _VALUES: Final = 4
@@ -49,7 +57,9 @@ _POSITION: Final = types.int64
 
 
 def _varint(data: Any, position: int, size: int, bytes_max: int) -> tuple[Any, int]:
-    """The raw value at `position` and the position after it, which is -1 when it does not end or is too large."""
+    """The raw value at `position` and the position after it, which is -1 if the varint does not end or is too
+    large.
+    """
     raw = np.uint64(0)
     shift = np.uint64(0)
     for _ in range(bytes_max):
@@ -57,7 +67,7 @@ def _varint(data: Any, position: int, size: int, bytes_max: int) -> tuple[Any, i
             return raw, -1
         byte = data[position]
         position += 1
-        # The tenth byte of a varlong has one bit left to give.
+        # The tenth byte of a varlong has only one significant bit.
         if shift == np.uint64(63) and (byte & np.uint8(0x7F)) > 1:
             return raw, -1
         raw |= np.uint64(byte & np.uint8(0x7F)) << shift
@@ -70,7 +80,7 @@ def _varint(data: Any, position: int, size: int, bytes_max: int) -> tuple[Any, i
 
 
 def _headers_end(data: Any, position: Any, end: int, size: int) -> Any:
-    """The position after the headers that stand at `position`, or -1."""
+    """The position after the headers at `position`, or -1."""
     raw, position = varint(data, position, size, _VARINT_BYTES)
     if position < 0 or raw & np.uint64(1):
         return -1
@@ -81,7 +91,7 @@ def _headers_end(data: Any, position: Any, end: int, size: int) -> Any:
         raw, position = varint(data, position, size, _VARINT_BYTES)
         if position < 0:
             return -1
-        # Every second one is a value, which may be null.
+        # Every second field is a value, which may be null.
         if raw == np.uint64(1) and number & 1:
             continue
         if raw & np.uint64(1):
@@ -103,7 +113,7 @@ def _index_records(
     is_append_time: int,
     out: Any,
 ) -> int:
-    """Fill `out` for `count` records; bits that say what there is among them, or -1 for what is to be refused."""
+    """Fill `out` for `count` records; returns bits that describe them, or -1 if the batch must be refused."""
     size = len(data)
     seen = 0
     previous: Any = -1
@@ -122,7 +132,7 @@ def _index_records(
         else:
             delta = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
             timestamp = base_timestamp + delta
-            # Both of one sign, and the sum of another: it has left 64 bits.
+            # Both have the same sign, and the sum has the other: it exceeds 64 bits.
             if (base_timestamp ^ timestamp) & (delta ^ timestamp) < 0:
                 return _REFUSED
             out[1, row] = timestamp
@@ -164,7 +174,7 @@ def _index_records(
 
 
 def compile_with(**options: Any) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-    """The three functions, compiled now: a caller can see whether that works."""
+    """The three functions, compiled at the call, so that the caller sees a failure."""
     walk = njit([types.Tuple((types.uint64, _POSITION))(_BYTES, _POSITION, _POSITION, _POSITION)], **options)
     ends = njit([_POSITION(_BYTES, _POSITION, _POSITION, _POSITION)], **options)
     index = njit([_POSITION(_BYTES, *[_POSITION] * 7, types.int64[:, ::1])], **options)
@@ -179,7 +189,7 @@ headers_end: Callable[..., Any]
 try:
     varint, headers_end, index_records = compile_with(cache=True, nogil=True)
 except RuntimeError:
-    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor NUMBA_CACHE_DIR.
+    # numba finds no directory for its cache: not beside this file, not the user's, and no NUMBA_CACHE_DIR.
     varint, headers_end, index_records = compile_with(nogil=True)
 
 
@@ -204,7 +214,7 @@ def _index(batch: Buffer, size_max: int, check_crc: bool) -> tuple[int, bytes | 
 
 
 class IndexedRows:
-    """The records of an indexed batch, made as they are taken: what is not yet taken is a row of numbers."""
+    """The records of an indexed batch, created when they are taken."""
 
     __slots__ = ("_cursor", "_data", "_out", "_seen")
 
@@ -222,7 +232,7 @@ class IndexedRows:
         out = self._out[:, start : start + count]
         self._cursor = start + out.shape[1]
         seen = self._seen
-        # What is the same for all goes in here too: no step of the hot loop is Python's own.
+        # Constant columns are zipped in too: no step of the hot loop runs in Python.
         return zip(
             repeat(topic),
             repeat(partition),
@@ -247,7 +257,7 @@ class IndexedRows:
         return [data[start:end] for start, end in both]
 
     def _whole(self) -> bytes:
-        """The bytes themselves: a slice of a view is a view, which the caller must not be given."""
+        """Bytes, not a view: a slice of a view would be a view."""
         if not isinstance(self._data, bytes):
             self._data = bytes(self._data)
         return self._data
@@ -269,12 +279,12 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
     if seen < 0:
         return pieces.piece(batch, size_max=size_max, check_crc=False)
     headers = PlacedHeaders(data, out[6], out[7]) if seen & _HEADERS else None
-    is_append_time = bool(batch[CRC_START + 1] & TIMESTAMP_TYPE_BIT)
+    is_append_time = bool(batch[ATTRIBUTES_LOW] & TIMESTAMP_TYPE_BIT)
     return Piece(out[0], out[1], data, out[2], out[3], data, out[4], out[5], headers, is_append_time)
 
 
 class PlacedHeaders(Sequence[Headers]):
-    """The headers of records, of which only the places are known until somebody wants one: few readers of columns do."""
+    """Headers of records, decoded only when one is read: few readers of columns do."""
 
     __slots__ = ("_data", "_ends", "_starts")
 
@@ -307,14 +317,14 @@ class PlacedHeaders(Sequence[Headers]):
 
 
 def _alike(data: bytes | memoryview, starts: Any, ends: Any) -> list[bytes | None] | None:
-    """Keys or values of one width, as many are, cut out all at once; None where they are not alike, or too few."""
+    """Keys or values of one width, cut out together; None if their widths differ, or there are too few."""
     if len(starts) < _ALIKE_MIN:
         return None
     widths = ends - starts
     width = int(widths[0])
     if not 0 < width <= _ALIKE_BYTES_MAX or not (widths == width).all():
         return None
-    # Windows of that width at every byte, of which C picks these.
+    # Windows of that width at every byte; C selects these.
     windows: Any = np.ndarray((len(data) - width + 1,), np.dtype((np.void, width)), data, strides=(1,))
     picked: list[bytes | None] = windows[starts].tolist()
     return picked

@@ -1,17 +1,17 @@
-"""The four codecs of record batches: what is written any Kafka client reads, what is read is not trusted.
+"""The four codecs of record batches. Output can be read by any Kafka client; input is not trusted.
 
-`decompress` never hands a decoder more room than the caller allows. gzip is inflated with a maximum length.
-For the others an upper bound of the output is taken from the structure of the compressed bytes (a snappy
-preamble, the block headers of an lz4 or zstd frame), and the decoder writes into one buffer of that size,
-cut to the allowance: a bomb overflows the buffer and is refused. Output above `RATIO_FREE_BYTES` must also
-keep below `RATIO_MAX` times the input, so that a small message cannot claim the whole of a large allowance.
+`decompress` never gives a decoder more memory than the caller allows. gzip is inflated with a maximum length.
+For the others, the structure of the compressed bytes gives an upper bound of the output: a snappy preamble,
+the block headers of an lz4 or zstd frame. The decoder writes into one buffer of that size, limited by the
+allowance, so a decompression bomb overflows the buffer and is refused. Output above `RATIO_FREE_BYTES` must
+also stay below `RATIO_MAX` times the input.
 
-What is written: a gzip member; snappy in the block framing of xerial's library, which Java clients expect;
-an lz4 frame of independent blocks, since Java clients refuse linked ones; a zstd frame. What is read
-besides: raw snappy, frames with or without a content size, several gzip members or frames in a row.
+Written formats: a gzip member; snappy in the block framing of xerial's library, which Java clients expect; an
+lz4 frame of independent blocks, because Java clients refuse linked ones; a zstd frame. Also read: raw snappy,
+frames with or without a content size, several gzip members or frames in a row.
 
-The codecs are C or Rust that releases the interpreter lock. cramjam is imported when first needed: a broker
-that only moves batches never loads it. Called by the record codec and by whoever recompresses a batch.
+The codecs are C or Rust and release the interpreter lock. cramjam is imported at the first use: a broker that
+only moves batches never loads it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-#: By the names that a topic's compression.type may have.
+#: By the names in compression.type.
 CODECS: Final = {name: number for number, name in enumerate(CODEC_NAMES)} | {"uncompressed": 0}
 
-#: Output up to this size is allowed whatever the ratio: megabytes of one repeated byte are an honest message.
+#: Output up to this size is allowed at any ratio: megabytes of one repeated byte are a legitimate message.
 RATIO_FREE_BYTES: Final = 16 * 1024 * 1024
-#: Twice what deflate can reach; only zstd goes beyond (43,000), and only for data that says nothing.
+#: Twice the maximum of deflate. Only zstd exceeds it (43,000), and only for data without content.
 RATIO_MAX: Final = 2048
 
-#: How many bytes one byte of each codec can stand for: deflate's longest match takes two bits and gives 258 bytes; a copy
-#: in snappy takes 3 bytes and gives 64; a byte of an lz4 length adds 255; a run in zstd takes 4 bytes and gives a block of 128 KiB.
+#: Maximum output per input byte of each codec. deflate: a match takes two bits and gives 258 bytes. snappy: a
+#: copy takes 3 bytes and gives 64. lz4: a length byte adds 255. zstd: a run takes 4 bytes and gives a block
+#: of 128 KiB.
 RATIOS: Final = (1, 1032, 22, 255, 32 * 1024)
 
 _GZIP_WBITS: Final = 31
-#: Each further member copies the rest of the input, so their number is bounded. Clients write one.
+#: Each further member copies the rest of the input, so their number is limited. Clients write one.
 _GZIP_MEMBERS_MAX: Final = 16
 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -54,19 +55,19 @@ _UINT32_LITTLE: Final = Struct("<I")
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in the given codec. `level` is the codec's own scale; snappy has none."""
+    """`data` in the given codec. `level` is in the codec's own scale; snappy has none."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
         return zlib.compress(data, -1 if level is None else level, wbits=_GZIP_WBITS)
-    import cramjam  # here, not above: see the module's prose
+    import cramjam  # at the first use: see the module docstring
 
     if codec == SNAPPY:
         return _compress_xerial(data)
     if codec == LZ4:
-        # The batch's CRC covers these bytes already, so the frame carries no content checksum.
+        # The CRC of the batch covers these bytes, so the frame has no content checksum.
         compressor = cramjam.lz4.Compressor(level=level or 0, content_checksum=False, block_linked=False)
-        compressor.compress(bytes(data))  # it takes nothing else; no copy when they are bytes
+        compressor.compress(bytes(data))  # the decoder accepts only bytes; no copy if it is bytes already
         return bytes(compressor.finish())
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
@@ -74,7 +75,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, size_max: int) -> bytes:
-    """What `data` holds, at most `size_max` bytes of it; CorruptRecords when it is broken or holds more."""
+    """The decompressed `data`, at most `size_max` bytes; raises CorruptRecords if it is invalid or larger."""
     if codec == NONE:
         if len(data) > size_max:
             raise CorruptRecords(f"{len(data)} bytes of records exceed {size_max}")
@@ -97,7 +98,8 @@ def _inflate(data: Buffer, limit: int) -> bytes:
     for _ in range(_GZIP_MEMBERS_MAX):
         inflater = zlib.decompressobj(_GZIP_WBITS)
         try:
-            # One byte more than allowed tells "exactly full" from "too much"; zero would mean no limit.
+            # One byte above the allowance distinguishes "exactly full" from "too large"; zero would mean no
+            # limit.
             member = inflater.decompress(data, left + 1)
         except zlib.error as error:
             raise CorruptRecords(f"gzip: {error}") from None
@@ -157,7 +159,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
     position = 0
     size = len(view)
     while position < size:
-        # A stream may follow a stream: a header stands where the length of a block would.
+        # Streams can be concatenated: a header in place of a block length.
         if _starts_xerial(view, position):
             position += len(_XERIAL_HEADER)
             if position > size:
@@ -249,7 +251,7 @@ def _zstd_bound(data: Buffer) -> int:
         if descriptor & 0x03:
             raise CorruptRecords("zstd: a frame with a dictionary")
         single_segment = descriptor >> 5 & 1
-        # Code 0 means no content size, or one byte of it where it replaces the window.
+        # Code 0 means no content size, or one byte of it in place of the window.
         content_size_bytes = (single_segment, 2, 4, 8)[descriptor >> 6]
         position += 5 + (1 - single_segment) + content_size_bytes
         last = False

@@ -1,12 +1,14 @@
-"""What consumers of the classic protocol say in JoinGroup and hear in SyncGroup: bytes that only they, and migrations, look into.
+"""The embedded protocol of classic consumers: subscriptions in JoinGroup, assignments in SyncGroup.
 
-The client writes and reads them as a member and as the leader of a group; the broker reads them to migrate groups.
+The client writes and reads them as a member and as the leader of a group. The broker reads them to migrate
+groups to KIP-848.
 
     subscription  int16 version | topics | user data | owned partitions (from version 1) | generation (2) | rack (3)
     assignment    int16 version | partitions | user data
 
-Both in the old encoding. A version from the future is read as the newest known one, and may go on behind it. Some clients claim a
-version and leave out what it brought: of those the topics are read, which come first in all versions.
+Both use the non-flexible encoding. A newer version is read as the newest known one, with bytes left over.
+Some clients send a version without its fields: then only the topics are read, which come first in all
+versions.
 """
 
 from __future__ import annotations
@@ -41,19 +43,21 @@ _VERSION: Final = struct.Struct(">h")
 
 
 class Wanted(NamedTuple):
-    """A subscription. `owned` is what its member had when it joined: nothing if it gives up everything before."""
+    """A subscription. `owned`: the partitions of the member when it joined; empty if it revokes everything
+    first.
+    """
 
     topics: frozenset[str]
     owned: frozenset[NamedPlace] = frozenset()
     rack: str | None = None
-    #: In which it got what it owns; -1 if it does not say.
+    #: The generation in which it got them; -1: unknown.
     generation: int = -1
-    #: Of an assignor that has more to say.
+    #: Data of the assignor.
     user_data: bytes = b""
 
 
 def version_of(data: bytes) -> int:
-    """The version that a client speaks; raises Malformed if it says none."""
+    """The version that a client uses; raises Malformed if there is none."""
     if len(data) < _VERSION.size:
         raise Malformed("bytes without a version")
     version: int = _VERSION.unpack_from(data)[0]
@@ -76,7 +80,7 @@ def read_subscription(data: bytes) -> Wanted:
 
 
 def read_topics(data: bytes, limit: int) -> frozenset[str]:
-    """The topics of a subscription. Raises Malformed, also if there are more than this many."""
+    """The topics of a subscription. Raises Malformed, also if there are more than the limit."""
     version_of(data)
     if int.from_bytes(data[2:6], "big") > limit:
         raise Malformed(f"more than {limit} topics")
@@ -92,7 +96,9 @@ def write_subscription(wanted: Wanted) -> bytes:
 
 
 def read_assignment(data: bytes) -> tuple[frozenset[NamedPlace], bytes]:
-    """The partitions, and what an assignor of one's own has added. Nothing at all is an empty assignment. Raises Malformed."""
+    """The partitions, and the user data of a custom assignor. Empty bytes are an empty assignment. Raises
+    Malformed.
+    """
     if not data:
         return frozenset(), b""
     version_of(data)
@@ -101,15 +107,16 @@ def read_assignment(data: bytes) -> tuple[frozenset[NamedPlace], bytes]:
 
 
 def write_assignment(version: int, places: Iterable[NamedPlace], user_data: bytes = b"") -> bytes:
-    """An assignment for somebody who speaks this version."""
+    """An assignment in this version."""
     version = min(version, NEWEST)
     row = {"partitions": _rows(places), "user_data": user_data or None}
     return _VERSION.pack(version) + write(_ASSIGNMENT, version, row)
 
 
 def read_partitions(data: bytes) -> tuple[frozenset[NamedPlace], int]:
-    """The user data of Kafka's sticky assignor: what its member had, and in which generation (-1 if it is too old to say).
-    Raises Malformed."""
+    """The user data of Kafka's sticky assignor: the partitions of the member, and their generation (-1:
+    unknown). Raises Malformed.
+    """
     try:
         row = read(_STICKY, 1, data, 0, may_go_on=True)
     except Malformed:

@@ -1,11 +1,10 @@
-"""The one exception that reading records raises, whatever the bytes hold.
+"""The one exception that reading records raises.
 
-It lives apart from the codecs because every module of this room raises it and `record.py` imports the
-others.
+It has a module of its own because every module of this package raises it, and `record.py` imports the others.
 """
 
 from __future__ import annotations
 
 
 class CorruptRecords(ValueError):
-    """The bytes are no valid batch: broken structure, a bad CRC, or more than the caller allows."""
+    """The bytes are not a valid batch: broken structure, a bad CRC, or more data than the caller allows."""

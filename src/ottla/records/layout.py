@@ -1,12 +1,16 @@
-"""Tables of fields to bytes and back, for the records that coordinators keep in topics of their own, which kio does not have.
+"""Codec for tables of fields: the records in internal topics of coordinators, which kio does not have.
 
-A struct is a row of fields in the order in which they are written; a version may lack some, and may be flexible: then lengths
-are unsigned varints of one more, and the struct ends with its tagged fields (KIP-482). Values are plain dicts by field name. A
-field that a version lacks reads as its default. Whatever does not fit raises Malformed and nothing else.
+A struct is a list of fields in the order in which they are written. A version can lack fields, and can be
+flexible (KIP-482): then lengths are unsigned varints of length + 1, and the struct ends with tagged fields.
+Values are plain dicts by field name. A field that a version lacks has its default. Invalid bytes raise
+Malformed and nothing else.
 
-    int8 int16 int32 int64      big-endian            string  int16 length | UTF-8      (flexible: varint length + 1)
-    uuid                        16 bytes              bytes   int32 length | bytes      (flexible: varint length + 1)
-    ?string, ?bytes             length -1 is null     [kind]  int32 count | items       (flexible: varint count + 1)
+    int8 int16 int32 int64   big-endian
+    uuid                     16 bytes
+    string                   int16 length | UTF-8      (flexible: varint length + 1)
+    bytes                    int32 length | bytes      (flexible: varint length + 1)
+    ?string, ?bytes          length -1 is null
+    [kind]                   int32 count | items       (flexible: varint count + 1)
 """
 
 from __future__ import annotations
@@ -17,12 +21,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.model.steps import Steps
 from ottla.wire.encode import uvarint
+from ottla.wire.guard import MalformedMessage, read_uvarint
 
 NEVER: Final = 1 << 15
 
 
 class Malformed(ValueError):
-    """Bytes that are no record of the layout they claim."""
+    """The bytes are not a record of this layout."""
 
 
 class Struct(NamedTuple):
@@ -46,16 +51,15 @@ class Field(NamedTuple):
     since: int = 0
     until: int = NEVER
     default: Any = None
-    #: The number of a tagged field; it is written if it is not the default.
+    #: The number of a tagged field, which is written if it differs from the default.
     tag: int = -1
-    #: Of a struct: may be null, told by a byte in front of it.
+    #: A struct that can be null, which a byte before it says.
     nullable: bool = False
 
 
 _NUMBERS: Final = {name: struct.Struct(f">{code}") for name, code in zip(
     ("int8", "int16", "int32", "int64"), "bhiq", strict=True
 )}  # fmt: skip
-_VARINT_BYTES_MAX: Final = 5
 _ROWS_AT_ONCE: Final = 250
 
 
@@ -70,7 +74,7 @@ def write(kind: Struct, version: int, value: Mapping[str, Any]) -> bytes:
 
 
 def write_in_steps(kind: Struct, version: int, value: Mapping[str, Any]) -> Steps[bytes]:
-    """The same for a struct with very many rows in its arrays of structs: yields after every few hundred."""
+    """As `write`, in steps, for arrays of very many structs."""
     out: list[bytes] = []
     flexible = version >= kind.flexible
     try:
@@ -93,17 +97,17 @@ def write_in_steps(kind: Struct, version: int, value: Mapping[str, Any]) -> Step
 
 
 class _Written(NamedTuple):
-    """An array that is written already."""
+    """An array that is encoded already."""
 
     data: bytes
 
 
 def read(kind: Struct, version: int, data: bytes, at: int = 0, *, may_go_on: bool = False) -> dict[str, Any]:
-    """The struct that `data` holds from a position on, to its end unless it may go on with what is not known here."""
+    """The struct at a position of `data`. Bytes after it are an error unless `may_go_on`."""
     reader = _Reader(data, at)
     try:
         value = _read_struct(reader, kind, version, version >= kind.flexible)
-    except (struct.error, UnicodeError, IndexError) as error:
+    except (struct.error, UnicodeError, IndexError, MalformedMessage) as error:
         raise Malformed(f"cannot be read: {error!r}") from error
     if reader.at != len(data) and not may_go_on:
         raise Malformed(f"{len(data) - reader.at} bytes are left over")
@@ -192,14 +196,8 @@ class _Reader:
         return value
 
     def varint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self.data[self.at]
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise Malformed("a varint does not end")
+        value, self.at = read_uvarint(self.data, self.at)
+        return value
 
     def length(self, flexible: bool, prefix: str, nullable: bool) -> int:
         """-1 for null."""
@@ -228,7 +226,7 @@ def _read_struct(reader: _Reader, kind: Struct, version: int, flexible: bool) ->
             if known is None:
                 reader.take(size)
                 continue
-            # Kafka writes a null that is no default, too: as 0.
+            # Kafka also writes a null that is not the default, as 0.
             if not known.nullable or reader.number("int8") > 0:
                 value[known.name] = _read(reader, known.kind, version, flexible)
             if reader.at != end:
@@ -243,7 +241,7 @@ def _read(reader: _Reader, kind: Kind, version: int, flexible: bool) -> Any:
         count = reader.length(flexible, "int32", kind.nullable)
         if count < 0:
             return None
-        # The two kinds of which there may be hundreds of thousands.
+        # Arrays of these two kinds can have hundreds of thousands of items.
         if kind.item == "int32":
             return list(struct.unpack(f">{count}i", reader.take(4 * count)))
         if kind.item == "string" and not flexible:
@@ -275,7 +273,7 @@ def _read_strings(reader: _Reader, count: int) -> list[str]:
 
 
 def fields(*rows: Field | tuple[str, Kind]) -> tuple[Field, ...]:
-    """Fields that all versions have may be given by name and kind alone."""
+    """A field that all versions have can be given as (name, kind)."""
     return tuple(row if isinstance(row, Field) else Field(*row) for row in rows)
 
 

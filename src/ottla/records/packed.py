@@ -1,10 +1,10 @@
-"""Byte strings behind one another, as Arrow's binary arrays want them: what keys and values become on their way out of pieces.
+"""Concatenated byte strings, in the layout of Arrow's binary arrays.
 
-    offsets    32-bit integers, one more than there are strings: where each begins in `data`, and where the last one ends
+    offsets    32-bit integers, one more than strings: where each begins in `data`, and where the last one ends
     data       the strings, without gaps
-    validity   one bit a string, the lowest bit of a byte first, 0 for null; None where nothing is null
+    validity   one bit per string, lowest bit of a byte first, 0 for null; None if there is no null
 
-This is the pure twin; `packed_compiled.py` makes the same out of machine code.
+This is the pure version; `packed_compiled.py` produces the same with compiled code.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-#: A buffer, and arrays of where each string begins and ends in it; an end below its start stands for null.
+#: A buffer, and arrays with start and end of each string in it. An end before its start means null.
 Part: TypeAlias = tuple[bytes | memoryview, Any, Any]
 
 BYTES_MAX: Final = 2**31 - 1
 
 
 class Packed(NamedTuple):
-    """See above. What holds the bytes is any object with a buffer."""
+    """See above. The bytes are in any object that supports the buffer protocol."""
 
     rows: int
     nulls: int
@@ -30,7 +30,7 @@ class Packed(NamedTuple):
 
 
 class TooManyBytes(ValueError):
-    """More than 32-bit offsets can tell apart."""
+    """More bytes than 32-bit offsets can address."""
 
     def __init__(self, size: int) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class TooManyBytes(ValueError):
 
 
 def pack(parts: Sequence[Part]) -> Packed:
-    """All strings of these parts, one part behind the other."""
+    """All strings of these parts, concatenated."""
     pieces: list[bytes] = []
     offsets = array("i", [0])
     validity = bytearray()

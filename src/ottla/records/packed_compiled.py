@@ -1,7 +1,7 @@
-"""The compiled twin of `packed.py`: numba's machine code measures the strings, then copies each to its place, once.
+"""The compiled version of `packed.py`: machine code by numba measures the strings, then copies each once.
 
-Importing this module compiles it, or loads what an earlier process has compiled; without numba the import fails. Places come from
-pieces, which were checked against their buffers when they were made.
+Importing this module compiles it, or loads the cached result of an earlier process. Without numba the import
+fails. Positions come from pieces, which were checked against their buffers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NUMBER: Final = types.int64
 
 
 def _measure(starts: Any, ends: Any) -> tuple[int, int]:
-    """How many bytes they take, and how many are null."""
+    """Total size, and number of nulls."""
     size = 0
     nulls = 0
     for row in range(len(starts)):
@@ -35,14 +35,14 @@ def _measure(starts: Any, ends: Any) -> tuple[int, int]:
 def _fill(
     data: Any, starts: Any, ends: Any, first_row: int, at: int, offsets: Any, out: Any, validity: Any
 ) -> int:
-    """Copy them behind what is there; the position after the last."""
+    """Copy them after the existing bytes; returns the position after the last."""
     for number in range(len(starts)):
         row = first_row + number
         start = starts[number]
         length = ends[number] - start
         if length >= 0:
             validity[row >> 3] |= np.uint8(1) << np.uint8(row & 7)
-            # Unsigned: a place that may be negative is looked at byte by byte, which takes ten times as long.
+            # Unsigned: with a signed index numba copies byte by byte, which takes ten times as long.
             source = np.uint64(start)
             target = np.uint64(at)
             for byte in range(np.uint64(length)):
@@ -53,7 +53,7 @@ def _fill(
 
 
 def compile_with(**options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Both functions, compiled now: a caller can see whether that works."""
+    """Both functions, compiled at the call, so that the caller sees a failure."""
     sizes = njit([types.UniTuple(_NUMBER, 2)(_PLACES, _PLACES)], **options)
     copies = njit(
         [
@@ -76,7 +76,7 @@ def compile_with(**options: Any) -> tuple[Callable[..., Any], Callable[..., Any]
 try:
     measure, fill = compile_with(cache=True, nogil=True)
 except RuntimeError:
-    # numba finds no folder to keep its work in: neither beside this file, nor the user's own, nor NUMBA_CACHE_DIR.
+    # numba finds no directory for its cache: not beside this file, not the user's, and no NUMBA_CACHE_DIR.
     measure, fill = compile_with(nogil=True)
 
 
@@ -90,7 +90,7 @@ def pack(parts: Sequence[Part]) -> Packed:
     validity = np.zeros((rows + 7) >> 3, np.uint8)
     offsets = np.zeros(rows + 1, np.int32)
     out = np.empty(size, np.uint8)
-    # Where nothing is there to copy, the rows need no visit: keys are often null in all of them.
+    # Without bytes to copy the rows need no visit: often all keys are null.
     if nulls < rows:
         row = at = 0
         for data, starts, ends in parts:

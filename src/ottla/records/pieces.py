@@ -1,8 +1,9 @@
-"""The records of a batch as columns: one piece a batch, from which consumers join what they hand out.
+"""The records of a batch as columns, for consumers.
 
-A piece is one buffer and, for each record, where its key and value stand in it; an end below its start stands for null, so that
-moving both keeps it null. The arrays are numpy's where numpy is installed, else the `array` module's. This is the pure twin;
-`compiled.py` makes the same pieces and rows out of machine code. Only the client asks for either: no broker imports numpy.
+A piece is one buffer and, for each record, the positions of key and value in it. An end before its start
+means null, so moving both keeps it null. The arrays are numpy's if numpy is installed, else those of the
+`array` module. This is the pure version; `compiled.py` produces the same with compiled code. Only the client
+uses them: no broker imports numpy.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, dropwhile, islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ottla.records.batch import CRC_START, TIMESTAMP_TYPE_BIT
+from ottla.records.batch import ATTRIBUTES_LOW, TIMESTAMP_TYPE_BIT
 from ottla.records.compression import Buffer
 from ottla.records.packed import pack
 from ottla.records.record import DECODED_BYTES_MAX, Headers, Record, decode_batch, iter_batch
 
 __all__ = ["Piece", "Rows", "open_rows", "pack", "piece"]
 
-#: One record where it belongs: topic, partition, offset, timestamp, key, value, headers, and the kind of its timestamp.
+#: One record: topic, partition, offset, timestamp, key, value, headers, timestamp type.
 Row: TypeAlias = tuple[str, int, int, int, bytes | None, bytes | None, Headers, str]
 
 #: int64, numpy's or `array('q')`: the type checker cannot know which.
@@ -27,7 +28,7 @@ Integers: TypeAlias = Any
 
 
 class Piece(NamedTuple):
-    """The records of one batch. `headers` is None where no record has any."""
+    """The records of one batch. `headers` is None if no record has headers."""
 
     offsets: Integers
     timestamps: Integers
@@ -38,11 +39,11 @@ class Piece(NamedTuple):
     value_starts: Integers
     value_ends: Integers
     headers: Sequence[Headers] | None
-    #: Whether the broker wrote the timestamps.
+    #: Whether the timestamps are the broker's.
     is_append_time: bool = False
 
     def since(self, row: int) -> Piece:
-        """Without the rows before this one; the buffers stay whole."""
+        """The piece without the rows before this one; the buffers are not copied."""
         return self._cut(slice(row, None))
 
     def until(self, row: int) -> Piece:
@@ -64,7 +65,7 @@ class Piece(NamedTuple):
 
 
 def integers(numbers: Sequence[int]) -> Integers:
-    """The numbers as an array of 64 bits each."""
+    """The numbers as an array of 64-bit integers."""
     try:
         import numpy as np
     except ImportError:
@@ -73,17 +74,17 @@ def integers(numbers: Sequence[int]) -> Integers:
 
 
 class Rows(Protocol):
-    """The records of a batch that are not yet taken."""
+    """The remaining records of a batch."""
 
     def skip_to(self, offset: int) -> None:
-        """Leave out the records before this offset. Called before the first `take`."""
+        """Skip the records before this offset. Called before the first `take`."""
 
     def take(self, count: int, topic: str, partition: int, kind: str) -> Iterable[Row]:
-        """The next records, so many unless the batch ends. Raises CorruptRecords where a record is damaged."""
+        """The next records, at most this many. Raises CorruptRecords if a record is damaged."""
 
 
 class DecodedRows:
-    """Records decoded as they are taken."""
+    """Records that are decoded when they are taken."""
 
     __slots__ = ("_rows",)
 
@@ -101,7 +102,7 @@ class DecodedRows:
 
 
 def open_rows(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool = True) -> Rows:
-    """The records of one whole batch. What is wrong with the batch as a whole may be raised here, or when the first is taken."""
+    """The records of one complete batch. An error of the batch is raised here or at the first `take`."""
     return DecodedRows(iter_batch(batch, size_max, check_crc=check_crc))
 
 
@@ -114,7 +115,7 @@ def piece(batch: Buffer, *, size_max: int = DECODED_BYTES_MAX, check_crc: bool =
         *_joined([record.key for record in records]),
         *_joined([record.value for record in records]),
         [record.headers for record in records] if any(record.headers for record in records) else None,
-        bool(batch[CRC_START + 1] & TIMESTAMP_TYPE_BIT),
+        bool(batch[ATTRIBUTES_LOW] & TIMESTAMP_TYPE_BIT),
     )
 
 

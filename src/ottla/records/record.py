@@ -1,4 +1,4 @@
-"""Records to batches and back: the only code that looks inside a batch.
+"""Encoding and decoding of records: the only code that reads the inside of a batch.
 
 A batch is the header of `batch.py` and then, compressed as its attributes say, `record count` records:
 
@@ -10,13 +10,12 @@ A batch is the header of `batch.py` and then, compressed as its attributes say, 
     value           varint length (-1: null) | bytes
     headers         varint count | for each: varint length | key in UTF-8 | varint length (-1: null) | value
 
-Everything is checked on the way: CRC, counts against the bytes there are, every length, growing offset
-deltas within the header's, and that nothing is left over. Whatever is wrong, reading raises CorruptRecords
-and nothing else.
+Everything is checked: the CRC, counts against the available bytes, every length, that offset deltas increase
+up to the header's, and that no bytes are left over. Invalid bytes raise CorruptRecords and nothing else.
 
-A broker moves whole batches and calls this only where it must look inside (compacted topics, compaction,
-look-up by time, its own internal topics); the SDK calls it for every batch. Who only looks (`iter_batch`,
-`validate_records`) holds one record at a time, so a batch of a million empty records costs no memory.
+A broker moves whole batches, and calls this only to read records: compacted topics, compaction, lookup by
+time, internal topics. The SDK calls it for every batch. `iter_batch` and `validate_records` hold one record
+at a time, so a batch of a million empty records takes no memory.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from ottla.records.batch import (
+    ATTRIBUTES_LOW,
     CODEC_MASK,
     CONTROL_BIT,
     CRC_BYTES,
@@ -62,24 +62,24 @@ __all__ = [
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
-#: What a batch may hold once decompressed, unless the caller says otherwise: as large as a request can be.
+#: Default maximum of a decompressed batch: the maximum size of a request.
 DECODED_BYTES_MAX: Final = 100 * 1024 * 1024
 NO_TIMESTAMP: Final = -1
 
-#: What the header can say.
+#: The maximum of the header's field.
 _COUNT_MAX: Final = 2**31 - 1
-#: Seven fields of one byte each: no count can exceed the bytes divided by this.
+#: Seven fields of one byte each: no batch can have more records than its bytes divided by this.
 RECORD_BYTES_MIN: Final = 7
-#: Header keys that are no UTF-8 survive a round trip through compaction instead of poisoning their partition.
+#: Header keys that are not UTF-8 survive compaction, instead of making their partition unreadable.
 _HEADER_KEY_ERRORS: Final = "surrogateescape"
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
-#: Base and delta within this cannot leave 64 bits together, which spares a check on every record.
+#: Base and delta within this bound cannot exceed 64 bits together, which saves a check per record.
 _TIMESTAMP_SAFE: Final = 1 << 61
 
 
 class Record(NamedTuple):
-    """One record. `timestamp_ms` is the broker's own when the batch says LogAppendTime."""
+    """One record. `timestamp_ms` is the broker's time if the batch has LogAppendTime."""
 
     offset: int
     timestamp_ms: int
@@ -105,11 +105,11 @@ def encode_batch(
     append_time_ms: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """One batch of these records.
+    """Encode one batch.
 
-    Offsets are numbered from `base_offset` in the given order; with `keep_offsets` the records' own are kept,
-    as compaction needs. `last_offset_delta` is for a batch whose last records were compacted away; only such
-    a batch may be empty. A value out of its range (an offset below the base, a number too large for its
+    Offsets are numbered from `base_offset` in the given order. With `keep_offsets` the records keep their
+    own, as compaction needs. `last_offset_delta` is for a batch whose last records were compacted away; only
+    such a batch can be empty. A value out of range (an offset below the base, a number too large for its
     field) raises ValueError.
     """
     varints = VARINTS
@@ -192,7 +192,9 @@ def seal(
     append_time_ms: int | None = None,
     deletes_later: bool = False,
 ) -> bytes:
-    """The batch of encoded records: compressed, behind its header. Offsets have no gap unless `last_offset_delta` says so."""
+    """The batch of encoded records: compressed, with its header. Offsets have gaps only with
+    `last_offset_delta`.
+    """
     attributes = codec
     if append_time_ms is not None:
         attributes |= TIMESTAMP_TYPE_BIT
@@ -236,23 +238,24 @@ def decode_batch(
     count_max: int = _COUNT_MAX,
     check_crc: bool = True,
 ) -> list[Record]:
-    """The records of one whole batch, header included. Control records come as any other."""
+    """The records of one complete batch, header included. Control records are included."""
     return list(iter_batch(batch, size_max, count_max, check_crc=check_crc))
 
 
 def decode_batches(data: Buffer, *, size_max: int = DECODED_BYTES_MAX) -> Iterator[Record]:
-    """The records of what a fetch returned. A batch cut off at the end is ignored, control batches skipped.
+    """The records of a fetch response. An incomplete batch at the end is ignored, control batches are
+    skipped.
 
-    `size_max` holds for each batch. The first batch may begin below the offset that was asked for.
+    `size_max` applies to each batch. The first batch can begin below the fetch offset.
     """
     for batch in whole_batches(data):
-        # The low byte of the attributes; control batches are for the protocol, not for readers.
-        if not batch[CRC_START + 1] & CONTROL_BIT:
+        # Control batches are for the protocol, not for consumers.
+        if not batch[ATTRIBUTES_LOW] & CONTROL_BIT:
             yield from iter_batch(batch, size_max)
 
 
 def whole_batches(data: Buffer) -> Iterator[memoryview]:
-    """One view for each whole batch in `data`, unchecked but for its length and magic."""
+    """A view of each complete batch in `data`. Only length and magic are checked."""
     view = memoryview(data)
     position = 0
     end = len(view)
@@ -269,13 +272,13 @@ def whole_batches(data: Buffer) -> Iterator[memoryview]:
 
 
 def validate_records(batch: Buffer, size_max: int = DECODED_BYTES_MAX) -> None:
-    """Decode everything and demand what a producer must send: offset deltas 0, 1, 2 … without a gap."""
+    """Decode all records, and check that offset deltas are 0, 1, 2 … as a producer must send them."""
     for _ in iter_batch(batch, size_max, gaps=False):
         pass
 
 
 def read_header(batch: Buffer, check_crc: bool = True) -> tuple[int, ...]:
-    """The header's fields, checked against each other, the size and the CRC."""
+    """The fields of the header, checked against each other, the size and the CRC."""
     if len(batch) < HEADER_BYTES:
         raise CorruptRecords(f"{len(batch)} bytes are no batch")
     header: tuple[int, ...] = HEADER.unpack_from(batch)
@@ -298,7 +301,9 @@ def read_header(batch: Buffer, check_crc: bool = True) -> tuple[int, ...]:
 def read_payload(
     batch: Buffer, codec: int, count: int, size_max: int, *, copied: bool = True
 ) -> tuple[Any, int]:
-    """The decompressed records, and where they start in the returned bytes: a view of the batch if they need no copy."""
+    """The decompressed records and their start in the returned bytes: a view of the batch if it is not
+    compressed.
+    """
     data: bytes | memoryview
     if codec == NONE:
         data, position = bytes(batch) if copied else memoryview(batch), HEADER_BYTES
@@ -320,15 +325,16 @@ def iter_batch(
     check_crc: bool = True,
     headers_max: int = _COUNT_MAX,
 ) -> Iterator[Record]:
-    """Each record of the batch, decoded as it is asked for. Inlined where it is hot: almost every number takes one or two bytes.
+    """Iterate over the records of a batch, decoding each on demand. The hot path is inlined: almost every
+    number has one or two bytes.
 
-    A record with more than `headers_max` headers is refused; 0 means that headers are skipped, unread.
+    A record with more than `headers_max` headers is refused; 0: headers are skipped without reading.
     """
     header = read_header(batch, check_crc)
     base_offset, _, _, _, _, attributes, delta_max, base_timestamp, timestamp_max, _, _, _, count = header
     if count > count_max:
         raise CorruptRecords(f"{count} records, at most {count_max} are looked at")
-    # Deltas grow and none exceeds the last, so a full count leaves one way to number the records.
+    # Deltas increase up to the last one, so with a full count they are contiguous.
     if not gaps and count != delta_max + 1:
         raise CorruptRecords(f"{count} records with a last offset delta of {delta_max}")
     data, position = read_payload(batch, attributes & CODEC_MASK, count, size_max)
@@ -422,7 +428,7 @@ def iter_batch(
             else:
                 headers = ()
                 position += 1
-            # A length that lies anywhere above ends here: what was read is not what the record spans.
+            # A wrong length in any field ends here: the fields do not match the size of the record.
             if position != end:
                 raise CorruptRecords(f"a record whose fields end {position - end} bytes after it")
             yield new(Record, (base_offset + delta, timestamp, key, value, headers))
@@ -433,12 +439,13 @@ def iter_batch(
 
 
 def decode_headers(data: bytes, position: int, end: int, count_max: int = _COUNT_MAX) -> tuple[Headers, int]:
-    """The headers that stand at `position`, in a record that ends at `end`; and where they end."""
+    """The headers at `position`, in a record that ends at `end`, and the position after them."""
     if not count_max:
         return (), end
     raw, position = read_varint(data, position)
     count = zigzag(raw)
-    # Each takes two lengths at least; the check comes before the loop that a false count would keep busy.
+    # Each has at least two length fields. The check comes before the loop, which a wrong count would keep
+    # busy.
     if not 0 <= count <= (end - position) >> 1:
         raise CorruptRecords(f"{count} headers in {end - position} bytes")
     if count > count_max:

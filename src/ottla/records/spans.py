@@ -1,9 +1,9 @@
-"""Where each record of a batch stands, and its key: what compaction needs, without building records.
+"""Position and key of each record in a batch: for compaction, without creating records.
 
-A compacted batch is joined from the raw bytes of the records that stay, so nobody needs their values or headers. One
-span a record, in the order of their offsets; lengths are checked so far that no span leaves its batch, and whatever is
-wrong raises CorruptRecords. Called by `log/compaction.py` alone, a few million times in a row: numbers of one and two
-bytes are read inline.
+A compacted batch is joined from the raw bytes of the records that stay, so their values and headers are not
+needed. There is one span per record, in the order of offsets. Lengths are checked so that no span leaves its
+batch; invalid bytes raise CorruptRecords. Only `log/compaction.py` calls this, millions of times: numbers of
+one and two bytes are read inline.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TypeAlias
 from ottla.records.errors import CorruptRecords
 from ottla.records.varint import VARINTS, read_varint, read_varlong, zigzag
 
-#: (where it begins, where it ends, timestamp delta, offset delta, key, whether it has a value)
+#: (start, end, timestamp delta, offset delta, key, whether it has a value)
 Span: TypeAlias = tuple[int, int, int, int, bytes | None, bool]
 
 
 def spans(data: bytes, position: int, limit: int, count: int) -> Iterator[Span]:
-    """The `count` records that stand in `data` from `position` to exactly `limit`."""
+    """The `count` records in `data` from `position` to exactly `limit`."""
     previous = -1
     try:
         for _ in range(count):
@@ -82,7 +82,7 @@ def spans(data: bytes, position: int, limit: int, count: int) -> Iterator[Span]:
 
 
 def moved(data: bytes, start: int, end: int, by: int) -> bytes:
-    """The record between these, with its timestamp delta lessened by `by`: for a batch with another base timestamp."""
+    """The record with its timestamp delta reduced by `by`, for a batch with another base timestamp."""
     _, position = read_varint(data, start)
     raw, after = read_varlong(data, position + 1)
     body = data[position : position + 1] + VARINTS[zigzag(raw) - by] + data[after:end]

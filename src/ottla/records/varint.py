@@ -1,12 +1,11 @@
-"""Zigzag varints as the record format uses them: seven bits a byte, least significant first.
+"""Zigzag varints of the record format: seven bits per byte, least significant first.
 
-The record codec reads values of one and two bytes inline and calls `read_varint` or `read_varlong` for the
-rest. Both return the raw unsigned value, since a caller that expects a length refuses any negative one by
-its lowest bit. A varint takes at most 5 bytes and a varlong at most 10; whatever would not fit in 32 or 64
-bits is refused.
+The record codec reads values of one and two bytes inline, and calls `read_varint` or `read_varlong` for the
+rest. Both return the raw unsigned value: the lowest bit tells a caller that a length is negative. A varint
+has at most 5 bytes and 32 bits, a varlong at most 10 bytes and 64 bits.
 
-`VARINTS[n]` is the encoding of n. It is a table that fills itself, so that importing it costs nothing and a
-producer pays for each small number once.
+`VARINTS[n]` is the encoding of n. The table fills itself, so its import costs nothing, and each small number
+is encoded once. Unsigned varints of the protocol are in `wire/guard.py` and `wire/encode.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Final
 from ottla.records.errors import CorruptRecords
 
 _VARINT_BYTES_MAX: Final = 5
-_VARLONG_BYTES_MAX: Final = 10
+VARLONG_BYTES_MAX: Final = 10
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
-#: Numbers below this magnitude are kept: the deltas and lengths of ordinary batches, in 3 MB at most.
+#: Numbers below this magnitude are cached: deltas and lengths of ordinary batches, at most 3 MB.
 _KEPT_MAX: Final = 1 << 14
 
 
@@ -30,7 +29,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
     """The raw (still zigzag) value of at most 64 bits at `position`, and the position after it."""
-    return _read(data, position, _VARLONG_BYTES_MAX, 64)
+    return _read(data, position, VARLONG_BYTES_MAX, 64)
 
 
 def _read(data: bytes, position: int, bytes_max: int, bits_max: int) -> tuple[int, int]:
@@ -54,7 +53,7 @@ def zigzag(raw: int) -> int:
 
 
 class _Varints(dict[int, bytes]):
-    """Signed number to its encoding; numbers that are not small are encoded anew each time."""
+    """Signed number to its encoding. Large numbers are encoded each time."""
 
     def __missing__(self, number: int) -> bytes:
         if not _INT64_MIN <= number <= _INT64_MAX:

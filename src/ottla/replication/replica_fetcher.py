@@ -155,7 +155,7 @@ class ReplicaFetcher:
                 self._hold(following)
                 continue
             if log.should_begin_at >= 0:
-                self._begin_anew(following)
+                self._begin_rebuild(following)
                 continue
             del self._changed[following]
             self._told[following.key] = following
@@ -363,7 +363,7 @@ class ReplicaFetcher:
             )
         self._cut(following, replica.truncate(target, broker.wall_ms))
 
-    def _begin_anew(self, following: FollowerState) -> None:
+    def _begin_rebuild(self, following: FollowerState) -> None:
         """R12: a crash took the beginning of this log. What is left would look whole to who asks for its end alone."""
         replica, broker = following.replica, self._broker
         log = replica.log

@@ -12,7 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.metadata.records import Record
 from ottla.ports.disk import DiskError
 from ottla.ports.store import Registration
-from ottla.security.broker_handshake import Dialing
+from ottla.security.broker_handshake import HandshakeInitiator
 
 
 class Session(Protocol):
@@ -93,7 +93,7 @@ class ClusterCore(Core, Protocol):
     #: How many records of the metadata log a new broker reads beside the snapshot.
     records_in_log: int
 
-    def prove_to(self, node_id: int) -> Dialing | None: ...
+    def prove_to(self, node_id: int) -> HandshakeInitiator | None: ...
     def restored(self, records: Sequence[Record], now_ms: int) -> None: ...
     def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None: ...
     def controller_is(self, node_id: int, epoch: int, now_ms: int) -> None: ...

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from ottla.config.broker import BrokerConfig
 from ottla.runtime.clock import Clock
 from ottla.runtime.connect_attempt import Dial
-from ottla.security.broker_handshake import Dialing, NotProven, Request
+from ottla.security.broker_handshake import HandshakeInitiator, NotProven, Request
 from ottla.wire.frames import RESPONSE_BYTES_MAX, after_tags
 from ottla.wire.guard import MalformedMessage
 from ottla.wire.schema import request_header_is_flexible, response_header_is_flexible
@@ -70,7 +70,7 @@ class Peers:
         say: Callable[[str], None],
         *,
         client_id: str,
-        prove_to: Callable[[int], Dialing | None],
+        prove_to: Callable[[int], HandshakeInitiator | None],
     ) -> None:
         """`failed(what, error)` is called with what a `done` raised. `prove_to` makes the handshake for a new connection to a
         broker; without one, requests leave at once."""

@@ -1,6 +1,7 @@
-"""The handshake between brokers: both ends of a connection prove that they know the cluster secret, and which broker they are.
+"""The handshake between brokers: both ends of a connection prove that they know the cluster secret and their
+broker id.
 
-It uses Kafka's own SASL requests with a mechanism of ours, so that TLS and other mechanisms can take its place:
+It uses Kafka's SASL requests with a mechanism of its own, so that TLS and other mechanisms can replace it:
 
     dialing broker                                        accepting broker
     SaslHandshake "OTTLA-BROKER"                     →
@@ -10,16 +11,16 @@ It uses Kafka's own SASL requests with a mechanism of ours, so that TLS and othe
     SaslAuthenticate: 1, HMAC("dialing", transcript) →
                                                      ←    1, HMAC("accepting", transcript)
 
-The transcript is the cluster id, both broker ids and both nonces, so a proof is valid on one connection, between two given
-brokers, in one direction:
+The transcript is the cluster id, both broker ids and both nonces. So a proof is valid on one connection,
+between two given brokers, in one direction:
 
 - A replayed proof has the wrong nonce of the other end.
 - A reflected proof has the wrong label, and a broker accepts no connection from itself.
-- A proof that one broker was asked for is useless at another one.
-- The dialing broker proves first: a stranger who connects gets nothing that was made with the secret.
+- A proof for one broker is invalid at another broker.
+- The dialing broker proves first: a client without the secret receives nothing that was derived from it.
 
-The handshake authenticates a connection, not the bytes on it: somebody who can change packets on the way can still take over a
-connection. That needs TLS.
+The handshake authenticates a connection, not its bytes. An attacker who can change packets can still take
+over a connection; only TLS prevents that.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ _ACCEPTING: Final = b"ottla broker handshake: accepting\0"
 
 
 class NotProven(Exception):
-    """The other end is not the broker that it should be; the message says why."""
+    """The other end failed to prove that it is the expected broker; the message has the reason."""
 
 
 class Credentials(NamedTuple):
-    """What a broker proves itself with."""
+    """The secret and the identity of a broker."""
 
     secret: ClusterSecret
     cluster_id: str
@@ -67,8 +68,10 @@ class Request(NamedTuple):
     body: bytes
 
 
-class Dialing:
-    """The end that connects: `first` is sent, and each answer is handed to `answered`, which returns the next request."""
+class HandshakeInitiator:
+    """The end that connects. Send `first`, then pass each response to `answered`, which returns the next
+    request.
+    """
 
     def __init__(self, me: Credentials, accepting_id: int, nonce: bytes) -> None:
         self._me = me
@@ -82,7 +85,7 @@ class Dialing:
         return Request(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, body)
 
     def answered(self, body: memoryview) -> Request | None:
-        """The next request; None when both ends have proven themselves. Raises NotProven."""
+        """The next request; None when both ends are authenticated. Raises NotProven."""
         if self._key == ApiKey.SASL_HANDSHAKE:
             self._read(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, body)
             self._key = ApiKey.SASL_AUTHENTICATE
@@ -110,20 +113,20 @@ class Dialing:
         return answer
 
 
-class Accepting:
-    """The end that was connected to: each message of the other one is handed to `answer`, in order."""
+class HandshakeAcceptor:
+    """The end that accepts. Pass each message of the other end to `answer`, in order."""
 
     def __init__(self, me: Credentials, nonce: bytes) -> None:
         self._me = me
         self._nonce = nonce
         self._transcript: bytes | None = None
-        #: The broker that the other end says it is; -1 before it has said so.
+        #: The broker id that the other end claims; -1: none yet.
         self.claimed_id = -1
-        #: Whether it has proven that.
+        #: Whether the other end has proven it.
         self.is_proven = False
 
     def answer(self, message: bytes) -> bytes:
-        """What to send back. Raises NotProven, after which nothing more is accepted."""
+        """The response. Raises NotProven; nothing is accepted after that."""
         if self._transcript is None:
             return self._challenge(message)
         transcript, expected = self._transcript, self._me.secret.mac(_DIALING + self._transcript)

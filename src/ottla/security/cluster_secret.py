@@ -1,4 +1,4 @@
-"""The cluster secret: 32 random bytes that every broker of a cluster reads from the cluster store, and nobody else knows."""
+"""The cluster secret: 32 random bytes in the cluster store that only the brokers of the cluster can read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SECRET_BYTES: Final = 32
 
 
 class ClusterSecret:
-    """A key that can be used and stored, and never shows in a log, a traceback or a repr."""
+    """A key that is never visible in a log, a traceback or a repr."""
 
     __slots__ = ("_key",)
 
@@ -20,7 +20,7 @@ class ClusterSecret:
 
     @staticmethod
     def from_stored(text: bytes) -> ClusterSecret:
-        """Raises ValueError if that is no secret. The error does not contain it."""
+        """Raises ValueError if the text is not a secret. The error does not contain the text."""
         try:
             return ClusterSecret(bytes.fromhex(text.decode("ascii")))
         except ValueError:
@@ -28,7 +28,7 @@ class ClusterSecret:
         raise ValueError(f"it is not {2 * SECRET_BYTES} hexadecimal digits")
 
     def stored(self) -> bytes:
-        """How the store keeps it."""
+        """The form in the store."""
         return self._key.hex().encode()
 
     def mac(self, message: bytes) -> bytes:

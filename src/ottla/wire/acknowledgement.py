@@ -1,8 +1,9 @@
-"""The answer to almost every produce, and to almost every commit of an offset: one topic, one partition, no error. One `struct.pack`
-instead of an encoder's walk.
+"""Fast encoding of the most frequent responses: a produce or an offset commit of one topic and one partition
+without an error.
 
-The layout is not written down a second time: the compiled encoder makes one answer with values that stand out, and what is
-around them is kept. So this can only say what the encoder would say, and a test holds that it does, for every version.
+One `struct.pack` replaces a call of the encoder. The layout is not repeated here: the compiled encoder
+encodes a response with distinctive values once, and the bytes around them are kept as a template. A test
+compares the results for every version.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _INDEX: Final = 0x51A7E0F1
 _BASE_OFFSET: Final = 0x1122334455667788
 _APPEND_TIME: Final = 0x2233445566778899
 _LOG_START: Final = 0x33445566778899AA
-#: From this version on the log start offset is told.
+#: The first version with a log start offset.
 _LOG_START_SINCE: Final = 5
-#: From this version on commits name topics by their ids.
+#: The first version of OffsetCommit with topic ids.
 _COMMIT_BY_ID: Final = 10
 
 #: (correlation id, index, base offset, append time, log start offset) → the whole frame.
@@ -32,7 +33,7 @@ AcknowledgeCommit: TypeAlias = Callable[[int, int], bytes]
 
 
 def acknowledgement(version: int, topic: dict[str, Any]) -> Acknowledge:
-    """For a topic given as the encoder takes it: its `name`, or from version 13 on its `topic_id`."""
+    """The topic as the encoder takes it: its `name`, or from version 13 on its `topic_id`."""
     row = {
         "index": _INDEX, "error_code": 0, "base_offset": _BASE_OFFSET,
         "log_append_time": _APPEND_TIME, "log_start_offset": _LOG_START,
@@ -52,7 +53,7 @@ def acknowledgement(version: int, topic: dict[str, Any]) -> Acknowledge:
 
 @lru_cache(maxsize=1000)
 def commit_acknowledgement(version: int, topic: str | bytes) -> AcknowledgeCommit:
-    """For a topic by its name, or from version 10 on by its id."""
+    """The topic by name, or from version 10 on by id."""
     named = {"topic_id" if version >= _COMMIT_BY_ID else "name": topic}
     row = {"partition_index": _INDEX, "error_code": 0}
     known = struct.pack(">ih", _INDEX, 0)
@@ -64,7 +65,7 @@ def commit_acknowledgement(version: int, topic: str | bytes) -> AcknowledgeCommi
 def _around(
     key: int, version: int, response: dict[str, Any], known: bytes, fields: str
 ) -> tuple[int, bytes, bytes, Callable[..., bytes]]:
-    """A frame's size, what is before and after these fields in it, and what packs them all."""
+    """The size of a frame, the bytes before and after these fields, and the struct that packs all of it."""
     body = response_encoder(key, version)(response)
     prefix, found, suffix = body.partition(known[: struct.calcsize(">" + fields)])
     assert found, "the encoder's layout of an answer is not what it was"

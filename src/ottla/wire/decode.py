@@ -1,13 +1,19 @@
-"""Decoding: kio's native reader behind a guard, and a tolerant reader for what the native one cannot take.
+"""Decoding: kio's native reader behind a guard, and a tolerant reader for messages that the native one cannot
+read.
 
-The native reader is fast, but it allocates whatever an array's count says before it looks at the bytes (a request of
-25 bytes can abort the process), takes null for arrays that may not be null, and fails on unknown tagged fields,
-which the protocol says to ignore. So a guard compiled for each class (`wire/guard.py`) first walks the counts, and
-when the native reader fails the message is read again here, field by field: unknown tags are skipped, unknown error
-codes become UNKNOWN_SERVER_ERROR as in Kafka's own clients, every count is held against the bytes left.
+The native reader is fast, but:
 
-Whatever the bytes, `decode_*` and `read_tolerant` return an entity or raise MalformedMessage, nothing else. Bytes
-after the message are ignored. Buffers must be bytes or a read-only memoryview for the native reader to take them.
+- it allocates memory by an array's count before it looks at the bytes, so a request of 25 bytes can abort the
+  process,
+- it accepts null for arrays that cannot be null,
+- it fails on unknown tagged fields, which must be ignored.
+
+So a compiled guard (`wire/guard.py`) checks the counts first. When the native reader fails, the tolerant
+reader reads the message again, field by field. It skips unknown tags, reads unknown error codes as
+UNKNOWN_SERVER_ERROR, as Kafka's clients do, and checks every count against the bytes left.
+
+`decode_*` and `read_tolerant` return an entity or raise MalformedMessage, nothing else. Bytes after the
+message are ignored. The native reader accepts bytes or a read-only memoryview.
 """
 
 from datetime import timedelta
@@ -24,6 +30,7 @@ from ottla.wire.guard import (
     Reader,
     TooManyRows,
     guarded,
+    read_uvarint,
     too_many_rows,
 )
 from ottla.wire.layout import (
@@ -49,17 +56,16 @@ __all__ = [
 ]
 
 _TAGGED_FIELDS_MAX: Final = 10_000
-_VARINT_BYTES_MAX: Final = 5
-#: The longest time that Python has.
+#: The maximum of Python's timedelta.
 _LONGEST_MS: Final = timedelta.max // timedelta(milliseconds=1)
 
 
 def decode_request(
     api_key: int, version: int, buffer: Buffer, offset: int, rows_max: int | None = None
 ) -> Any:
-    """The request whose body starts at `offset`; the version must be one that `version_range` allows.
+    """The request whose body starts at `offset`. The version must be in `version_range`.
 
-    With `rows_max`, a request of more rows is refused before it costs anything (TooManyRows).
+    With `rows_max`, a request with more rows is refused before it is decoded (TooManyRows).
     """
     try:
         return request_reader(api_key, version, rows_max)(buffer, offset)[0]
@@ -82,7 +88,8 @@ def decode_response(api_key: int, version: int, buffer: Buffer, offset: int) -> 
 
 @cache
 def request_reader(api_key: int, version: int, rows_max: int | None = None) -> Reader:
-    """The fast path: (buffer, offset) to (entity, size). Raises anything on messages that need `read_tolerant`.
+    """The fast path: (buffer, offset) to (entity, size). Raises any exception if the message needs
+    `read_tolerant`.
 
     With `rows_max` it counts the rows first and raises TooManyRows.
     """
@@ -98,7 +105,7 @@ def response_reader(api_key: int, version: int) -> Reader:
 @cache
 def entity_reader(cls: EntityClass, rows_max: int | None = None) -> Reader:
     """kio's native reader of a class, guarded when the class has arrays."""
-    # Imported on first use: kio.serial is a large import that starting a process does not need.
+    # Imported at the first use: kio.serial is a large import that a start does not need.
     from kio.serial import entity_reader as native_entity_reader
 
     native: Any = native_entity_reader(cls)
@@ -108,9 +115,9 @@ def entity_reader(cls: EntityClass, rows_max: int | None = None) -> Reader:
 def read_tolerant(
     cls: EntityClass, buffer: Buffer, offset: int, rows_max: int | None = None
 ) -> tuple[Any, int]:
-    """Reads an instance of `cls` at `offset` and says how many bytes it took. Slow; skips unknown tagged fields.
+    """Read an instance of `cls` at `offset`; returns it and its size. Slow; skips unknown tagged fields.
 
-    `rows_max` bounds the items of all arrays and the tagged fields together.
+    `rows_max` limits the items of all arrays and the tagged fields together.
     """
     cursor = _Cursor(memoryview(buffer), offset, None if rows_max is None else _Rows(rows_max))
     try:
@@ -123,7 +130,7 @@ def read_tolerant(
 
 
 class _Rows:
-    """The items and tagged fields of a message that were read so far."""
+    """The number of items and tagged fields read so far."""
 
     __slots__ = ("_count", "_max")
 
@@ -138,14 +145,14 @@ class _Rows:
 
 
 class _Cursor:
-    """A position in a buffer that cannot be moved past the end."""
+    """A position in a buffer that cannot move past its end."""
 
     __slots__ = ("buffer", "position", "rows")
 
     def __init__(self, buffer: memoryview, position: int, rows: _Rows | None) -> None:
         self.buffer = buffer
         self.position = position
-        #: What bounds the rows of the whole message, if anything does.
+        #: The limit of rows for the whole message, if there is one.
         self.rows = rows
 
     def count_rows(self, count: int) -> None:
@@ -164,13 +171,11 @@ class _Cursor:
         return taken
 
     def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise MalformedMessage(f"varint longer than {_VARINT_BYTES_MAX} bytes at {self.position}")
+        try:
+            value, self.position = read_uvarint(self.buffer, self.position)
+        except IndexError:
+            raise MalformedMessage(f"the message ends inside a varint at {self.position}") from None
+        return value
 
     def length(self, *, is_flexible: bool, legacy: Struct) -> int:
         """A length or count; negative for null."""
@@ -204,7 +209,7 @@ def _read_tagged(cursor: _Cursor, cls: EntityClass) -> dict[str, Any]:
         field = known.get(tag)
         if field is None:
             continue
-        # A tagged field is null by its absence, so its content is never in a nullable form.
+        # A tagged field is null if it is absent, so its content is never in the nullable form.
         values[field.name] = _read_field(content, field._replace(is_nullable=False))
         if content.bytes_left:
             raise MalformedMessage(f"{content.bytes_left} bytes too many in tagged field {field.name}")
@@ -247,11 +252,11 @@ def _null(field: FieldLayout) -> None:
 
 
 def _converted(field: FieldLayout, value: Any) -> Any:
-    """A fixed-size value in the Python type that kio gives it."""
+    """A fixed-size value in kio's Python type."""
     if field.kind == "uuid":
         return UUID(bytes=value) if any(value) else None
     if field.kind.startswith("timedelta"):
-        # A client that says for ever means three million years as well.
+        # A client sends the maximum for "no limit".
         return timedelta(milliseconds=min(max(value, -_LONGEST_MS), _LONGEST_MS))
     if field.kind == "datetime_i64":
         return None if field.is_nullable and value == -1 else EPOCH + timedelta(milliseconds=value)

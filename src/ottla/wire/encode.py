@@ -1,13 +1,17 @@
-"""Encoders compiled from kio's dataclasses: for each class and version one function from a dict to the body's bytes.
+"""Encoders compiled from kio's dataclasses: one function per class and version, from a dict to the bytes of
+the body.
 
-kio's own writer interprets the schema for every field of every message (15–22 µs a produce response). Here the
-schema is interpreted once and becomes straight-line Python: adjacent fixed-size fields share one `struct.pack`,
-small varints come from a table, arrays are inlined loops. The dict may hold the union of all versions' fields;
-each version takes what it knows and fills in defaults for what is missing. Values are plain: ints for every
-number, error code, duration and timestamp (milliseconds; None or -1 is the null timestamp), 16 bytes for a uuid
-(None is the zero id), str, bytes-like, sequences, dicts for structs, None where the schema allows null.
+kio's own writer interprets the schema for every field of every message (15–22 µs per produce response). Here
+the schema is interpreted once and becomes straight-line Python: adjacent fixed-size fields share one
+`struct.pack`, small varints come from a table, arrays are inlined loops. The dict can have the fields of all
+versions; each version takes its fields, with defaults for missing ones. Values are plain:
 
-A value the schema cannot hold (too large, null where null is not allowed) raises; nothing is cut silently.
+- int for every number, error code, duration and timestamp (milliseconds; None or -1 is the null timestamp),
+- 16 bytes for a uuid (None is the zero id),
+- str, bytes-like, sequences, dicts for structs, and None where the schema allows null.
+
+A value that does not fit the schema (too large, null where null is not allowed) raises; nothing is truncated
+silently.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,21 +30,21 @@ Encoder = Callable[[Mapping[str, Any]], bytes]
 
 @cache
 def response_encoder(api_key: int, version: int) -> Encoder:
-    """Encodes a response body; the header (and the frame's size) is the caller's."""
+    """Encodes a response body, without header and size."""
     return entity_encoder(response_class(api_key, version))
 
 
 @cache
 def request_encoder(api_key: int, version: int) -> Encoder:
-    """Encodes a request body; the header (and the frame's size) is the caller's."""
+    """Encodes a request body, without header and size."""
     return entity_encoder(request_class(api_key, version))
 
 
 @cache
 def entity_encoder(cls: EntityClass, *, takes_encoded: bool = False) -> Encoder:
-    """Compiles the encoder of any kio class: a whole message, a nested struct, a header.
+    """Compiles the encoder of a kio class: a message, a nested struct or a header.
 
-    With `takes_encoded` an array of structs may also be `EncodedRows`.
+    With `takes_encoded` an array of structs can also be `EncodedRows`.
     """
     source = _Source(takes_encoded=takes_encoded)
     source.write_struct(cls, "d")
@@ -50,7 +54,9 @@ def entity_encoder(cls: EntityClass, *, takes_encoded: bool = False) -> Encoder:
 
 @cache
 def parts_encoder(cls: EntityClass) -> Callable[[Mapping[str, Any]], list[bytes]]:
-    """As `entity_encoder` with `takes_encoded`, but the parts are not joined: a large answer is not copied once more."""
+    """As `entity_encoder` with `takes_encoded`, but the parts are not joined: that saves a copy of a large
+    response.
+    """
     source = _Source(takes_encoded=True)
     source.write_struct(cls, "d")
     source.flush()
@@ -58,7 +64,7 @@ def parts_encoder(cls: EntityClass) -> Callable[[Mapping[str, Any]], list[bytes]
 
 
 class EncodedRows:
-    """The items of an array of structs, encoded already."""
+    """The items of an array of structs, already encoded."""
 
     __slots__ = ("count", "parts", "size")
 
@@ -77,7 +83,7 @@ class EncodedRows:
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint: seven bits a byte, least significant first, the high bit set on all but the last."""
+    """An unsigned varint: seven bits per byte, least significant first, the high bit set on all but the last."""
     return _VARINTS[value] if 0 <= value < _VARINTS_KNOWN else _uvarint(value)
 
 
@@ -90,10 +96,10 @@ def _uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-# Lengths and counts are small almost always; looking one up is four times as fast as building it.
+# Lengths and counts are almost always small; a lookup is four times as fast as encoding.
 _VARINTS_KNOWN: Final = 1024
 _VARINTS: Final = tuple(map(_uvarint, range(_VARINTS_KNOWN)))
-# Arrays of up to this many numbers are packed by a struct made in advance, their count included.
+# Arrays of up to this many numbers are packed by a cached struct, count included.
 _PACKED_ITEMS_MAX: Final = 32
 _UUID_ZERO: Final = bytes(16)
 
@@ -108,7 +114,9 @@ def _pack_items(item: str, values: Any) -> bytes:
 
 
 class _Source:
-    """Writes the body of one encoder. Fixed fields gather in `_formats` until something else needs the order."""
+    """Generates the body of one encoder. Fixed fields are collected in `_formats` until a variable field
+    follows.
+    """
 
     def __init__(self, *, takes_encoded: bool = False) -> None:
         self._takes_encoded = takes_encoded
@@ -136,7 +144,7 @@ class _Source:
                 self._formats.append("x")
 
     def flush(self) -> None:
-        """Emits the fixed fields gathered so far as one piece."""
+        """Emits the collected fixed fields as one piece."""
         if not self._formats:
             return
         if not self._arguments:
@@ -180,7 +188,7 @@ class _Source:
         is_text = field.kind == "string"
         found = self._value(field, record, default)
         if is_text and not field.is_nullable:
-            # A tagged string that is null by default comes here too; when it is written, it is not null.
+            # A tagged string with default null comes here too; if it is written, it is not null.
             found = f"{self._value(field, record, default or '')}.encode()"
         self._line(f"{value} = {found}")
         if is_text and field.is_nullable:
@@ -260,7 +268,8 @@ class _Source:
         count, section = self._name("n"), self._name("t")
         self._line(f"{count} = 0; {section} = b''")
         for field in tagged:
-            # A one-field encoder; comparing its bytes with the default's also compares structs by value.
+            # An encoder of one field; comparing its bytes with those of the default also compares structs by
+            # value.
             alone = _Source()
             alone._write_field(field._replace(is_nullable=False), "d")
             alone.flush()
@@ -277,7 +286,7 @@ class _Source:
         self._append(f"V[{count}] + {section} if {count} else b'\\0'")
 
     def _write_length(self, field: FieldLayout, value: str, legacy_format: str) -> None:
-        """The length of a byte string or array. A legacy length joins the fixed fields before it."""
+        """The length of a byte string or array. A legacy length is packed with the fixed fields before it."""
         if not field.is_flexible:
             self._formats.append(legacy_format)
             self._arguments.append(
@@ -321,7 +330,7 @@ def _fixed_argument(field: FieldLayout, value: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A default as kio holds it, in the form encoders take."""
+    """A default of kio in the form that encoders take."""
     if isinstance(value, timedelta):
         return round(value.total_seconds() * 1000)
     if isinstance(value, datetime):

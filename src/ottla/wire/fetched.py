@@ -1,13 +1,13 @@
-"""A Fetch response as a client reads it: the records of each partition as a view of the bytes that came, not as a copy.
+"""Decoding of Fetch responses in a client: records are views of the received bytes, not copies.
 
-From version 12 on the common case, in which no tagged field is set, is read here in one pass:
+From version 12 on the common case, without tagged fields, is read here in one pass:
 
-    throttle ms int32 | error int16 | session int32 | topics: id 16 bytes (12: name) | partitions: index int32, error int16, high
-    watermark int64, last stable offset int64, log start int64 | aborted: producer int64, first offset int64 | preferred replica int32 |
-    records | tags
+    throttle ms int32 | error int16 | session int32 | topics: id 16 bytes (12: name) | partitions:
+    index int32, error int16, high watermark int64, last stable offset int64, log start int64 |
+    aborted: producer int64, first offset int64 | preferred replica int32 | records | tags
 
-Whatever has tagged fields (leaders that moved, logs that diverge), and older versions, goes through the general reader. Whatever the
-bytes, `read_fetch_response` returns a `FetchAnswer` or raises MalformedMessage.
+Responses with tagged fields (moved leaders, diverging logs) and older versions use the general reader.
+`read_fetch_response` returns a `FetchAnswer` or raises MalformedMessage, nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from ottla.wire.decode import decode_response
 from ottla.wire.guard import MalformedMessage, read_uvarint
 
-#: The last version that names topics; later ones carry ids.
+#: The last version with topic names; later ones have topic ids.
 FETCH_BY_NAME: Final = 12
 _FLEXIBLE: Final = 12
 
@@ -30,7 +30,9 @@ _ID_BYTES: Final = 16
 
 
 class FetchedPartition(NamedTuple):
-    """What came for one partition. `aborted` holds (first offset, producer id), `current_leader` (id, epoch)."""
+    """The response for one partition. `aborted` has (first offset, producer id), `current_leader` (id,
+    epoch).
+    """
 
     partition: int
     error_code: int
@@ -45,7 +47,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """By name until version 12, then by id."""
+    """By name up to version 12, then by id."""
 
     name: str
     topic_id: bytes
@@ -57,7 +59,7 @@ class FetchAnswer(NamedTuple):
     error_code: int
     session_id: int
     topics: list[FetchedTopic]
-    #: Where the brokers are that `current_leader` names: (host, port, rack) by id.
+    #: Addresses of the brokers in `current_leader`: (host, port, rack) by id.
     nodes: dict[int, tuple[str, int, str | None]]
 
 
@@ -112,7 +114,7 @@ def _read_partition(body: memoryview, at: int) -> tuple[FetchedPartition, int]:
     preferred = _INT32.unpack_from(body, at)[0]
     length, at = read_uvarint(body, at + _INT32.size)
     records = body[at : at + length - 1] if length else None
-    # A length that lies is found out here: the byte after the records is read.
+    # A wrong length fails here: the byte after the records is read.
     at = _untagged(body, at + max(length - 1, 0))
     return (
         FetchedPartition(index, code, high_watermark, last_stable, log_start, aborted, preferred, records),
@@ -135,7 +137,7 @@ def _from_entity(response: Any) -> FetchAnswer:
             FetchedTopic(str(getattr(topic, "topic", "")), topic_id.bytes if topic_id else b"", partitions)
         )
     return FetchAnswer(
-        # kio gives a time as a difference.
+        # kio returns a time as timedelta.
         int(response.throttle_time.total_seconds() * 1000),
         int(getattr(response, "error_code", 0)),
         int(getattr(response, "session_id", 0)),

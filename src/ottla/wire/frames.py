@@ -1,12 +1,13 @@
-"""The client's side of one connection, without I/O: request frames out, response bodies in.
+"""The client side of one connection, without I/O: request frames out, response bodies in.
 
-A frame is an int32 size, then that many bytes. A request's header is: api key int16, version int16, correlation id
-int32, client id (legacy nullable string) and, in flexible versions, a tagged section (always empty here). A response's
-header is its correlation id int32 and, in flexible versions, a tagged section, which is skipped.
+A frame is an int32 size, then that many bytes. The header of a request is: api key int16, version int16,
+correlation id int32, client id (legacy nullable string) and, in flexible versions, a tagged section (always
+empty here). The header of a response is its correlation id int32 and, in flexible versions, a tagged section,
+which is skipped.
 
-A broker answers the requests of a connection in order; an answer out of order, an unknown correlation id or a size
-beyond the limit raises MalformedMessage, after which the connection must be closed. Used by `runtime/` for peers
-and by `client/`.
+A broker answers the requests of a connection in order. A response out of order, an unknown correlation id or
+a size above the limit raises MalformedMessage; the connection must then be closed. Used by `runtime/` for
+other brokers and by `client/`.
 """
 
 from collections import deque
@@ -26,7 +27,7 @@ _HEADER_TAGS_MAX: Final = 10_000
 
 
 class ClientConnection:
-    """Correlation ids and framing of one connection; make a new one for every new connection."""
+    """Correlation ids and framing of one connection. Create a new object for every connection."""
 
     def __init__(self, client_id: str | None, response_bytes_max: int = RESPONSE_BYTES_MAX) -> None:
         encoded = None if client_id is None else client_id.encode()
@@ -35,30 +36,30 @@ class ClientConnection:
         self._response_bytes_max = response_bytes_max
         self._next_correlation_id = 0
         self._expected: deque[tuple[int, bool]] = deque()
-        # Chunks are joined once when the frame is whole, so a large response is copied once however it arrives.
+        # Chunks are joined when the frame is complete, so a large response is copied once.
         self._chunks: list[bytes | bytearray] = []
         self._bytes_buffered = 0
         self._bytes_wanted = _SIZE_BYTES
 
     @property
     def in_flight(self) -> int:
-        """How many answers are still expected."""
+        """The number of outstanding responses."""
         return len(self._expected)
 
     @property
     def next_correlation_id(self) -> int:
-        """That of the next request; it changes with every one."""
+        """The correlation id of the next request."""
         return self._next_correlation_id
 
     @property
     def missing_bytes(self) -> int:
-        """How many are still to come of the frame that has begun."""
+        """Missing bytes of the incomplete frame."""
         return self._bytes_wanted - self._bytes_buffered
 
     def request(
         self, api_key: int, version: int, body: bytes, *, is_answered: bool = True
     ) -> tuple[int, bytes]:
-        """The correlation id and the whole frame. A produce with acks=0 gets no answer: `is_answered=False`."""
+        """The correlation id and the frame. A produce with acks=0 gets no response: `is_answered=False`."""
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) % _CORRELATION_ID_LIMIT
         header = self._client_id + b"\0" if request_header_is_flexible(api_key, version) else self._client_id
@@ -69,9 +70,9 @@ class ClientConnection:
         return correlation_id, b"".join((start, header, body))
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[int, memoryview]]:
-        """Takes bytes as they arrive; returns the answers they complete as (correlation id, body), in order.
+        """Add received bytes; returns the completed responses as (correlation id, body), in order.
 
-        A bytearray is not copied and must not change any more, a view is. Bodies are read-only.
+        A bytearray is not copied and must not change afterwards; a view is copied. Bodies are read-only.
         """
         chunk = bytes(data) if isinstance(data, memoryview) else data
         if chunk:
@@ -95,7 +96,7 @@ class ClientConnection:
         return answers
 
     def _frame_bytes(self, buffered: bytes, position: int) -> int:
-        """The size of the frame at `position` with its size field, or of that field while it is not whole."""
+        """The size of the frame at `position` with its size field, or of that field if it is incomplete."""
         if len(buffered) - position < _SIZE_BYTES:
             return _SIZE_BYTES
         size: int = _INT32.unpack_from(buffered, position)[0]

@@ -1,15 +1,15 @@
-"""Guards: before kio's native reader runs, a compiled walk over a message that checks the counts of its arrays.
+"""Guards: compiled code that checks the array counts of a message before kio's native reader runs.
 
-The native reader reserves memory for as many items as a count claims, and when that fails the process aborts. A
-guard refuses a count that the bytes left cannot hold, and null for an array that may not be null. It reads no values
-and stops at the last count that matters, so it costs a fraction of the decode.
+The native reader allocates memory by the count of an array, and the process aborts if that fails. A guard
+refuses a count that does not fit into the bytes left, and null for an array that cannot be null. It reads no
+values and stops at the last relevant count, so it costs a fraction of the decoding.
 
-With a bound on rows, the guard also adds up the counts and refuses a message that has more rows than that.
+With a limit on rows, the guard also adds up the counts and refuses a message with more rows.
 
-It must see each count where the native reader will: the native reader takes a known tagged field for as long as its
-type is, whatever size the field declares. So a guard follows no tagged section; one that is not empty and has counts
-in it or after it raises NeedsTolerantReader. Running off the end raises IndexError or struct.error. In both cases the
-caller turns to the tolerant reader, which is exact.
+A guard must find each count at the position where the native reader reads it. The native reader ignores the
+declared size of a known tagged field. So a guard does not follow tagged sections: a non-empty one with counts
+in it or after it raises NeedsTolerantReader. Reading past the end raises IndexError or struct.error. In both
+cases the caller uses the tolerant reader.
 """
 
 from collections.abc import Callable
@@ -35,25 +35,25 @@ ARRAY_ITEMS_MAX: Final = 1_000_000
 
 
 class MalformedMessage(ValueError):
-    """Bytes that are no message of the class they were read as."""
+    """The bytes are not a message of this class."""
 
 
 class TooManyRows(MalformedMessage):
-    """More items, in all arrays of the message together, than its reader may take."""
+    """The message has more items, in all arrays together, than allowed."""
 
 
 class NeedsTolerantReader(Exception):
-    """The guard cannot vouch for this message; it may still be valid."""
+    """The guard cannot check this message; it may be valid."""
 
 
 @cache
 def has_arrays(cls: EntityClass) -> bool:
-    """Whether a message of this class contains a count anywhere."""
+    """Whether messages of this class contain a count."""
     return any(_has_count(field) for field in layout(cls))
 
 
 def guarded(cls: EntityClass, native: Reader, rows_max: int | None = None) -> Reader:
-    """A reader that walks the counts and then calls the native reader of the same class."""
+    """A reader that checks the counts and then calls the native reader of the same class."""
     if not has_arrays(cls):
         return native
     source = _Source(rows_max)
@@ -119,10 +119,10 @@ _UNPACK_INT32: Final = Struct(">i").unpack_from
 
 
 class _Source:
-    """Writes the body of one guarded reader.
+    """Generates the body of one guarded reader.
 
-    In it, `b` is the buffer and `o` the offset, which lags `_skip` constant bytes behind. Counts below 128 (compact)
-    or 256 (legacy) are read in line and not checked: room for so few items is no danger.
+    In it, `b` is the buffer and `o` the offset, which lags `_skip` constant bytes behind. Counts below 128
+    (compact) or 256 (legacy) are read inline and not checked: memory for so few items is harmless.
     """
 
     def __init__(self, rows_max: int | None = None) -> None:
@@ -148,7 +148,7 @@ class _Source:
         return reader
 
     def walk_struct(self, cls: EntityClass, tail: str) -> None:
-        """`tail` is the condition under which nothing after this struct matters (empty if it always does)."""
+        """`tail` is the condition under which nothing after this struct is relevant (empty: always relevant)."""
         body = body_fields(cls)
         counted = [index for index, field in enumerate(body) if _has_count(field)]
         if any(_has_count(field) for field in tagged_fields(cls)):
@@ -201,7 +201,7 @@ class _Source:
         if item_bytes is not None:
             self._move()
             if field.struct is not None and field.struct.__flexible__:
-                # All the items at once, unless one of them has tagged fields.
+                # Skip all items at once, unless one of them has tagged fields.
                 self._line(
                     f"if {count} > 0 and any(b[o + {item_bytes - 1}:o + {count} * {item_bytes}:{item_bytes}]): give_up()"
                 )
@@ -222,7 +222,7 @@ class _Source:
             self._indent -= 1
 
     def _read_count(self, field: FieldLayout) -> str:
-        """Reads a count into a variable of its own (negative for null) and moves past it."""
+        """Reads a count into a new variable (negative for null) and moves past it."""
         count, constant = f"n{len(self._lines)}", f"field{len(self._lines)}"
         self._globals[constant] = field
         arguments = f"{constant}, {item_size_min(field)}"
@@ -251,7 +251,7 @@ class _Source:
         self._indent -= 1
 
     def _end_if(self, tail: str) -> bool:
-        """Hands over to the native reader where nothing that follows matters; says whether that is always so."""
+        """Calls the native reader if nothing that follows is relevant; returns whether that is always so."""
         if tail:
             self._line(f"if {tail}: return native(b, start)" if tail != "True" else "return native(b, start)")
         if tail == "True":
@@ -271,7 +271,7 @@ class _Source:
 
 
 def _fixed_item_bytes(field: FieldLayout) -> int | None:
-    """The size of every item of an array, an empty tagged section included, if they all have the same."""
+    """The size of each item of an array, with an empty tagged section, if it is constant."""
     if field.struct is None:
         fixed = FIXED_FORMATS.get(field.kind)
         return None if fixed is None else FIXED_SIZES[fixed]

@@ -1,8 +1,8 @@
-"""How one kio message class lies on the wire: its fields in order, each with its type, nullability, tag and default.
+"""The wire layout of a kio message class: fields in order, with type, nullability, tag and default.
 
-Encoders, guards and readers are all built from this one view, so they cannot disagree about a schema. A field
-without a default in the schema gets the protocol's implicit one (zero, empty); a nullable string, byte string or
-struct without a default is null, and an array is empty even when it may be null (in requests null means "all").
+Encoders, guards and readers are all built from it, so they agree about a schema. A field without a default in
+the schema gets the protocol's implicit one (zero, empty). A nullable string, byte string or struct without a
+default is null. An array is empty even if it can be null (in requests null means "all").
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias, get_args, get_origin
 
-# A kio dataclass. (mypy does not take `type[Any]` for hashable, and these are keys of caches.)
+# A kio dataclass. (mypy does not accept `type[Any]` as hashable, and these are keys of caches.)
 EntityClass: TypeAlias = Any
 
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
-# struct format characters; the width of each is what the protocol says (big endian, no padding).
+# struct format characters; widths as in the protocol (big endian, no padding).
 FIXED_FORMATS: Final = {
     "int8": "b",
     "int16": "h",
@@ -64,7 +64,7 @@ class FieldLayout(NamedTuple):
 
     @property
     def fixed_format(self) -> str | None:
-        """The struct format of a field that always has the same size, else None."""
+        """The struct format of a field of constant size, else None."""
         return None if self.is_array else FIXED_FORMATS.get(self.kind)
 
 
@@ -80,25 +80,25 @@ def body_fields(cls: EntityClass) -> list[FieldLayout]:
 
 
 def tagged_fields(cls: EntityClass) -> list[FieldLayout]:
-    """The optional fields at the end of a flexible struct, in the order of their tags as KIP-482 asks."""
+    """The optional fields at the end of a flexible struct, in the order of their tags (KIP-482)."""
     return sorted((field for field in layout(cls) if field.tag is not None), key=lambda field: field.tag or 0)
 
 
 @cache
 def size_min(cls: EntityClass) -> int:
-    """The fewest bytes an instance can take; bounds how many items a given number of bytes can hold."""
+    """The minimum size of an instance. It limits how many items fit into a number of bytes."""
     tags = 1 if cls.__flexible__ else 0
     return tags + sum(_field_size_min(field) for field in body_fields(cls))
 
 
 def item_size_min(field: FieldLayout) -> int:
-    """The fewest bytes one item of an array field can take, at least 1 so that counts are always bounded."""
+    """The minimum size of one item of an array field, at least 1, so that counts are always limited."""
     return max(1, _field_size_min(field._replace(is_array=False, is_nullable=False)))
 
 
 @cache
 def row_size_min(cls: EntityClass) -> int | None:
-    """The fewest bytes that one item of any array of this class can take, nested ones too; None if it has no array."""
+    """The minimum size of one item of any array of this class, nested ones included; None without arrays."""
     sizes = [item_size_min(field) for field in layout(cls) if field.is_array]
     nested = [row_size_min(field.struct) for field in layout(cls) if field.struct is not None]
     return min([*sizes, *(size for size in nested if size is not None)], default=None)
@@ -121,7 +121,7 @@ def _field_layouts(cls: EntityClass) -> Iterator[FieldLayout]:
         item_type, is_array, is_nullable = _unwrap(field.type)
         struct: EntityClass | None = item_type if is_dataclass(item_type) else None
         kind = "struct" if struct is not None else field.metadata["kafka_type"]
-        # The one legacy string in flexible messages: brokers must read a header before they know its version.
+        # The one legacy string in flexible messages: a broker reads the header before it knows the version.
         is_client_id = cls.__name__ == "RequestHeader" and field.name == "client_id"
         default = field.default
         if default is MISSING:
@@ -139,10 +139,10 @@ def _field_layouts(cls: EntityClass) -> Iterator[FieldLayout]:
 
 
 def _unwrap(annotation: Any) -> tuple[Any, bool, bool]:
-    """(type of the value or item, is it an array, may the whole be null)"""
+    """(type of the value or item, whether it is an array, whether the whole can be null)"""
     inner, is_nullable = _without_none(annotation)
     if get_origin(inner) is tuple:
-        # An array of uuids says `UUID | None` of its items because kio reads the zero id as None.
+        # An array of uuids has items of type `UUID | None`, because kio reads the zero id as None.
         return _without_none(get_args(inner)[0])[0], True, is_nullable
     return inner, False, is_nullable
 
@@ -162,7 +162,7 @@ def _implicit_default(kind: str, is_array: bool, is_nullable: bool, struct: Enti
     if struct is not None:
         return default_instance(struct)
     if kind == "error_code":
-        # Imported here because it is a thousand lines that a process without messages never needs.
+        # Imported here: a thousand lines that a process without messages does not need.
         from kio.schema.errors import ErrorCode
 
         return ErrorCode(0)
@@ -170,7 +170,7 @@ def _implicit_default(kind: str, is_array: bool, is_nullable: bool, struct: Enti
 
 
 def default_instance(cls: EntityClass) -> Any:
-    """An instance whose every field has its default."""
+    """An instance with the default of every field."""
     return cls(**{field.name: field.default for field in layout(cls)})
 
 

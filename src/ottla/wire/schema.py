@@ -1,9 +1,8 @@
-"""The API table: which keys and versions exist, and the kio class of each message.
+"""The API table: keys, versions, and the kio class of each message.
 
-Ranges and names come from kio's index alone. A version's message module is imported when that version is first
-used, because all of them together take over a second and 56 MB. Handlers read the newest names on any version:
-whatever a version lacks is set once, as a class attribute with the field's default, on that version's class
-(and on the classes nested in it). Called by the broker's dispatch, by the client, and by encode and decode.
+Ranges and names come from kio's index. The module of a version is imported at its first use, because all of
+them take over a second and 56 MB. Handlers use the names of the newest version: fields that a version lacks
+are set once, as class attributes with the field's default, on the classes of that version.
 """
 
 import sys
@@ -17,8 +16,8 @@ from kio.static.constants import EntityType
 
 from ottla.wire.layout import EntityClass, layout
 
-# Versions that hold every field the newest version has dropped, by (key, is it a request). Together with the newest
-# version they name all fields an API ever had, so that the other versions need not be imported to find them.
+# Versions that have the fields which the newest version has dropped, by (key, is it a request). With the
+# newest version they have all fields of an API, so other versions need not be imported to find them.
 _VERSIONS_WITH_DROPPED_FIELDS: Final[dict[tuple[int, EntityType], tuple[int, ...]]] = {
     (0, EntityType.request): (12,),
     (0, EntityType.response): (12,),
@@ -44,12 +43,12 @@ _VERSIONS_WITH_DROPPED_FIELDS: Final[dict[tuple[int, EntityType], tuple[int, ...
 
 
 class UnknownApi(LookupError):
-    """No such API key, or no such version of it."""
+    """Unknown API key or version."""
 
 
 @cache
 def version_range(api_key: int) -> tuple[int, int] | None:
-    """The oldest and newest version whose schema is known, or None for an unknown key."""
+    """The oldest and newest version of the schema, or None for an unknown key."""
     name = api_key_map.get(api_key)
     if name is None:
         return None
@@ -58,7 +57,7 @@ def version_range(api_key: int) -> tuple[int, int] | None:
 
 
 def api_name(api_key: int) -> str:
-    """The API's name in snake case, such as `list_offsets`; for metrics and messages, so never an error."""
+    """The name of the API in snake case, such as `list_offsets`, for metrics and messages. Never raises."""
     return api_key_map.get(api_key, f"api_{api_key}")
 
 
@@ -84,15 +83,15 @@ def response_is_flexible(api_key: int, version: int) -> bool:
 
 @cache
 def request_header_is_flexible(api_key: int, version: int) -> bool:
-    """Whether tagged fields end the request's header (header v2)."""
+    """Whether the request header ends with tagged fields (header v2)."""
     return bool(request_class(api_key, version).__header_schema__.__flexible__)
 
 
 @cache
 def response_header_is_flexible(api_key: int, version: int) -> bool:
-    """Whether tagged fields end the response's header (header v1).
+    """Whether the response header ends with tagged fields (header v1).
 
-    Never for ApiVersions: a client must read that answer before it knows what the broker speaks (KIP-511).
+    Never for ApiVersions: a client reads that response before it knows the versions of the broker (KIP-511).
     """
     return bool(response_class(api_key, version).__header_schema__.__flexible__)
 
@@ -118,9 +117,9 @@ def _load(api_key: int, version: int, entity_type: EntityType) -> EntityClass:
 
 
 def _import(module: str) -> ModuleType:
-    """Import a message module without what kio brings along for tests.
+    """Import a message module without kio's test support.
 
-    Where Hypothesis is installed, kio registers its types there: 20 MB and a tenth of a second that no broker needs.
+    If Hypothesis is installed, kio registers its types there: 20 MB and a tenth of a second.
     """
     if "hypothesis" in sys.modules or "kio.static.primitive" in sys.modules:
         return import_module(module)
@@ -135,7 +134,7 @@ def _add_missing_fields(cls: EntityClass, other: EntityClass) -> None:
     own = {field.name: field for field in layout(cls)}
     for field in layout(other):
         if field.name not in own:
-            # A field of the newest version comes first and stays: its default is the one handlers know.
+            # A field of the newest version comes first and wins: handlers use its default.
             if field.name not in cls.__dict__:
                 setattr(cls, field.name, field.default)
         elif field.struct is not None:

@@ -1,7 +1,7 @@
-"""Encoding a large answer in slices: a generator that yields after every few hundred rows, so that others have their turn.
+"""Encoding of large responses in slices: a generator that yields after every few hundred rows.
 
-A struct with few rows below it is encoded by its ordinary encoder. In a larger one the rows of its arrays are encoded
-some at a time, and the struct is encoded around them.
+A struct with few rows is encoded by its ordinary encoder. In a larger struct the rows of its arrays are
+encoded in slices, and the struct is encoded around them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from ottla.wire.layout import EntityClass, layout
 
 _Row = TypeVar("_Row")
 
-#: Rows that are encoded at once.
+#: Rows per slice.
 CHUNK: Final = 200
 
 
 def chunks(rows: Iterable[_Row]) -> Iterator[list[_Row]]:
-    """The rows, as many at once as are encoded at once."""
+    """The rows, in slices."""
     left = iter(rows)
     while chunk := list(islice(left, CHUNK)):
         yield chunk
 
 
 def encode_parts(cls: EntityClass, message: Mapping[str, Any]) -> Generator[int, None, list[bytes]]:
-    """The parts of a message's body. Yields how many rows were encoded since the last time."""
+    """The parts of a message body. Yields the number of rows encoded since the last yield."""
     message = yield from _with_encoded_rows(cls, message)
     return parts_encoder(cls)(message)
 
@@ -66,7 +66,7 @@ def _with_encoded_rows(cls: EntityClass, row: Mapping[str, Any]) -> Generator[in
 
 
 def rows_below(cls: EntityClass, row: Mapping[str, Any]) -> int:
-    """How many structs are in the arrays of a struct, in those of its structs too; more than CHUNK is not counted to the end."""
+    """The number of structs in the arrays of a struct, nested ones included. Counting stops above CHUNK."""
     count = 0
     for name, struct in _arrays(cls):
         rows = row.get(name) or ()
@@ -98,7 +98,7 @@ def _arrays(cls: EntityClass) -> tuple[tuple[str, EntityClass], ...]:
 
 @cache
 def _structs(cls: EntityClass) -> tuple[tuple[str, EntityClass], ...]:
-    """The fields that are one struct each and have arrays of structs: name and struct."""
+    """The fields that are a single struct with arrays of structs: name and struct."""
     return tuple(
         (field.name, field.struct)
         for field in layout(cls)
@@ -108,5 +108,5 @@ def _structs(cls: EntityClass) -> tuple[tuple[str, EntityClass], ...]:
 
 @cache
 def rows_class(cls: EntityClass, name: str) -> EntityClass:
-    """The struct of the array of this name."""
+    """The struct of the array with this name."""
     return dict(_arrays(cls))[name]

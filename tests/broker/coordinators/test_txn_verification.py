@@ -424,7 +424,7 @@ def test_what_follows_a_batch_that_was_refused_in_passing_is_not_the_first(
     assert not driver.broker.txn_verification._lowest
 
 
-def test_a_later_epoch_may_begin_anew(driver: Any, batch: Any, remote: Remote) -> None:
+def test_a_later_epoch_may_begin_rebuild(driver: Any, batch: Any, remote: Remote) -> None:
     # Of version 1: in version 2 every epoch begins with sequence 0.
     tx = begun(driver, batch, 1)
     send(tx, b"one")

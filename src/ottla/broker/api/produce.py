@@ -33,7 +33,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.limits import RECORD_ERRORS_PER_ANSWER_MAX, ROWS_PER_PRODUCE_MAX
 from ottla.ports.disk import DiskError
-from ottla.records.batch import CODEC_MASK, MAGIC, TRANSACTIONAL_BIT
+from ottla.records.batch import ATTRIBUTES_LOW, CODEC_MASK, MAGIC, MAGIC_START, TRANSACTIONAL_BIT
 from ottla.records.compression import ZSTD
 
 if TYPE_CHECKING:
@@ -43,10 +43,6 @@ if TYPE_CHECKING:
     from ottla.broker.storage.partitions import LocalTopic
     from ottla.log.validation import Validated
     from ottla.transactions.formats import Place
-
-#: Where the magic and the low byte of the attributes stand in a batch.
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_LOW_AT: Final = 22
 
 #: Errors without a log start offset in their answers, as in Kafka.
 _WITHOUT_LOG_START: Final = frozenset(
@@ -276,13 +272,13 @@ def _append(
         raise Refusal(ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be 0, 1 or -1 (all), not {acks}")
     if not records:
         raise Refusal(ErrorCode.INVALID_RECORD, "the request holds no batch for this partition")
-    if len(records) > _ATTRIBUTES_LOW_AT:
-        if records[_MAGIC_AT] != MAGIC:
+    if len(records) > ATTRIBUTES_LOW:
+        if records[MAGIC_START] != MAGIC:
             raise Refusal(
                 ErrorCode.INVALID_RECORD,
-                f"Produce version {version} takes batches of magic {MAGIC}, not {records[_MAGIC_AT]}",
+                f"Produce version {version} takes batches of magic {MAGIC}, not {records[MAGIC_START]}",
             )
-        attributes = records[_ATTRIBUTES_LOW_AT]
+        attributes = records[ATTRIBUTES_LOW]
         if attributes & TRANSACTIONAL_BIT and not transactional:
             raise _nameless()
         codec = attributes & CODEC_MASK

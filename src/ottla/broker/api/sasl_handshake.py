@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.broker.api.shared.api_table import Response, serves
 from ottla.model.errors import ErrorCode
-from ottla.security.broker_handshake import MECHANISM, NONCE_BYTES, Accepting
+from ottla.security.broker_handshake import MECHANISM, NONCE_BYTES, HandshakeAcceptor
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -28,5 +28,5 @@ def sasl_handshake(broker: Broker, call: Call, request: Any, now_ms: int) -> Res
         or connection.handshake is not None
     ):
         return {"error_code": ErrorCode.ILLEGAL_SASL_STATE, "mechanisms": ()}
-    connection.handshake = Accepting(credentials, broker.entropy.token(NONCE_BYTES))
+    connection.handshake = HandshakeAcceptor(credentials, broker.entropy.token(NONCE_BYTES))
     return {"error_code": 0, "mechanisms": (MECHANISM,)}

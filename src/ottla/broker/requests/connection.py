@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from ottla.broker.api.shared.api_table import Entry
     from ottla.broker.requests.fetch_session import FetchSession
-    from ottla.security.broker_handshake import Accepting
+    from ottla.security.broker_handshake import HandshakeAcceptor
 
 
 class Connection:
@@ -43,7 +43,7 @@ class Connection:
         #: The broker that has proven to be at the other end; None for everybody else.
         self.broker_id: int | None = None
         #: The proof that is under way.
-        self.handshake: Accepting | None = None
+        self.handshake: HandshakeAcceptor | None = None
 
 
 class Call:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 from ottla.config.topic import TopicConfig
 from ottla.log import checkpoints, names
+from ottla.log.flush import leave_snapshot
 from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered, open_log
 from ottla.ports.disk import Disk, DiskError, File
@@ -318,7 +319,7 @@ class LogDirectory:
         """Make everything durable and leave the mark: the next start reads nothing again."""
         flushes = [(log, flush) for _, _, log, _ in logs if (flush := log.begin_flush()) is not None]
         for log, flush in flushes:
-            log.leave_snapshot(flush.end_offset, flush.snapshot)
+            leave_snapshot(log, flush.end_offset, flush.snapshot)
         self.sync_logs([((*flush.files, *log.loose), log.directory) for log, flush in flushes])
         for log, flush in flushes:
             log.flushed(flush)

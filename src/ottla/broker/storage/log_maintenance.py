@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.storage.checkpoint_writer import CheckpointWriter
 from ottla.config.topic import TopicConfig
+from ottla.log.flush import Flush, stale_snapshots
 from ottla.log.names import DELETED, INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, offset_name, partition_dir
-from ottla.log.partition_log import Flush, PartitionLog
+from ottla.log.partition_log import PartitionLog
 from ottla.log.retention import expired_segments
 from ottla.log.segment import Segment
 from ottla.model import limits
@@ -440,7 +441,7 @@ def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> 
         disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
         if parent is not None:
             disk.sync_dir(parent)
-        for path in log.stale_snapshots(flush.end_offset):
+        for path in stale_snapshots(log, flush.end_offset):
             disk.remove(path)
     except DiskError as error:
         return error

@@ -46,7 +46,7 @@ class FetchSession:
         """The next fetch for exactly these partitions, of topics with these ids."""
         if any(topic in self._ids and self._ids[topic] != topic_id for topic, topic_id in ids.items()):
             # A topic was made anew: the partitions of the session are others than they were.
-            self.begin_anew()
+            self.begin_rebuild()
         self._ids.update(ids)
         if self._epoch == FIRST_EPOCH:
             places, forgotten = dict(wanted), []
@@ -67,11 +67,11 @@ class FetchSession:
             if session_id != NO_SESSION:
                 self._epoch = 1
         elif session_id == NO_SESSION:
-            self.begin_anew()
+            self.begin_rebuild()
         else:
             self._epoch = 1 if self._epoch == _EPOCH_MAX else self._epoch + 1
 
-    def begin_anew(self) -> None:
+    def begin_rebuild(self) -> None:
         """The session is lost, or nobody knows what the broker heard: the next fetch is a full one."""
         # With its id and the first epoch the broker puts a new session in the place of this one.
         self._epoch = FIRST_EPOCH

@@ -192,7 +192,7 @@ class Fetcher:
             self._source_failed(node, asked, error)
         else:
             # Sessions do not outlive connections: the broker behind the address may be another one.
-            self._sources[node.id].session.begin_anew()
+            self._sources[node.id].session.begin_rebuild()
             self._send(connection, node, partitions, room)
 
     def _send(
@@ -393,7 +393,7 @@ class Fetcher:
         """A whole fetch failed."""
         source = self._sources[node.id]
         source.is_fetching = False
-        source.session.begin_anew()
+        source.session.begin_rebuild()
         source.failures += 1
         for partition, _ in asked:
             partition.preferred = None

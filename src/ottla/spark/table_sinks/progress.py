@@ -58,14 +58,14 @@ def judge(
         return Verdict.RUN
     if batch_id < done.batch_id:
         # A first batch of the query that wrote the later ones is not a new checkpoint's: it is an old driver's.
-        may_begin_anew = batch_id == 0 and None in (query_id, done.query_id)
-        if reset and may_begin_anew:
+        may_begin_rebuild = batch_id == 0 and None in (query_id, done.query_id)
+        if reset and may_begin_rebuild:
             return Verdict.RUN
         raise BatchRefused(
             f"batch {batch_id} of sink_id {sink_id!r} is refused: batch {done.batch_id} is already in the table. Either another "
             "driver has gone on with this query, and this one must end; or the checkpoint was set back or is a new one: go on with "
             "the right one, or give this query a sink_id of its own"
-            + (", or start it once with reset=True" if may_begin_anew else "")
+            + (", or start it once with reset=True" if may_begin_rebuild else "")
         )
     if reset:
         return Verdict.RUN

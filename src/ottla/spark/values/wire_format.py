@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from ottla.records.errors import CorruptRecords
+from ottla.records.varint import VARINTS, VARLONG_BYTES_MAX, read_varlong, zigzag
 from ottla.spark.values.faults import BadValue
 
 HEADER_BYTES: Final = 5
@@ -57,29 +59,14 @@ def message_indexes_of(frame: bytes, start: int = HEADER_BYTES) -> tuple[tuple[i
 def message_indexes(indexes: Sequence[int]) -> bytes:
     if tuple(indexes) == (0,):
         return b"\0"
-    return b"".join(_zigzag(number) for number in (len(indexes), *indexes))
+    return b"".join(VARINTS[number] for number in (len(indexes), *indexes))
 
 
 def _varint(frame: bytes, position: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        if position >= len(frame):
-            raise BadValue("truncated: it ends within the message indexes")
-        byte = frame[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), position
-        shift += 7
-        if shift > 63:
-            raise BadValue("not a Protobuf value of a registry: a message index of more than 64 bits")
-
-
-def _zigzag(number: int) -> bytes:
-    rest = number << 1
-    out = bytearray()
-    while rest > 0x7F:
-        out.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
+    try:
+        raw, position = read_varlong(frame, position)
+    except CorruptRecords as error:
+        if position + VARLONG_BYTES_MAX > len(frame):
+            raise BadValue("truncated: it ends within the message indexes") from None
+        raise BadValue(f"not a Protobuf value of a registry: {error}") from None
+    return zigzag(raw), position

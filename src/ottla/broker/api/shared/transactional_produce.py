@@ -19,7 +19,7 @@ from ottla.broker.coordinators.txn_verification import HELD_BYTES_MAX, Producer
 from ottla.broker.requests.produce_queue import kept
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.disk import DiskError
-from ottla.records.batch import HEADER, HEADER_BYTES, MAGIC, TRANSACTIONAL_BIT
+from ottla.records.batch import ATTRIBUTES_LOW, HEADER, HEADER_BYTES, MAGIC, MAGIC_START, TRANSACTIONAL_BIT
 
 if TYPE_CHECKING:
     from ottla.broker.core import Broker
@@ -32,9 +32,7 @@ ADDS_SINCE: Final = 12
 #: Before this version nobody knows TRANSACTION_ABORTABLE.
 _ABORTABLE_SINCE: Final = 11
 
-#: Where the magic and the low byte of the attributes stand in a batch.
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_LOW_AT: Final = 22
+#: Fields of a batch header as `HEADER` unpacks it.
 _MAGIC_FIELD: Final = 3
 _ATTRIBUTES_FIELD: Final = 5
 _PRODUCER_FIELD: Final = 9
@@ -209,9 +207,9 @@ def has_transactional(request: Any) -> bool:
             records = partition.records
             if (
                 records
-                and len(records) > _ATTRIBUTES_LOW_AT
-                and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL_BIT
-                and records[_MAGIC_AT] == MAGIC
+                and len(records) > ATTRIBUTES_LOW
+                and records[ATTRIBUTES_LOW] & TRANSACTIONAL_BIT
+                and records[MAGIC_START] == MAGIC
             ):
                 return True
     return False
