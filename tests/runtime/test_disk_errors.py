@@ -414,7 +414,7 @@ def test_a_checkpoint_that_cannot_be_written_is_repeated(
 
         def ask() -> None:
             core.log_maintenance.checkpoints_in(core.directories.all[0]).want(after=done.set)
-            broker._node._shell.turn(broker._node._shell.clock.now_ms())
+            broker._node._runner.turn(broker._node._runner.clock.now_ms())
 
         broker._loop.call_soon_threadsafe(ask)
         assert done.wait(PATIENCE_S) and injected.met == 1

@@ -132,7 +132,7 @@ def test_a_request_that_stalls_is_closed_soon_after_its_time_out(start: Any) -> 
 
 
 def connections(broker: Any) -> int:
-    return len(broker._node._shell._transports)
+    return len(broker._node._runner.connections.transports)
 
 
 def test_connections_per_address(start: Any) -> None:
@@ -189,9 +189,9 @@ class Exhausted:
 def test_no_descriptor_left_does_not_make_the_broker_spin(start: Any) -> None:
     said: list[str] = []
     broker = start(said.append)
-    shell = broker._node._shell
-    exhausted = Exhausted(shell._listeners[0])
-    on_loop(broker, lambda _core: shell._accept(exhausted))
+    runner = broker._node._runner
+    exhausted = Exhausted(runner.connections.listeners[0])
+    on_loop(broker, lambda _core: runner.connections.accept(exhausted))
     # Nobody is accepted while it looks away; those who come meanwhile wait, and are served.
     with Peer(broker.address) as peer:
         on_loop(broker, lambda _core: None)
@@ -239,7 +239,7 @@ def test_the_same_fault_with_other_numbers_is_told_once_and_the_rest_is_counted(
     with Peer(broker.address) as waiting:
         # It is closed for being idle, which is after some sweeps.
         assert waiting.is_closed()
-    refused = [text for text in said if "bytes, between 1 and" in text]
+    refused = [text for text in said if "bytes, allowed are 1 to" in text]
     counted = [int(text.split()[0]) for text in said if "more connections were closed" in text]
     assert 1 <= len(refused) <= 10
     assert len(refused) + sum(counted) == 39
@@ -264,7 +264,8 @@ def test_a_pipeline_deeper_than_the_line_is_answered_in_full(start: Any) -> None
         sender.start()
         eventually(broker, lambda core: bool(core.partitions.by_name["t"].replicas[0].watchers))
         waiting = on_loop(
-            broker, lambda _core: max(len(t.connection.waiting) for t in broker._node._shell._transports)
+            broker,
+            lambda _core: max(len(t.connection.waiting) for t in broker._node._runner.connections.transports),
         )
         assert waiting < 15_000
         peer.produce("t", b"x")
@@ -305,7 +306,7 @@ def test_a_rate_that_is_raised_while_a_listener_rests(start: Any) -> None:
     with Peer(broker.address) as peer, Peer(broker.address):
         assert peer.ask(API_VERSIONS, 0).api_keys
         with Peer(broker.address) as late:
-            eventually(broker, lambda _core: broker._node._shell._resting)
+            eventually(broker, lambda _core: broker._node._runner.connections.is_paused)
             config = {"name": "max.connection.creation.rate", "config_operation": 0, "value": "1000"}
             resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
             assert peer.ask(44, resources=[resource]).responses[0].error_code.value == 0
@@ -388,9 +389,9 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
     for each in (checkpoint_writer, log_maintenance):
         monkeypatch.setattr(each, "_AGAIN_MS", 100)
     broker = start()
-    shell = broker._node._shell
-    shell.isolation.tolerates = is_injected
-    replace_file = shell.disk.replace_file
+    runner = broker._node._runner
+    runner.isolation.tolerates = is_injected
+    replace_file = runner.disk.replace_file
     failures: dict[str, int] = {}
 
     def fail_at_first(path: str, data: bytes) -> None:
@@ -405,7 +406,7 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
 
     with Peer(broker.address) as peer:
         peer.create("t")
-        monkeypatch.setattr(shell.disk, "replace_file", fail_at_first)
+        monkeypatch.setattr(runner.disk, "replace_file", fail_at_first)
         peer.produce("t", b"x")
         on_loop(broker, lambda core: core.log_maintenance.flush(replica(core)))
         eventually(broker, lambda core: replica(core).log.recovery_point == 1)
@@ -414,7 +415,7 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
         assert on_loop(broker, lambda core: [each.offline for each in core.directories.all]) == [None]
         peer.produce("t", b"y")
     assert failures["snapshot"] > 1
-    assert shell.isolation.count == 2
+    assert runner.isolation.count == 2
 
 
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
@@ -434,19 +435,21 @@ SECRET = ClusterSecret(b"s" * SECRET_BYTES)
 
 def test_a_proven_broker_is_no_client_and_a_failed_proof_makes_its_address_wait(start: Any) -> None:
     broker = start()
-    shell = broker._node._shell
+    runner = broker._node._runner
     node_id = on_loop(broker, lambda core: core.config.node_id)
     cluster_id = on_loop(broker, lambda core: core.cluster_id)
 
     on_loop(broker, lambda core: setattr(core, "credentials", Credentials(SECRET, cluster_id, node_id)))
     with Peer(broker.address) as other:
         assert authenticate(other, Credentials(SECRET, cluster_id, 7), node_id) == 0
-        assert on_loop(broker, lambda _core: shell._brokers) == 1
-        assert on_loop(broker, lambda _core: [each.is_broker for each in shell._transports]) == [True]
-    eventually(broker, lambda _core: not shell._transports)
-    assert shell._brokers == 0
+        assert on_loop(broker, lambda _core: runner.connections.brokers) == 1
+        assert on_loop(broker, lambda _core: [each.is_broker for each in runner.connections.transports]) == [
+            True
+        ]
+    eventually(broker, lambda _core: not runner.connections.transports)
+    assert runner.connections.brokers == 0
     wrong = Credentials(ClusterSecret(b"w" * SECRET_BYTES), cluster_id, 7)
     with Peer(broker.address) as forged:
         assert authenticate(forged, wrong, node_id) == 58
         assert forged.is_closed()
-    assert len(shell._admission._failures) == 1
+    assert len(runner.connections._admission._failures) == 1

@@ -17,7 +17,7 @@ from ottla.ports.store import Registration, Store
 from ottla.runtime.clock import Clock
 from ottla.runtime.core import ClusterCore
 from ottla.runtime.garbage import no_collections
-from ottla.runtime.peer_watch import Watching
+from ottla.runtime.peer_watch import PeerWatcher
 from ottla.runtime.peers import Done, Peer, Peers
 
 
@@ -28,7 +28,7 @@ class ClusterStore(Store, Protocol):
     def records_in_log(self) -> int: ...
 
 
-class Clustering:
+class ClusterLink:
     """`StoreEvents` for a store, and the performer of a cluster's effects."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Clustering:
             client_id=self._client_id,
             prove_to=core.prove_to,
         )
-        self._watching = Watching(self._loop, self._refused)
+        self._peer_watcher = PeerWatcher(self._loop, self._refused)
         self.records = []
         core.records_in_log = store.records_in_log
 
@@ -77,7 +77,7 @@ class Clustering:
         self._stopped = True
         if self._core is not None:
             self._peers.stop()
-            self._watching.stop()
+            self._peer_watcher.stop()
 
     # --- what the core asks for -------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Clustering:
         if kind == PROPOSE:
             self._store.append(effect[1], self._then_turn(effect[2]))
         elif kind == WATCH:
-            self._watching.watch(effect[1])
+            self._peer_watcher.watch(effect[1])
         elif kind == REGISTER:
             self._store.register(effect[1], self._then_turn(effect[2]))
         elif kind == CLAIM:

@@ -25,7 +25,7 @@ _CONNECT_S: Final = 10.0
 Done: TypeAlias = Callable[[socket.socket | None, str | None], None]
 
 
-class Dial:
+class ConnectAttempt:
     __slots__ = ("_addresses", "_done", "_errors", "_limit", "_loop", "_sock", "_to")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str, port: int, done: Done) -> None:

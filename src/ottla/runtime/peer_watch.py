@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from ottla.ports.effects import REFUSED
-from ottla.runtime.connect_attempt import Dial
+from ottla.runtime.connect_attempt import ConnectAttempt
 
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 0.5
@@ -30,11 +30,11 @@ _SHORT_S: Final = 1.0
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
-class Watching:
+class PeerWatcher:
     def __init__(self, loop: asyncio.AbstractEventLoop, refused: Callable[[int], None]) -> None:
         self._loop = loop
         self._refused = refused
-        self._watches: dict[int, Watch] = {}
+        self._watches: dict[int, PeerWatch] = {}
 
     def watch(self, peers: Mapping[int, tuple[str, int]]) -> None:
         """These from now on; those that are watched already go on undisturbed."""
@@ -44,13 +44,13 @@ class Watching:
                 watch.stop()
         for node_id, address in peers.items():
             if node_id not in self._watches:
-                self._watches[node_id] = Watch(self._loop, address, partial(self._refused, node_id))
+                self._watches[node_id] = PeerWatch(self._loop, address, partial(self._refused, node_id))
 
     def stop(self) -> None:
         self.watch({})
 
 
-class Watch:
+class PeerWatch:
     """One peer. Always one of: dialing, connected, pausing."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Watch:
         self._since_s = 0.0
         #: When the present refusal was told last.
         self._told_s: float | None = None
-        self._dial: Dial | None = None
+        self._dial: ConnectAttempt | None = None
         self._try()
 
     def stop(self) -> None:
@@ -83,7 +83,7 @@ class Watch:
 
     def _try(self) -> None:
         self._pausing = None
-        self._dial = Dial(self._loop, *self.address, self._dialed)
+        self._dial = ConnectAttempt(self._loop, *self.address, self._dialed)
 
     def _dialed(self, sock: socket.socket | None, error: str | None) -> None:
         self._dial = None

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from ottla.config.broker import BrokerConfig
 from ottla.runtime.clock import Clock
-from ottla.runtime.connect_attempt import Dial
+from ottla.runtime.connect_attempt import ConnectAttempt
 from ottla.security.broker_handshake import Dialing, NotProven, Request
 from ottla.wire.frames import RESPONSE_BYTES_MAX, after_tags
 from ottla.wire.guard import MalformedMessage
@@ -224,7 +224,7 @@ class Line:
         self._prefix = b""
         self._sock: socket.socket | None = None
         self._fd = -1
-        self._dial: Dial | None = Dial(peers.loop, peer[1], peer[2], self._dialed)
+        self._dial: ConnectAttempt | None = ConnectAttempt(peers.loop, peer[1], peer[2], self._dialed)
 
     # --- out --------------------------------------------------------------------------------------------------
 

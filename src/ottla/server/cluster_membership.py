@@ -13,7 +13,7 @@ from typing import Final
 
 from ottla.config.broker import BrokerConfig
 from ottla.runtime.clock import Clock
-from ottla.runtime.cluster_link import Clustering
+from ottla.runtime.cluster_link import ClusterLink
 from ottla.runtime.core import ClusterCore
 from ottla.runtime.zookeeper_link import ZookeeperSettings
 from ottla.runtime.zookeeper_store import StoreUnavailable, ZookeeperStore
@@ -41,7 +41,7 @@ class ClusterMember:
         self._say = say
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self.cluster = Clustering(self._loop, clock, say, client_id=f"broker-{config.node_id}")
+        self.cluster = ClusterLink(self._loop, clock, say, client_id=f"broker-{config.node_id}")
         try:
             self.store = ZookeeperStore(
                 ZookeeperSettings.from_config(config),

@@ -1,4 +1,4 @@
-"""One node: its settings, its directory, its core and its shell, put together and taken apart again.
+"""One node: its settings, its directory, its core and its runner, put together and taken apart again.
 
 `run` is a process of its own (`ottla up`, `ottla broker`): it ends on SIGINT or SIGTERM with everything flushed and the
 clean-shutdown mark written. `Node` itself is used by the embedded broker as well.
@@ -29,7 +29,7 @@ from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
 from ottla.runtime.descriptors import share_out
 from ottla.runtime.disk import SystemDisk
-from ottla.runtime.effect_runner import Shell
+from ottla.runtime.effect_runner import EffectRunner
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.garbage import Collector
@@ -72,7 +72,7 @@ class Node:
         self.say = say
         self.host = ""
         self.port = 0
-        self._shell: Shell | None = None
+        self._runner: EffectRunner | None = None
         self._longest_turn = LongestTurn()
         self._store: EmbeddedStore | None = None
         self._member: ClusterMember | None = None
@@ -89,7 +89,7 @@ class Node:
     @property
     def longest_turn(self) -> LongestTurn:
         """The turn of the event loop that has used most CPU time so far."""
-        return self._shell.turns.longest if self._shell is not None else self._longest_turn
+        return self._runner.turns.longest if self._runner is not None else self._longest_turn
 
     @property
     def data_dir(self) -> str:
@@ -123,7 +123,7 @@ class Node:
         except (DiskError, DamagedJournal, ForeignDirectory, NoDirectory, BadDirectories) as error:
             raise CannotStart(str(error)) from error
         finally:
-            if self._shell is None:
+            if self._runner is None:
                 sock.close()
                 self._disk.release()
                 self._journal_disk.release()
@@ -153,7 +153,7 @@ class Node:
         if self._store.records_on_disk > max(_JOURNAL_RECORDS, 4 * len(live)):
             self._store.rewrite(live)
         self._listen(sock)
-        self._shell = Shell(
+        self._runner = EffectRunner(
             self._broker,
             self._disk,
             clock,
@@ -162,7 +162,7 @@ class Node:
             self.say,
             connections_max=self._shares.connections,
         )
-        self._shell.listen(sock)
+        self._runner.listen(sock)
 
     async def _join(
         self, loop: asyncio.AbstractEventLoop, sock: socket.socket, unusable: dict[str, str]
@@ -190,7 +190,7 @@ class Node:
                     self._disk, each.path, zookeeper=self.config.zookeeper_connect, cluster_id=cluster_id
                 )
             self._listen(sock)
-            shell = self._shell = Shell(
+            runner = self._runner = EffectRunner(
                 broker,
                 self._disk,
                 clock,
@@ -199,9 +199,9 @@ class Node:
                 self.say,
                 connections_max=self._shares.connections,
             )
-            member.cluster.attach(broker, member.store, shell.turn)
-            shell.listen(sock)
-            await member.join(broker, shell.turn)
+            member.cluster.attach(broker, member.store, runner.turn)
+            runner.listen(sock)
+            await member.join(broker, runner.turn)
         except BaseException as error:
             # A signal (as a cancellation) as well: what was opened is closed again. A crash that the controller has not
             # heard of (R7) must not be hidden by a mark of this life, which never was one.
@@ -279,9 +279,9 @@ class Node:
 
         Called while the loop does not run."""
         self._stopping = True
-        member, shell = self._member, self._shell
-        if member is not None and shell is not None and self.config.controlled_shutdown_enable:
-            self._loop.run_until_complete(member.leave(self._broker, shell.turn))
+        member, runner = self._member, self._runner
+        if member is not None and runner is not None and self.config.controlled_shutdown_enable:
+            self._loop.run_until_complete(member.leave(self._broker, runner.turn))
         problems = self._close()
         if member is not None:
             self._loop.run_until_complete(member.close())
@@ -291,11 +291,11 @@ class Node:
 
     def _close(self, *, mark: bool = True) -> list[str]:
         """Stop serving and close the logs, with the mark that tells the next start so; why not, if that cannot be."""
-        if self._shell is None:
+        if self._runner is None:
             return []
-        self._shell.stop()
-        self._longest_turn = self._shell.turns.longest
-        self._shell = None
+        self._runner.stop()
+        self._longest_turn = self._runner.turns.longest
+        self._runner = None
         try:
             return self._broker.stop() if mark else []
         finally:

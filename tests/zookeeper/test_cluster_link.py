@@ -12,7 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.ports.effects import CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, WATCH
 from ottla.ports.store import Registration
 from ottla.runtime.clock import Clock
-from ottla.runtime.cluster_link import Clustering
+from ottla.runtime.cluster_link import ClusterLink
 from ottla.runtime.zookeeper_link import ZookeeperSettings
 from ottla.runtime.zookeeper_store import ZookeeperStore
 
@@ -61,7 +61,7 @@ class Running:
         self.core = Core(self.said.append)
         clock = Clock()
         loop = asyncio.get_running_loop()
-        self.cluster = Clustering(loop, clock, self.said.append, client_id="c")
+        self.cluster = ClusterLink(loop, clock, self.said.append, client_id="c")
         self.store = ZookeeperStore(
             ZookeeperSettings(connect), node_id, self.cluster, now_ms=clock.now_ms, say=self.said.append
         )
