@@ -55,7 +55,7 @@ class Core:
         self.turns += 1
 
 
-class Running:
+class RunningLink:
     def __init__(self, connect: str, node_id: int) -> None:
         self.said: list[str] = []
         self.core = Core(self.said.append)
@@ -80,8 +80,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(connect: str, node_id: int) -> AsyncIterator[Running]:
-    one = Running(connect, node_id)
+async def running(connect: str, node_id: int) -> AsyncIterator[RunningLink]:
+    one = RunningLink(connect, node_id)
     await one.store.connect()
     try:
         yield one

@@ -16,7 +16,15 @@ import ottla
 from ottla.client.admin.core import LATEST
 from ottla.client.metadata import TopicPartition
 from tests.cli.conftest import Run
-from tests.cli.transacting import PATIENCE_S, QUIET, TIMEOUT_MS, begin, committed, lose_coordinators, reader
+from tests.cli.open_transactions import (
+    PATIENCE_S,
+    QUIET,
+    TIMEOUT_MS,
+    begin,
+    committed,
+    lose_coordinators,
+    reader,
+)
 
 SETTINGS = {
     "transaction.state.log.num.partitions": "2",
