@@ -255,8 +255,8 @@ def test_a_broker_that_cannot_start_stops_all(tmp_path: Path, zookeeper_connect:
 
 def test_what_cannot_be_is_said_at_once(tmp_path: Path) -> None:
     for arguments, words in (
-        (["--brokers", "0"], "--brokers takes how many brokers to start"),
-        (["--brokers", "2", "--set", "node.id=4"], "--set node.id is for one broker"),
+        (["--brokers", "0"], "--brokers 0 is not possible"),
+        (["--brokers", "2", "--set", "node.id=4"], "--set node.id cannot be used with --brokers"),
         (["--brokers", "2", "--set", "num.partition=4"], "did you mean num.partitions?"),
     ):
         with up(tmp_path / "data", *arguments) as cluster:
