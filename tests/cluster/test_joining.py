@@ -77,7 +77,7 @@ def test_what_a_broker_alone_knew_is_not_taken_into_a_cluster_nor_the_other_way(
     assert alone.stop() == 0
     joining = BrokerProcess(tmp_path / "alone", 0, {"zookeeper.connect": zookeeper_connect}).spawn()
     assert joining.end() == 1
-    assert f"{tmp_path / 'alone'} holds 1 topics of a broker of its own" in joining.words
+    assert f"{tmp_path / 'alone'} has 1 topics of a single broker" in joining.words
     # It is as it was.
     alone.start()
     assert alone.stop() == 0

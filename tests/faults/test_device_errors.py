@@ -200,7 +200,7 @@ def test_a_file_system_that_turns_read_only(tmp_path: Path, free_port: int) -> N
         assert broker.stop() == 1
         broker.fail(("create",), "EROFS", f"{tmp_path}/data/.lock").spawn()
         assert broker.end() == 1
-        said = told(broker, "the directory of the metadata cannot be used")
+        said = told(broker, "cannot use the metadata directory")
         assert f"{tmp_path}/data: Read-only file system" in said
         broker.heal().start()
         with Wire(broker.address) as wire:
