@@ -38,7 +38,7 @@ def restarted_and_checked(broker: BreakableBroker, *ledgers: Ledger) -> None:
     ("calls", "pattern", "what"),
     [
         (WRITES, "*/orders-0/*.log", "00000000000000000000.log"),
-        ((*WRITES, "ftruncate"), "*/orders-0/*.log", "cutting it back failed"),
+        ((*WRITES, "ftruncate"), "*/orders-0/*.log", "truncating it failed"),
         (SYNCS, "*/orders-0/*.log", "a sync failed"),
         (SYNCS, "*/orders-0", "a sync failed"),
     ],

@@ -362,7 +362,7 @@ class EffectRunner:
             self.connections.close_unread()
         if self.memory_pool.waiting:
             self.connections.close_stalled(self.clock.now_ms(), _STALLED_MS, large_only=True)
-        if self.clock.look_at_the_wall():
+        if self.clock.read_wall_clock():
             self.broker.wall_clock_set(self.clock.wall_ahead_ms, self.clock.now_ms())
 
     def stop(self) -> None:
