@@ -156,7 +156,8 @@ def measure_produce(
                     waiting.popleft().result()
                 if line.due():
                     line.show(
-                        f"produce  {number:,} of {messages:,}  {number / (time.perf_counter() - started):,.0f}/s"
+                        f"produce  {number:,} of {messages:,}  "
+                        f"{number / (time.perf_counter() - started):,.0f}/s"
                     )
         producer.flush()
         seconds = time.perf_counter() - started

@@ -29,7 +29,8 @@ def broker(
 ) -> None:
     """Start a broker from a configuration file, in the foreground.
 
-    docs/configuration.md lists the configs, which have Kafka's names. Ctrl-C or SIGTERM stops the broker cleanly.
+    docs/configuration.md lists the configs, which have Kafka's names. Ctrl-C or SIGTERM stops the broker
+    cleanly.
 
     \b
     Example:

@@ -1,7 +1,8 @@
 """Client settings of every command, from one file: for clusters with TLS or SASL.
 
-`ottla --client-config FILE …`, or OTTLA_CLIENT_CONFIG, names a file of Kafka client properties (`security.protocol`,
-`sasl.mechanism`), as Kafka's tools take it (`ottla.client.properties`). `--bootstrap` of the command says where to connect.
+`ottla --client-config FILE …`, or OTTLA_CLIENT_CONFIG, names a file of Kafka client properties
+(`security.protocol`, `sasl.mechanism`), as Kafka's tools take it (`ottla.client.properties`). `--bootstrap`
+of the command says where to connect.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ def consume(
 ) -> None:
     """Print the messages of a topic, one per line, until Ctrl-C.
 
-    Messages go to standard output, everything else to standard error. --json prints each message as an object with all
-    its fields. Null is printed as `null`.
+    Messages go to standard output, everything else to standard error. --json prints each message as an object
+    with all its fields. Null is printed as `null`.
 
     \b
     Example:
@@ -86,7 +86,8 @@ def consume(
         raise usage_error("give at most one of --from-beginning, --offset and --time")
     if group is not None and (offset is not None or start is not None or partition or until_end):
         raise usage_error(
-            "--group cannot be used with --offset, --time, --partition or --until-end: the group assigns partitions and "
+            "--group cannot be used with --offset, --time, --partition or --until-end: the group assigns "
+            "partitions and "
             "starts at its committed offsets"
         )
     stop = Stop()
@@ -150,7 +151,8 @@ def _place(
     missing = [tp for tp in wanted if tp not in there]
     if missing:
         raise CommandError(
-            f"topic {topic!r} has no partition {missing[0].partition}: its partitions are 0 to {len(there) - 1}",
+            f"topic {topic!r} has no partition {missing[0].partition}: its partitions are 0 to "
+            f"{len(there) - 1}",
             NOT_FOUND,
         )
     consumer.assign(wanted)

@@ -1,9 +1,9 @@
 """`ottla demo` (`make run`): an embedded broker with a producer, a consumer and a Spark pipeline.
 
-Every message has a number and a creation time. The consumer checks that the numbers of each partition are complete and in
-order, and shows the latency. The pipeline joins when Spark is up and copies all messages into a second topic, where the
-consumer checks that each number exists once. --examples runs three more pipelines. On a terminal the demo runs until
-Ctrl-C, elsewhere for a minute or two.
+Every message has a number and a creation time. The consumer checks that the numbers of each partition are
+complete and in order, and shows the latency. The pipeline joins when Spark is up and copies all messages into
+a second topic, where the consumer checks that each number exists once. --examples runs three more pipelines.
+On a terminal the demo runs until Ctrl-C, elsewhere for a minute or two.
 """
 
 from __future__ import annotations
@@ -72,15 +72,17 @@ def demo(
         typer.Option(
             "--examples",
             metavar="DIR",
-            help="Also run sessions.yaml, orders.yaml and wordcount.py of this folder, with data from its generate.py.",
+            help="Also run sessions.yaml, orders.yaml and wordcount.py of this folder, with data from its "
+            "generate.py.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a broker, a producer, a consumer and a Spark pipeline.
 
-    One line shows the progress. The summary says whether all messages arrived in order, and whether each passed the pipeline
-    exactly once. The pipeline joins when Spark is up; without Spark the demo runs without it.
+    One line shows the progress. The summary says whether all messages arrived in order, and whether each
+    passed the pipeline exactly once. The pipeline joins when Spark is up; without Spark the demo runs without
+    it.
 
     \b
     Example:
@@ -112,8 +114,10 @@ def demo(
         print_json(summary)
     else:
         show(
-            f"{summary['produced']:,} messages produced, {summary['consumed']:,} consumed in {summary['seconds']:.1f} s "
-            f"({summary['messages_per_s']:,}/s); end to end p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms; "
+            f"{summary['produced']:,} messages produced, {summary['consumed']:,} consumed in "
+            f"{summary['seconds']:.1f} s "
+            f"({summary['messages_per_s']:,}/s); end to end p50 {summary['p50_ms']} ms, p99 "
+            f"{summary['p99_ms']} ms; "
             f"{'all in order, none lost' if summary['in_order'] else 'SOME ARE LOST OR OUT OF ORDER'}"
         )
         if (through := summary["pipeline"]) is not None:

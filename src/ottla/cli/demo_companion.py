@@ -20,7 +20,7 @@ FINISH_S_MAX = 60.0
 
 
 class Companion:
-    """The pipelines of the demo. They join when Spark is up, and the demo waits for them only if they have joined.
+    """The pipelines of the demo. They join when Spark is up; the demo waits only for joined pipelines.
 
     As a context manager: at its end all their processes are stopped.
     """

@@ -1,7 +1,7 @@
 """The example pipelines of the demo: their live data and their output.
 
-They run in the same Spark as the demo's pipeline. A `generate.py` process per example produces its data at a low rate. The
-output is read from topics and from a database.
+They run in the same Spark as the demo's pipeline. A `generate.py` process per example produces its data at a
+low rate. The output is read from topics and from a database.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRIGGER: Final = "4 seconds"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A pipeline file, its data, its records per second, a name for its output, and a command that shows it."""
+    """A pipeline file, its data, its records per second, a name for its output, a command that shows it."""
 
     file: str
     data: str
@@ -58,7 +58,8 @@ ORDERS: Final = Example(
     "'SELECT country, count(*), round(sum(amount)) FROM orders GROUP BY country'), sep='\\n')\"",
 )  # fmt: skip
 WORDCOUNT: Final = Example(
-    "wordcount.py", "lines", 20, "words counted", "ottla consume counts --bootstrap {brokers} --from-beginning --key"
+    "wordcount.py", "lines", 20, "words counted", "ottla consume counts --bootstrap {brokers} "
+        "--from-beginning --key"
 )  # fmt: skip
 EXAMPLES: Final = (SESSIONS, ORDERS, WORDCOUNT)
 VISITS: Final = "visits"
@@ -73,8 +74,8 @@ def check(folder: Path) -> None:
 
 
 class Examples:
-    """The order of calls: `begin`; run pipelines with `files` and `settings`; `look` a few times per second; `stop_data`;
-    `read_rest`; `close`.
+    """The order of calls: `begin`; run pipelines with `files` and `settings`; `look` a few times per second;
+    `stop_data`; `read_rest`; `close`.
     """
 
     def __init__(self, brokers: str, source: Path, folder: Path) -> None:

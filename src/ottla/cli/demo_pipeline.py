@@ -1,7 +1,7 @@
-"""The demo's pipeline: `ottla pipeline run` in its own process copies the demo's topic through Spark, exactly once.
+"""The demo's pipeline: `ottla pipeline run` in its own process copies the demo's topic exactly once.
 
-The examples run in the same Spark. The demo does not wait for it: it joins when Spark is up. Progress is read from its
-status file. The demo's consumer checks the target topic for exactly-once.
+The examples run in the same Spark. The demo does not wait for it: it joins when Spark is up. Progress is read
+from its status file. The demo's consumer checks the target topic for exactly-once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def missing() -> str | None:
 
 
 class DemoPipeline:
-    """Starts when constructed; call `look` a few times per second. `others` are further files, run with `arguments`."""
+    """Starts when constructed; call `look` a few times per second. `others` are further pipeline files."""
 
     def __init__(
         self, brokers: str, folder: Path, others: Sequence[Path] = (), arguments: Sequence[str] = ()
@@ -74,7 +74,8 @@ class DemoPipeline:
             self._process = self._start(said)
 
     def _start(self, said: IO[bytes]) -> subprocess.Popen[bytes]:
-        # In its own session: Ctrl-C on the terminal reaches only the demo, which lets the pipeline finish first.
+        # In its own session: Ctrl-C on the terminal reaches only the demo, which lets the pipeline finish
+        # first.
         command = [sys.executable, "-m", "ottla.cli", "pipeline", "run", *self._arguments]
         return subprocess.Popen(  # noqa: S603  # our own interpreter and package
             command,

@@ -6,7 +6,7 @@ Pure functions from a file's bytes to rows; `log.py` prints them. The formats ar
     .index        relative offset int32 | position int32, sparse, grows
     .timeindex    timestamp int64 | relative offset int32, sparse, grows
     .txnindex     version int16 | producer id | first offset | last offset | last stable offset, each int64
-    .snapshot     version int16 | crc-32c uint32 of what follows | count int32 | for each producer: id int64 | epoch
+    .snapshot     version int16 | crc-32c uint32 of the rest | count int32 | for each producer: id int64 | epoch
                   int16 | last sequence int32 | last offset int64 | offset delta int32 | timestamp int64 |
                   coordinator epoch int32 | first offset of the open transaction int64
     checkpoints   text: version, count, then one `topic partition offset` (or `epoch start offset`) per line
@@ -57,7 +57,7 @@ def base_offset_of(name: str) -> int:
 
 
 def batches(data: bytes | memoryview, *, records: bool = True) -> Iterator[Row]:
-    """One row per batch, optionally with its records. The last row has a `problem` if the end of the file is damaged."""
+    """One row per batch, optionally with its records. The last row has a `problem` if the end is damaged."""
     view = memoryview(data)
     position, end = 0, len(view)
     while position < end:

@@ -54,9 +54,9 @@ def dump(
 ) -> None:
     """Print segments, indexes, snapshots, checkpoints and metadata, of ottla and of Kafka.
 
-    Kafka's metadata log (__cluster_metadata-0) is decoded record by record. Folders are read recursively. Files are only
-    read; a broker may be running on them. Every CRC and the order of the indexes are checked. Exits with 1 if a file is
-    damaged.
+    Kafka's metadata log (__cluster_metadata-0) is decoded record by record. Folders are read recursively.
+    Files are only read; a broker may be running on them. Every CRC and the order of the indexes are checked.
+    Exits with 1 if a file is damaged.
 
     \b
     Example:
@@ -94,7 +94,8 @@ def _expanded(files: list[Path]) -> Iterator[Path]:
             yield file
         else:
             raise CommandError(
-                f"{file}: not a file of a data directory (.log, .index, .timeindex, .txnindex, .snapshot, .checkpoint, "
+                f"{file}: not a file of a data directory (.log, .index, .timeindex, .txnindex, .snapshot, "
+                ".checkpoint, "
                 f"…-checkpoint, {JOURNAL}, {', '.join((*PROPERTY_FILES, *JSON_FILES))})"
             )
 
@@ -225,8 +226,9 @@ def verify(
 ) -> None:
     """Find damage in a data directory, ottla's or Kafka's, with its meaning and what to do.
 
-    Reads every batch, index, snapshot and checkpoint; changes nothing. A broker may be running on the directory. Exits with
-    1 if something is damaged; a NOTE is no damage. Give all data directories of a broker in one call.
+    Reads every batch, index, snapshot and checkpoint; changes nothing. A broker may be running on the
+    directory. Exits with 1 if something is damaged; a NOTE is no damage. Give all data directories of a
+    broker in one call.
 
     \b
     Example:
@@ -264,7 +266,8 @@ def verify(
     damaged = counts["mend"] + counts["loss"]
     running = " (a broker is running on it)" if changing else ""
     say(
-        f"{counts['loss']} with lost or doubtful records, {counts['mend']} repairable, {counts['note']} note(s){running}"
+        f"{counts['loss']} with lost or doubtful records, {counts['mend']} repairable, {counts['note']} "
+        f"note(s){running}"
         if damaged or counts["note"]
         else f"no damage found{running}"
     )

@@ -1,7 +1,8 @@
 """The entry point `ottla`: find the command, run it, print expected errors as one sentence with an exit code.
 
-Only the module of the called command is imported, and each module imports heavy packages inside its functions. So
-`ottla --help` is fast. The two commands that start a broker do not load typer (`run_broker.py`).
+Only the module of the called command is imported, and each module imports heavy packages inside its
+functions. So `ottla --help` is fast. The two commands that start a broker do not load typer
+(`run_broker.py`).
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def build(command: str | None) -> typer.Typer:
             "--client-config",
             metavar="FILE",
             envvar="OTTLA_CLIENT_CONFIG",
-            help="Client properties with Kafka's names (TLS, SASL, …), used by every command that connects to a cluster.",
+            help="Client properties with Kafka's names (TLS, SASL, …), used by every command that connects "
+            "to a cluster.",
         ),
         _version: bool = typer.Option(
             False, "--version", callback=show_version, is_eager=True, help="Print the version and exit."

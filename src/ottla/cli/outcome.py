@@ -1,7 +1,7 @@
 """Output and exit of a command: exit codes, error messages, tables, JSON, clean ends after signals.
 
-Data goes to standard output, everything else to standard error, so that output can be piped. Nothing heavy is imported
-here, because every command loads this module. Shared options are in `options.py`.
+Data goes to standard output, everything else to standard error, so that output can be piped. Nothing heavy is
+imported here, because every command loads this module. Shared options are in `options.py`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def usage_error(message: str) -> CommandError:
     return CommandError(message, USAGE)
 
 
-#: C0 and C1 control characters, bidirectional controls, and line ends (U+2028, U+2029). A terminal acts on them, and names
-#: of groups, topics and clients may contain them. Lone surrogates cannot be printed at all.
+#: C0 and C1 control characters, bidirectional controls, and line ends (U+2028, U+2029). A terminal acts on
+#: them, and names of groups, topics and clients may contain them. Lone surrogates cannot be printed at all.
 _UNSAFE = frozenset(
     map(
         chr,
@@ -79,7 +79,7 @@ def say(text: str) -> None:
 
 
 def show(*lines: str) -> None:
-    """Print lines of output. A newline inside a line is escaped: a name must not look like a separate line."""
+    """Print lines of output. A newline in a line is escaped: a name must not look like a separate line."""
     print(*map(printable, lines), sep="\n")
 
 
@@ -96,7 +96,8 @@ def show_data(text: str) -> None:
 def print_json(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False)
     if not text.isprintable():
-        # `json` escapes only characters below 0x20. All others are inside strings, so they can be escaped here.
+        # `json` escapes only characters below 0x20. All others are inside strings, so they can be escaped
+        # here.
         text = "".join(f"\\u{ord(each):04x}" if _is_unsafe(each) else each for each in text)
     print(text)
 
@@ -170,8 +171,8 @@ def describe_failure(error: BaseException) -> tuple[str, int] | None:
 class Stop:
     """Ctrl-C and SIGTERM as a flag that a loop checks, so that no step is interrupted in the middle.
 
-    Inside `waiting()`, where the command waits without a limit, a signal raises KeyboardInterrupt. A second signal always
-    does.
+    Inside `waiting()`, where the command waits without a limit, a signal raises KeyboardInterrupt. A second
+    signal always does.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,8 @@ def list_partitions(
         bool,
         typer.Option(
             "--unwell",
-            help="Only partitions that are offline, under-replicated, moving or without their preferred leader.",
+            help="Only partitions that are offline, under-replicated, moving or without their preferred "
+            "leader.",
         ),
     ] = False,
     broker: Annotated[
@@ -159,7 +160,8 @@ def reassign(
     modes = (balance, by_hand, file is not None, status, cancel, unthrottle)
     if sum(modes) != 1 or (to is not None and replication_factor is not None):
         raise usage_error(
-            "give exactly one of --balance, --to, --replication-factor, --file, --status, --cancel and --unthrottle"
+            "give exactly one of --balance, --to, --replication-factor, --file, --status, --cancel and "
+            "--unthrottle"
         )
     if by_hand and topic is None:
         raise usage_error(
@@ -269,7 +271,7 @@ def drain(
         say(f"broker {broker} is empty: stop it, then run `ottla partition drain {broker} --unregister`")
 
 
-# --- execution ----------------------------------------------------------------------------------------------------
+# --- execution ----------------------------------------------------------------------------------------------
 
 
 def _move(
@@ -395,7 +397,8 @@ def _print_elections(results: Mapping[TopicPartition, Election], as_json: bool) 
 def _unregister(admin: Admin, broker: int, *, live: bool, holds: int, as_json: bool) -> None:
     if holds:
         raise CommandError(
-            f"broker {broker} has replicas of {holds} partition(s): run `ottla partition drain {broker}` first"
+            f"broker {broker} has replicas of {holds} partition(s): run `ottla partition drain {broker}` "
+            "first"
         )
     if live:
         raise CommandError(f"broker {broker} is running and would register again: stop it first")

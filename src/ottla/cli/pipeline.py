@@ -1,7 +1,8 @@
-"""`ottla pipeline`: run, validate, explain and show the status of Spark pipelines, each one YAML or Python file.
+"""`ottla pipeline`: run, validate, explain and show the status of Spark pipelines, each one YAML or Python
+file.
 
-Only `run`, `validate --deep` and `explain` with `--schemas` or `--plan` start Spark. Spark and its workers log to
-`spark.log` in the checkpoint, not to the terminal.
+Only `run`, `validate --deep` and `explain` with `--schemas` or `--plan` start Spark. Spark and its workers
+log to `spark.log` in the checkpoint, not to the terminal.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def run(
 ) -> None:
     """Run one or more pipelines until Ctrl-C, or with --once until all available records are processed.
 
-    A stop waits for the running batch; the next start continues after it. If a query fails, all queries stop. Exits with 1
-    if a query failed or a service that a file names is down, with 2 if a file is invalid.
+    A stop waits for the running batch; the next start continues after it. If a query fails, all queries stop.
+    Exits with 1 if a query failed or a service that a file names is down, with 2 if a file is invalid.
 
     \b
     Example:
@@ -136,7 +137,8 @@ def _py_files(given: Iterable[str], remote: str | None) -> list[str]:
             raise FileNotFoundError(2, "no such file", each)
     if found and remote is not None:
         say(
-            "--py-files: Spark Connect may not send these files to the workers of a stream. Modules that the pipeline file "
+            "--py-files: Spark Connect may not send these files to the workers of a stream. Modules that "
+            "the pipeline file "
             "imports at its top from its own folder are sent"
         )
     return found
@@ -167,8 +169,8 @@ def validate(
 ) -> None:
     """Check a pipeline file and report all problems at once.
 
-    Without --deep neither Spark nor a broker is needed. Exits with 2 if the file has problems, with 1 if a broker or
-    another service was unreachable.
+    Without --deep neither Spark nor a broker is needed. Exits with 2 if the file has problems, with 1 if a
+    broker or another service was unreachable.
 
     \b
     Example:
@@ -304,7 +306,8 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
     known = read_status(plan)
     if known is None:
         raise CommandError(
-            f"{plan.name} has not run yet ({plan.checkpoint_path} is empty): start it with `ottla pipeline run {file}`",
+            f"{plan.name} has not run yet ({plan.checkpoint_path} is empty): start it with `ottla pipeline "
+            f"run {file}`",
             NOT_FOUND,
         )
     if as_json:

@@ -1,4 +1,5 @@
-"""The pipelines of one `ottla pipeline run`: start one after the other, show progress, stop together, summarize.
+"""The pipelines of one `ottla pipeline run`: start one after the other, show progress, stop together,
+summarize.
 
 With one pipeline, queries are shown by name; with several, as pipeline/query.
 """
@@ -27,7 +28,7 @@ POLL_S = 0.1
 def started(
     spark: SparkSession, loaded: Sequence[Loaded], py_files: Iterable[str], *, once: bool, remote: bool
 ) -> list[Run]:
-    """Start a run per pipeline, each in its own session if there are several. If one fails, stop the others."""
+    """Start a run per pipeline, with a session each if there are several. If one fails, stop the others."""
     runs: list[Run] = []
     try:
         for each in loaded:
@@ -46,7 +47,7 @@ def started(
 
 
 def _not_started(plan: Plan, failed: StepFailed) -> CommandError:
-    """The error of a start. An error in the file is a usage error; an outage may be over at the next start."""
+    """The error of a start: a usage error if the file is wrong, a failure if a service is down."""
     said = f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}"
     return CommandError(said, USAGE if is_the_files(failed.error) else FAILED)
 

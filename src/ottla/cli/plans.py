@@ -1,6 +1,7 @@
 """Reassignment plans of `ottla partition`: partitions with their new replicas, without unchanged ones.
 
-`controller/reassignment_plan.py` makes the plans. This module gives it the brokers and replicas of the cluster.
+`controller/reassignment_plan.py` makes the plans. This module gives it the brokers and replicas of the
+cluster.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def produce(
 ) -> None:
     """Write the lines of standard input, or one message, to a topic.
 
-    Ends at the end of input (Ctrl-D on a terminal). It exits with 0 only after all messages are acknowledged. --json prints
-    the partition and offset of each acknowledged message.
+    Ends at the end of input (Ctrl-D on a terminal). It exits with 0 only after all messages are acknowledged.
+    --json prints the partition and offset of each acknowledged message.
 
     \b
     Example:

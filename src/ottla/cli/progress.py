@@ -39,7 +39,8 @@ class ProgressLine:
             columns = 0
         if columns < 2:
             return text
-        # The terminal may have become narrower. The last column stays free, because some terminals wrap after it.
+        # The terminal may have become narrower. The last column stays free, because some terminals wrap after
+        # it.
         self._width = min(self._width, columns - 1)
         return text if len(text) < columns else f"{text[: columns - 2]}…"
 

@@ -1,7 +1,7 @@
-"""Execution of a reassignment plan: set the throttle, start, wait, elect preferred leaders, remove the throttle.
+"""Execution of a reassignment plan: throttle, start, wait, elect preferred leaders, unthrottle.
 
-The cluster moves the partitions; the command only starts and watches. An interrupted command leaves the move and its
-throttle running, and prints how to watch the move and how to remove the throttle.
+The cluster moves the partitions; the command only starts and watches. An interrupted command leaves the move
+and its throttle running, and prints how to watch the move and how to remove the throttle.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def elect_preferred(admin: Admin, plan: Replicas) -> dict[TopicPartition, Electi
     return admin.elect_leaders(wrong) if wrong else {}
 
 
-# --- throttles ----------------------------------------------------------------------------------------------------
+# --- throttles ----------------------------------------------------------------------------------------------
 
 
 def set_throttle(admin: Admin, before: Replicas, plan: Replicas, brokers: set[int], bytes_per_s: int) -> None:
@@ -191,7 +191,8 @@ def refuse_if_moving(admin: Admin) -> None:
     moving = reassignments(admin)
     if moving:
         raise CommandError(
-            f"{len(moving)} partition(s) are being moved: wait for the end (`ottla partition reassign --status`), "
+            f"{len(moving)} partition(s) are being moved: wait for the end (`ottla partition reassign "
+            "--status`), "
             "or cancel with `ottla partition reassign --cancel`",
             FAILED,
         )

@@ -1,8 +1,8 @@
 """`ottla up` and `ottla broker` without typer.
 
-typer and its dependencies would double the start-up time of a broker and add 15 MB to its memory. So `main` first tries
-`quick_start`, which parses the plain options of these two commands. Help, errors and everything unusual go to the typer
-commands in `up.py` and `broker.py`, which call the functions here.
+typer and its dependencies would double the start-up time of a broker and add 15 MB to its memory. So `main`
+first tries `quick_start`, which parses the plain options of these two commands. Help, errors and everything
+unusual go to the typer commands in `up.py` and `broker.py`, which call the functions here.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ def _local_cluster(
 
     if brokers < 1 or port + brokers > 65_536:
         raise usage_error(
-            f"--brokers {brokers} is not possible from port {port} on: give at least 1, and a port of --listen that "
+            f"--brokers {brokers} is not possible from port {port} on: give at least 1, and a port of "
+            "--listen that "
             "leaves one port per broker below 65536"
         )
     for name in ("node.id", "broker.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect"):

@@ -42,7 +42,9 @@ def typed(text: str, form: Format) -> bytes:
 
 
 def time_ms(text: str, now_ms: int) -> int:
-    """A point in time: milliseconds since 1970, an ISO 8601 date, or `-5m` for five minutes ago (ms, s, m, h, d)."""
+    """A point in time: milliseconds since 1970, an ISO 8601 date, or `-5m` for five minutes ago (ms, s, m, h,
+    d).
+    """
     if re.fullmatch(r"\d+", text):
         return int(text)
     ago = re.fullmatch(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
@@ -52,7 +54,8 @@ def time_ms(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise usage_error(
-            f"{text!r} is not a time: use 2026-01-31T12:00:00Z, milliseconds since 1970, or -5m for five minutes ago"
+            f"{text!r} is not a time: use 2026-01-31T12:00:00Z, milliseconds since 1970, or -5m for five "
+            "minutes ago"
         ) from None
     # A date without a zone is local time.
     return round((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1000)

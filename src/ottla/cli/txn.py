@@ -46,7 +46,8 @@ def list_transactions(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort; repeat for "
+            help="Only this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, "
+            "CompleteAbort; repeat for "
             "several.",
         ),
     ] = None,
@@ -70,7 +71,8 @@ def list_transactions(
         bool,
         typer.Option(
             "--hanging",
-            help="Transactions that are open in a partition but unknown to their coordinator. They block read_committed "
+            help="Transactions that are open in a partition but unknown to their coordinator. They block "
+            "read_committed "
             "consumers.",
         ),
     ] = False,
@@ -216,7 +218,8 @@ def abort(
     place = (topic, partition, start_offset)
     if (transactional_id is None) == (place == (None, None, None)):
         raise usage_error(
-            "give either a transactional id, or --topic, --partition and --start-offset of a hanging transaction"
+            "give either a transactional id, or --topic, --partition and --start-offset of a hanging "
+            "transaction"
         )
     with open_admin(bootstrap) as admin:
         if transactional_id is not None:
@@ -238,7 +241,8 @@ def abort(
             admin.abort_hanging_transaction(found)
             aborted = _row(found)
             words = (
-                f"aborted the hanging transaction of producer {found.producer.producer_id} in {found.partition} "
+                f"aborted the hanging transaction of producer {found.producer.producer_id} in "
+                f"{found.partition} "
                 f"from offset {start_offset} on"
             )
     if as_json:
@@ -247,13 +251,14 @@ def abort(
         show(words)
 
 
-# --- hanging transactions-----------------------------------------------------------------------------------------------
+# --- hanging transactions------------------------------------------------------------------------------------
 
 
 def _hanging_at(admin: Admin, place: TopicPartition, start_offset: int) -> HangingTransaction:
     """The hanging transaction that starts there.
 
-    A transaction that its coordinator knows is refused: aborting it in one partition would leave the others open.
+    A transaction that its coordinator knows is refused: aborting it in one partition would leave the others
+    open.
     """
     opened = {
         each.transaction_start: each
@@ -343,7 +348,7 @@ def _print_hanging(found: list[HangingTransaction], age_ms: int, as_json: bool) 
     )
 
 
-# --- output and options -------------------------------------------------------------------------------------------
+# --- output and options -------------------------------------------------------------------------------------
 
 
 def _print_producers(admin: Admin, places: list[TopicPartition], as_json: bool) -> None:

@@ -52,8 +52,8 @@ def up(
 ) -> None:
     """Start one broker with embedded metadata, or a local cluster, in the foreground.
 
-    Ctrl-C or SIGTERM stops it cleanly; the data is kept for the next start. A cluster keeps its metadata in ZooKeeper.
-    --brokers starts a ZooKeeper (pip install "ottla[cluster]") unless --zookeeper names one.
+    Ctrl-C or SIGTERM stops it cleanly; the data is kept for the next start. A cluster keeps its metadata in
+    ZooKeeper. --brokers starts a ZooKeeper (pip install "ottla[cluster]") unless --zookeeper names one.
 
     \b
     Example:

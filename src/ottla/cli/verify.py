@@ -34,7 +34,8 @@ WORDS: Final[dict[str, Words]] = {
         "loss",
         "the batch's CRC is wrong ({detail})",
         "its bytes changed after they were written; consumers will reject it",
-        f"{_RESTORE}; to go on without the batch, delete all records up to it (DeleteRecords) or skip its offsets",
+        f"{_RESTORE}; to go on without the batch, delete all records up to it (DeleteRecords) or skip its "
+        "offsets",
     ),
     "torn-tail": Words(
         "mend",
@@ -46,7 +47,8 @@ WORDS: Final[dict[str, Words]] = {
         "loss",
         "a batch is incomplete ({detail})",
         "the log was synced beyond this point: acknowledged records are missing",
-        f"{_RESTORE}; otherwise ottla serves up to offset {{offset}} and truncates the rest if it is at the end",
+        f"{_RESTORE}; otherwise ottla serves up to offset {{offset}} and truncates the rest if it is at the "
+        "end",
     ),
     "zeros": Words(
         "loss",
@@ -147,7 +149,8 @@ WORDS: Final[dict[str, Words]] = {
         "nothing; or stop the broker and delete it",
     ),
     "snapshot-beyond": Words(
-        "mend", "a producer snapshot beyond the end of the log ({detail})", "the log was truncated", "nothing: the next start deletes it"
+        "mend", "a producer snapshot beyond the end of the log "
+            "({detail})", "the log was truncated", "nothing: the next start deletes it"
     ),
     "epochs-damaged": Words(
         "mend",
@@ -156,7 +159,8 @@ WORDS: Final[dict[str, Words]] = {
         "nothing: the next start rebuilds it",
     ),
     "epochs-beyond": Words(
-        "mend", "a leader epoch starts beyond the end of the log ({detail})", "the log was truncated", "nothing: the next start repairs it"
+        "mend", "a leader epoch starts beyond the end of the log "
+            "({detail})", "the log was truncated", "nothing: the next start repairs it"
     ),
     "epochs-missing": Words(
         "mend",
@@ -183,16 +187,19 @@ WORDS: Final[dict[str, Words]] = {
         "it is not part of the log",
         "nothing: the next start deletes or finishes it",
     ),
-    "stray-file": Words("note", "not a file of a broker", "the broker ignores it", "nothing; it can be moved away"),
+    "stray-file": Words("note", "not a file of a broker", "the broker ignores it", "nothing; it can be "
+        "moved away"),
     "stray-folder": Words(
         "mend",
         "a partition without a topic",
-        "its topic was deleted, or the metadata belongs to another directory. The next start deletes it; in an imported "
+        "its topic was deleted, or the metadata belongs to another directory. The next start deletes it; in "
+        "an imported "
         "Kafka directory it is renamed to …-stray",
         "to keep its records, move the folder away before the next start",
     ),
     "folder-delete": Words(
-        "note", "a partition that is being deleted", "its topic was deleted", "nothing: the next start deletes it"
+        "note", "a partition that is being deleted", "its topic was deleted", "nothing: the next start "
+            "deletes it"
     ),
     "folder-stray": Words(
         "note",
@@ -221,7 +228,8 @@ WORDS: Final[dict[str, Words]] = {
     "checkpoint-damaged": Words(
         "mend",
         "the checkpoint is damaged",
-        "nothing is lost: the next start reads the logs from their start; records deleted by DeleteRecords may come back",
+        "nothing is lost: the next start reads the logs from their start; records deleted by DeleteRecords "
+        "may come back",
         "restore it from a backup, or let the next start rebuild it",
     ),
     "properties-missing": Words(
@@ -231,7 +239,8 @@ WORDS: Final[dict[str, Words]] = {
         "restore it from a backup",
     ),
     "properties-damaged": Words(
-        "mend", "it has no cluster.id or no version", "the file is incomplete or was edited", "restore it from a backup"
+        "mend", "it has no cluster.id or no version", "the file is incomplete or was "
+            "edited", "restore it from a backup"
     ),
     "properties-foreign": Words(
         "loss",
@@ -281,7 +290,7 @@ def worded(finding: Finding) -> Report:
     if kind != finding.kind:
         # ottla does not need Kafka's metadata after the import.
         means = "this is Kafka's metadata log; ottla reads it once, when it imports the directory"
-        do = "before the import: restore the folder from a backup or another controller. After the import: nothing"
+        do = "before the import: restore the folder from a backup or another controller. After it: nothing"
         level = "mend" if level == "loss" else level
     # Findings about an index have no offset, and their texts use none.
     fields = {"detail": finding.detail, "offset": finding.offset}

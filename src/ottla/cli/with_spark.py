@@ -1,4 +1,6 @@
-"""The Spark session of a command. Java and the workers log to a file, and the command keeps Ctrl-C for itself."""
+"""The Spark session of a command. Java and the workers log to a file, and the command keeps Ctrl-C for
+itself.
+"""
 
 from __future__ import annotations
 

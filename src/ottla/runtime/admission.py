@@ -1,11 +1,12 @@
 """Limits on new connections: in all, per address, and per second (KIP-612).
 
-One address cannot starve the others. Beyond its rate its connections are accepted but not read for a while, and if that
-wait would exceed `_WAIT_MS_MAX`, they are closed. So the accept queue, which all clients share, keeps moving.
+One address cannot starve the others. Beyond its rate its connections are accepted but not read for a while,
+and if that wait would exceed `_WAIT_MS_MAX`, they are closed. So the accept queue, which all clients share,
+keeps moving.
 
-In a cluster some connections are reserved for other brokers. A broker is recognized by the address at which this broker has
-reached it, or by its authentication (`Transport.is_broker`). Clients on the address of a broker, as on one machine, can use
-the reserve too.
+In a cluster some connections are reserved for other brokers. A broker is recognized by the address at which
+this broker has reached it, or by its authentication (`Transport.is_broker`). Clients on the address of a
+broker, as on one machine, can use the reserve too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Admission:
         return self._broker_addresses is not None and host in self._broker_addresses()
 
     def refusal(self, host: str, config: BrokerConfig, brokers: int) -> str | None:
-        """Why a new connection is refused, or None. `brokers`: open connections that are authenticated brokers."""
+        """Why a new connection is refused, or None. `brokers`: authenticated connections of brokers."""
         limit = min(config.max_connections, self._connections_max)
         if self._broker_addresses is not None and not self.is_broker(host):
             reserved = min(BROKER_CONNECTIONS_RESERVED, limit // _RESERVED_PART)
@@ -54,7 +55,7 @@ class Admission:
             return f"connection from {host} refused: {limit} connections are open (max.connections)"
         per_host = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
         if self._by_host[host] >= per_host:
-            return f"connection from {host} refused: {per_host} of its connections are open (max.connections.per.ip)"
+            return f"connection from {host} refused: it has {per_host} open already (max.connections.per.ip)"
         return None
 
     def wait_ms(self, host: str, config: BrokerConfig, now_ms: int) -> float | None:

@@ -1,9 +1,10 @@
 """Blocking work in threads: syncs (`Syncer`) and jobs (`Jobs`).
 
-Syncs are a group commit. Requests during a round wait for the next round, and a round syncs each file once however many
-appends it covers. A request for thousands of files (bulk) is spread over many rounds, a few files each, so that other
-requests do not wait for all of them. A round is one hand-over to the sync thread and one back. The files of a large round
-are synced by a small thread pool, because a sync waits for the device and not for the CPU.
+Syncs are a group commit. Requests during a round wait for the next round, and a round syncs each file once
+however many appends it covers. A request for thousands of files (bulk) is spread over many rounds, a few
+files each, so that other requests do not wait for all of them. A round is one hand-over to the sync thread
+and one back. The files of a large round are synced by a small thread pool, because a sync waits for the
+device and not for the CPU.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ class _Outcome(NamedTuple):
     failures: list[tuple[str, str]]
     #: (target, reason) of files that could not be opened because of their path.
     refused: list[tuple[Any, str]]
-    #: Files and directories that could not be opened for lack of descriptors or memory: retried after a pause.
+    #: Files and directories that could not be opened for lack of descriptors or memory: retried after a
+    #: pause.
     again: list[tuple[Any, str | None, Any]]
 
 
 class Syncer:
     """Rounds of syncs. `done(targets, failures, refused)` is called on the loop after each round.
 
-    A failure is (path, reason) of one file or directory; the other files of the round are synced nevertheless. A file that
-    could not be opened for lack of descriptors or memory is retried after a pause; until then its target is not done.
+    A failure is (path, reason) of one file or directory; the other files of the round are synced
+    nevertheless. A file that could not be opened for lack of descriptors or memory is retried after a pause;
+    until then its target is not done.
     """
 
     def __init__(
@@ -198,7 +201,8 @@ def _attempt(path: str, sync: Callable[[Any], None], what: Any) -> DiskError | N
 class Jobs:
     """Run functions in a thread pool, and `done(result, error)` on the loop.
 
-    Any exception but DiskError is an internal error: `contain(what, error)` is called on the loop, before `done`.
+    Any exception but DiskError is an internal error: `contain(what, error)` is called on the loop, before
+    `done`.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""The link between the core and its cluster: events of the metadata store go to the core, cluster effects go out.
+"""The link between the core and its cluster: events of the metadata store in, cluster effects out.
 
-Each call into the core is followed by a turn of the effect runner. Before the core is started (`attach`), events are kept:
-all metadata records, the live brokers and the controller. The node starts the core with them.
+Each call into the core is followed by a turn of the effect runner. Before the core is started (`attach`),
+events are kept: all metadata records, the live brokers and the controller. The node starts the core with
+them.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class ClusterLink:
             self._peers.stop()
             self._peer_watcher.stop()
 
-    # --- effects of the core ----------------------------------------------------------------------------------
+    # --- effects of the core --------------------------------------------------------------------------------
 
     def ask(self, peer: Peer, lane: Any, key: int, version: int, body: bytes, done: Done) -> None:
         self._peers.ask(peer, lane, key, version, body, done)
@@ -128,7 +129,7 @@ class ClusterLink:
         if self._core is not None:
             self._notify(self._core.refused, node_id, self._clock.now_ms())
 
-    # --- events of the store ----------------------------------------------------------------------------------
+    # --- events of the store --------------------------------------------------------------------------------
 
     def restored(self, records: Sequence[Record], now_ms: int) -> None:
         if self._core is None:

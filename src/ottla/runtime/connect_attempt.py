@@ -1,8 +1,9 @@
 """One attempt to connect to another broker, without blocking the loop.
 
-`done(socket, None)` or `done(None, error)` is called once, never within the constructor, and not at all after `cancel`. Host
-names are resolved in a thread, IP addresses need none. All addresses of a name are tried in turn. The error is REFUSED only
-if every address refused the connection: nothing else proves that the broker process has ended.
+`done(socket, None)` or `done(None, error)` is called once, never within the constructor, and not at all after
+`cancel`. Host names are resolved in a thread, IP addresses need none. All addresses of a name are tried in
+turn. The error is REFUSED only if every address refused the connection: nothing else proves that the broker
+process has ended.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ class ConnectAttempt:
         assert sock is not None
         error_number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error_number == 0:
-            # The kernel may give this connection the target port as its ephemeral port. TCP then connects it to itself,
-            # and it would block the port for the broker that wants to listen on it.
+            # The kernel may give this connection the target port as its ephemeral port. TCP then connects it
+            # to itself, and it would block the port for the broker that wants to listen on it.
             try:
                 if sock.getsockname() == sock.getpeername():
                     error_number = ECONNREFUSED

@@ -53,7 +53,7 @@ class Connections:
         #: Whether accepting pauses until the next second.
         self.is_paused = False
 
-    # --- opening ------------------------------------------------------------------------------------------------
+    # --- opening --------------------------------------------------------------------------------------------
 
     def listen(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -72,8 +72,8 @@ class Connections:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Most likely out of descriptors: waiting clients are accepted when others disconnect. The listener
-                # stays readable, so without the pause the event loop would spin.
+                # Most likely out of descriptors: waiting clients are accepted when others disconnect. The
+                # listener stays readable, so without the pause the event loop would spin.
                 self._log.log_once(
                     f"cannot accept a connection: {error.strerror}", "failures to accept a connection"
                 )
@@ -126,7 +126,7 @@ class Connections:
         else:
             transport.resume()
 
-    # --- authentication -----------------------------------------------------------------------------------------
+    # --- authentication -------------------------------------------------------------------------------------
 
     def authenticated(self, connection: Session) -> None:
         """The peer has proven that it is a broker of this cluster: client limits do not apply to it."""
@@ -139,7 +139,7 @@ class Connections:
         """Delay the next connections from this address. The caller closes this one."""
         self._admission.authentication_failed(connection.transport.host, self._clock.now_ms())
 
-    # --- closing ------------------------------------------------------------------------------------------------
+    # --- closing --------------------------------------------------------------------------------------------
 
     def closed(self, transport: Transport) -> None:
         """A transport is closed: the core forgets the connection."""
@@ -149,7 +149,8 @@ class Connections:
         self.brokers -= transport.is_broker
         connection = transport.connection
         self._isolation.run("the end of a connection", self._broker.disconnected, connection)
-        # Transport and connection refer to each other: without this only the garbage collector would free them.
+        # Transport and connection refer to each other: without this only the garbage collector would free
+        # them.
         transport.connection = ClosedSession(connection.peer)
 
     def refuse(self, transport: RequestReader, reason: str) -> None:
@@ -161,7 +162,7 @@ class Connections:
         transport.close()
 
     def close_unread(self) -> None:
-        """Too many responses are held for clients that do not read: close those that hold most for longest."""
+        """Too many responses wait for clients that do not read: close those that hold most for longest."""
         now_ms = self._clock.now_ms()
         memory_pool = self._runner.memory_pool
         for transport in nlargest(

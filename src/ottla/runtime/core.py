@@ -41,7 +41,7 @@ class Alarm(Protocol):
 
 @runtime_checkable
 class Interruptible(Protocol):
-    """An object with callbacks on the event loop. `interrupted`: one of them raised. It ends its work and notifies callers."""
+    """An object with callbacks on the event loop. When one raises, it ends its work and notifies callers."""
 
     def interrupted(self, error: Exception) -> None: ...
 

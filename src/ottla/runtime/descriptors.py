@@ -1,9 +1,9 @@
 """Shares of the file descriptors of this process, so that sockets and log files do not starve each other.
 
-log files       a quarter, at least 64 and at most 16,384 (`SystemDisk` closes and reopens files to stay within it)
-other brokers   in a cluster a sixteenth, at most 1,024: outgoing connections of this broker
-own use         descriptors open at the start, and 48: syncs, jobs, ZooKeeper, the compaction process
-connections     the rest: an upper bound on `max.connections`
+log files a quarter, at least 64 and at most 16,384 (`SystemDisk` closes and reopens files to stay within it)
+other brokers in a cluster a sixteenth, at most 1,024: outgoing connections of this broker own use descriptors
+open at the start, and 48: syncs, jobs, ZooKeeper, the compaction process connections the rest: an upper bound
+on `max.connections`
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ class Shares(NamedTuple):
         if wanted <= self.connections or not (is_set or self.connections < _FEW):
             return None
         return (
-            f"max.connections is {wanted}, but only {self.connections} are possible: this process may open {self.limit} "
-            f"descriptors, and {self.limit - self.connections} of them are reserved for log files and other brokers. "
+            f"max.connections is {wanted}, but only {self.connections} are possible: this process may open "
+            f"{self.limit} "
+            f"descriptors, and {self.limit - self.connections} of them are reserved for log files and other "
+            "brokers. "
             "Raise the limit (`ulimit -n`, or LimitNOFILE= of systemd) and restart"
         )
 

@@ -1,12 +1,13 @@
 """The Disk port on the operating system.
 
-Files are opened on use and closed again when too many are open, so the number of partitions is not bounded by the number
-of descriptors. A pinned file (being sent, or synced in a thread) keeps its descriptor, even if it is closed or deleted
-meanwhile; the last unpin closes it.
+Files are opened on use and closed again when too many are open, so the number of partitions is not bounded by
+the number of descriptors. A pinned file (being sent, or synced in a thread) keeps its descriptor, even if it
+is closed or deleted meanwhile; the last unpin closes it.
 
-Threads: one thread opens, reads, writes and pins through file handles. Other threads may only `sync` and call methods that
-take a path. Only the first thread closes descriptors, so a descriptor cannot disappear or be reused during a read or write.
-Code that uses handles in a second thread (the metadata journal) has its own SystemDisk.
+Threads: one thread opens, reads, writes and pins through file handles. Other threads may only `sync` and call
+methods that take a path. Only the first thread closes descriptors, so a descriptor cannot disappear or be
+reused during a read or write. Code that uses handles in a second thread (the metadata journal) has its own
+SystemDisk.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class SystemDisk:
         self._locks: dict[str, int] = {}
         self._temporaries = count()
 
-    # --- files ------------------------------------------------------------------------------------------------
+    # --- files ----------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> OpenFile:
         file = OpenFile(path, -1)
@@ -83,7 +84,8 @@ class SystemDisk:
     def pin(self, file: OpenFile) -> int:
         """Keep the file open until `unpin`; returns its descriptor.
 
-        At most half of the allowed files can be pinned, so that the log can go on; beyond that, a `short` DiskError.
+        At most half of the allowed files can be pinned, so that the log can go on; beyond that, a `short`
+        DiskError.
         """
         with self._lock:
             if file.pins:
@@ -179,8 +181,8 @@ class SystemDisk:
                 return
             else:
                 with failures(file.path):
-                    # A separate descriptor, closed at once: a round over a thousand closed files must not open them all,
-                    # and this thread may not close others.
+                    # A separate descriptor, closed at once: a round over a thousand closed files must not
+                    # open them all, and this thread may not close others.
                     fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             sync_data(fd)
@@ -206,7 +208,8 @@ class SystemDisk:
             os.close(fd)
 
     def sync_device(self, path: str) -> None:
-        # syncfs reports every failed write since the descriptor was opened, and the lock was opened at the start.
+        # syncfs reports every failed write since the descriptor was opened, and the lock was opened at the
+        # start.
         lock = self._locks.get(path)
         if HAS_SYNCFS and lock is not None:
             with sync_failures(path):
@@ -223,7 +226,7 @@ class SystemDisk:
                     os.close(fd)
             self.sync_dir(above)
 
-    # --- names ------------------------------------------------------------------------------------------------
+    # --- names ----------------------------------------------------------------------------------------------
 
     def read_file(self, path: str) -> bytes | None:
         with failures(path):
@@ -307,7 +310,7 @@ class SystemDisk:
             device = os.statvfs(path)
         return device.f_blocks * device.f_frsize, device.f_bavail * device.f_frsize
 
-    # --- not part of the port ---------------------------------------------------------------------------------
+    # --- not part of the port -------------------------------------------------------------------------------
 
     def lock(self, path: str) -> bool:
         """Lock a directory for this process; False if another process has locked it."""

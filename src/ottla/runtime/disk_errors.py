@@ -29,7 +29,8 @@ class ErrnoClass(Enum):
     PATH = "path"
 
 
-#: By name, because not every system has all of them. An unlisted errno is PATH: it does not show a device failure.
+#: By name, because not every system has all of them. An unlisted errno is PATH: it does not show a device
+#: failure.
 ERRNO_CLASSES: Final[dict[str, tuple[ErrnoClass, str]]] = {
     "EMFILE": (ErrnoClass.SHORTAGE, "the process has no free descriptor; connections and files release some"),
     "ENFILE": (ErrnoClass.SHORTAGE, "the host has no free descriptor"),
@@ -50,7 +51,7 @@ ERRNO_CLASSES: Final[dict[str, tuple[ErrnoClass, str]]] = {
     "EUCLEAN": (ErrnoClass.DEVICE, "the file system is damaged"),
     "EBADMSG": (ErrnoClass.DEVICE, "a checksum of the file system is wrong"),
     "ENAMETOOLONG": (ErrnoClass.PATH, "the topic name is too long for this file system"),
-    "EACCES": (ErrnoClass.PATH, "permissions belong to one file or directory, and can be fixed while the broker runs"),
+    "EACCES": (ErrnoClass.PATH, "permissions of one file or directory; can be fixed while the broker runs"),
     "EPERM": (ErrnoClass.PATH, "like EACCES; also a file that is marked immutable"),
     "ENOENT": (ErrnoClass.PATH, "someone removed this file or directory"),
     "ENOTDIR": (ErrnoClass.PATH, "a file has the name of this directory"),
@@ -102,7 +103,8 @@ CALL_SITES: Final[dict[str, CallSite]] = {
         "the partition is offline until the next start",
     ),
     "sync": CallSite(
-        "fsync, fdatasync or syncfs itself. R11: any error is final, because the kernel drops the pages that it could "
+        "fsync, fdatasync or syncfs itself. R11: any error is final, because the kernel drops the pages "
+        "that it could "
         "not write. Only EINTR is retried",
         _OFFLINE,
         _OFFLINE,
@@ -110,7 +112,8 @@ CALL_SITES: Final[dict[str, CallSite]] = {
         _OFFLINE,
     ),
     "write": CallSite(
-        "append. After an error the file is truncated to its length before the append. If that fails too, the partition "
+        "append. After an error the file is truncated to its length before the append. If that fails too, "
+        "the partition "
         "is offline until the next start",
         _REFUSED_LATER,
         _NO_SPACE,
@@ -118,10 +121,12 @@ CALL_SITES: Final[dict[str, CallSite]] = {
         _REFUSED,
     ),
     "read": CallSite("read a segment or an index", _REFUSED_LATER, _REFUSED, _OFFLINE, _REFUSED),
-    "truncate": CallSite("truncate a log, an index or a small file", _REFUSED_LATER, _NO_SPACE, _OFFLINE, _REFUSED),
+    "truncate": CallSite("truncate a log, an index or a small "
+        "file", _REFUSED_LATER, _NO_SPACE, _OFFLINE, _REFUSED),
     "stat": CallSite("size of a file, free space of a device", _REFUSED_LATER, _REFUSED, _OFFLINE, _REFUSED),
     "replace": CallSite(
-        "write, sync and rename a checkpoint, a snapshot or meta.properties. The old file stays until the rename",
+        "write, sync and rename a checkpoint, a snapshot or meta.properties. The old file stays until the "
+        "rename",
         "retried after 2 s",
         "retried after 2 s",
         _OFFLINE,
@@ -142,13 +147,15 @@ CALL_SITES: Final[dict[str, CallSite]] = {
         "logged; the next write or sync takes the directory offline",
         "logged; the next start deletes them",
     ),
-    "sendfile": CallSite("send a slice of a segment to a consumer", _CLOSED, _CLOSED, f"{_CLOSED}; {_OFFLINE}", _CLOSED),
+    "sendfile": CallSite("send a slice of a segment to a "
+        "consumer", _CLOSED, _CLOSED, f"{_CLOSED}; {_OFFLINE}", _CLOSED),
     "start": CallSite(
         "any of these while the broker starts",
         "the broker does not start: raise `ulimit -n`",
         _OFFLINE,
         _OFFLINE,
-        "the partition is offline until the next start; an error of the log directory itself takes the directory offline",
+        "the partition is offline until the next start; an error of the log directory itself takes the "
+        "directory offline",
     ),
 }  # fmt: skip
 
@@ -180,9 +187,9 @@ def render() -> str:
     lines = [
         "# Disk errors",
         "",
-        "<!-- Rendered by `python -m ottla.runtime.disk_errors`; edit `src/ottla/runtime/disk_errors.py` instead. -->",
+        "<!-- Rendered by `python -m ottla.runtime.disk_errors`. Edit `src/ottla/runtime/disk_errors.py`. -->",
         "",
-        "The first table gives the class of each errno. The second table gives the broker's reaction at each call site.",
+        "The first table has the class of each errno, the second the broker's reaction at each call site.",
         "",
         "- **shortage**: no descriptors or memory at the moment; retried.",
         "- **full**: no disk space; requests that need space fail until some is free.",

@@ -6,8 +6,9 @@ A turn has three steps:
 2. `settle` wakes waiting requests.
 3. Every effect in the outbox is performed, and each connection is flushed once.
 
-There is no task, future or lock per request. `connections.py` opens and closes connections, `memory_pool.py` accounts
-for the memory of requests and responses, `journal_writer.py` writes the metadata of a broker without a cluster.
+There is no task, future or lock per request. `connections.py` opens and closes connections, `memory_pool.py`
+accounts for the memory of requests and responses, `journal_writer.py` writes the metadata of a broker without
+a cluster.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ class EffectRunner:
         self._settling = False
         self._stopping = False
         self.turns = Turns(clock.now_ms, self._turn_ended)
-        # For exceptions that nothing catches: asyncio drops the callback and goes on, and the error is logged here.
+        # For exceptions that nothing catches: asyncio drops the callback and goes on, and the error is logged
+        # here.
         loop.set_exception_handler(self._callback_failed)
 
     def _callback_failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -139,19 +141,21 @@ class EffectRunner:
         self.turn(self.clock.now_ms(), what="the start")
 
     def request_failed(self, connection: Session, error: Exception) -> None:
-        """A request raised outside of its handler (the core contains what handlers raise): close the connection."""
+        """A request raised outside of its handler (the core contains what handlers raise): close the
+        connection.
+        """
         self.isolation.contain(f"a request from {connection.peer}", error)
         if not connection.closed:
             connection.closed = True
             self.broker.outbox.append((CLOSE, connection, f"internal error: {error!r}"))
 
-    # --- turns ------------------------------------------------------------------------------------------------
+    # --- turns ----------------------------------------------------------------------------------------------
 
     def turn(self, now_ms: int, is_last: bool = False, what: Any = "changes in the cluster") -> None:
         """End a turn that began at `now_ms`: wake waiting requests, then perform every effect.
 
-        `is_last`: the last turn of those that were ready when the loop polled. `what` the turn was about: a text, a
-        transport whose requests are in the shared buffer, or the bytes of a request.
+        `is_last`: the last turn of those that were ready when the loop polled. `what` the turn was about: a
+        text, a transport whose requests are in the shared buffer, or the bytes of a request.
         """
         broker = self.broker
         try:
@@ -324,7 +328,7 @@ class EffectRunner:
         self.turn(now_ms, False, "a finished sync")
 
     def read_failed(self, error: DiskError) -> None:
-        """A file could not be read while it was sent. The client sees its connection close; the core decides the rest."""
+        """A file could not be read while it was sent. The connection closes; the core decides the rest."""
         self.isolation.run("a failed read", self.broker.disk_failed, error.path, error)
         self.loop.call_soon(self._settle_more)
 
@@ -334,7 +338,7 @@ class EffectRunner:
     def _work(self, task: Task, done: Callable[[Any, str | None], None]) -> None:
         self._worker.run(task, partial(self._finished, done))
 
-    # --- periodic work and stop ---------------------------------------------------------------------------------
+    # --- periodic work and stop -----------------------------------------------------------------------------
 
     def _sweep(self) -> None:
         """Close idle and stalled connections; free memory."""
@@ -376,7 +380,8 @@ class EffectRunner:
             self._timer.cancel()
         self._syncer.stop()
         for path, error in self._syncer.failures:
-            # The loop may not have reported a late failure: no clean-shutdown mark may be written over lost data.
+            # The loop may not have reported a late failure: no clean-shutdown mark may be written over lost
+            # data.
             self.isolation.run("a failed sync", self.broker.sync_failed, path, error)
         self.jobs.stop()
         if self._journal is not None:

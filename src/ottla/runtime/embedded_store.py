@@ -2,10 +2,10 @@
 
     metadata.journal     entries:  length u32 | CRC-32C u32 of the payload | payload: one JSON record per line
 
-The records of an entry were proposed together: after a crash all of them exist, or none. `append` returns once the entry is
-durable. At the start an incomplete last entry is truncated (and kept in a file beside the journal). Damage before the end
-stops the start, because later records depend on earlier ones. Synchronous over the Disk port: the runtime calls it in a
-thread, the simulator directly.
+The records of an entry were proposed together: after a crash all of them exist, or none. `append` returns
+once the entry is durable. At the start an incomplete last entry is truncated (and kept in a file beside the
+journal). Damage before the end stops the start, because later records depend on earlier ones. Synchronous
+over the Disk port: the runtime calls it in a thread, the simulator directly.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ class EmbeddedStore:
             kept = self._keep_aside(data[at:])
             self._disk.truncate(self._file, at)
             self._say(
-                f"{self._path}: truncated {len(data) - at} of {len(data)} bytes at the end, an incomplete entry, most likely "
+                f"{self._path}: truncated {len(data) - at} of {len(data)} bytes at the end, an incomplete "
+                "entry, most likely "
                 f"of a write that a crash interrupted; {len(records)} records before it are complete. "
                 + (f"The bytes are kept in {self._path}{_CUT}" if kept else "The bytes could not be kept")
             )
-        # After a kill the last entry, or the name of a rewritten journal, may be only in the page cache. Both are used
-        # from here on, so they must be durable.
+        # After a kill the last entry, or the name of a rewritten journal, may be only in the page cache. Both
+        # are used from here on, so they must be durable.
         self._disk.sync(self._file)
         self._disk.sync_dir(self._directory)
         self._size = at
@@ -77,7 +78,7 @@ class EmbeddedStore:
         return records
 
     def _keep_aside(self, rest: bytes) -> bool:
-        """Keep the truncated bytes: most likely an unacknowledged entry, but after damage they may be needed."""
+        """Keep the truncated bytes: most likely an unacknowledged entry, but perhaps damage."""
         try:
             file = self._disk.open(f"{self._path}{_CUT}", create=True)
             self._disk.truncate(file, self._disk.write(file, 0, (rest,)))
@@ -152,7 +153,7 @@ def _payload(data: bytes, at: int) -> bytes | None:
 
 
 def entry_after(data: bytes, at: int) -> bool:
-    """Whether a whole entry exists anywhere after a damaged one. The damaged length cannot be used to find it."""
+    """Whether a whole entry exists anywhere after a damaged one, whose length cannot be trusted."""
     found = data.find(_FIRST_BYTES, at + _HEAD.size)
     while found >= 0:
         start = found - _HEAD.size

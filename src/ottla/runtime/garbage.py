@@ -1,12 +1,13 @@
 """Python's garbage collector in a broker process: no collection may block the event loop for long.
 
-A full collection visits every object. With 100,000 partitions it takes a second or more, and no request is served
-meanwhile. So objects that survive one full collection are frozen (`gc.freeze`): later collections skip them. A full
-collection then visits only the objects since the previous one, which takes some ten milliseconds at most.
+A full collection visits every object. With 100,000 partitions it takes a second or more, and no request is
+served meanwhile. So objects that survive one full collection are frozen (`gc.freeze`): later collections skip
+them. A full collection then visits only the objects since the previous one, which takes some ten milliseconds
+at most.
 
-Frozen objects are still freed by reference counting. Only reference cycles stay. So long-lived objects (connections, logs,
-transactions) have no reference cycles when they end. For the rest there is a thorough collection of everything, when far
-more objects were frozen than the broker's partitions account for.
+Frozen objects are still freed by reference counting. Only reference cycles stay. So long-lived objects
+(connections, logs, transactions) have no reference cycles when they end. For the rest there is a thorough
+collection of everything, when far more objects were frozen than the broker's partitions account for.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: Twice as many full collections as by default, each over half as many objects: some 40,000, which takes 5 to 15 ms.
+#: Twice as many full collections as by default, each over half as many objects: some 40,000, which takes 5 to
+#: 15 ms.
 _THRESHOLDS: Final = (700, 10, 5)
 _CHECK_SECONDS: Final = 60.0
-#: This many frozen objects, apart from those of partitions, trigger a thorough collection: some 500 MB at most.
+#: This many frozen objects, apart from those of partitions, trigger a thorough collection: some 500 MB at
+#: most.
 _FROZEN_MAX: Final = 3_000_000
 #: Objects of one partition with an open log, with a margin.
 _OBJECTS_PER_PARTITION: Final = 60
@@ -29,8 +32,8 @@ _OBJECTS_PER_PARTITION: Final = 60
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Disable collections during work that creates very many lasting objects: visiting them again and again would take a
-    third of the time.
+    """Disable collections during work that creates very many lasting objects: visiting them again and again
+    would take a third of the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -69,7 +72,8 @@ class Collector:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        # A full collection is due when the new objects exceed a quarter of the survivors of the last one: now zero.
+        # A full collection is due when the new objects exceed a quarter of the survivors of the last one: now
+        # zero.
         gc.collect()
         self.frozen = 0
         self._partitions_then = self._partitions()

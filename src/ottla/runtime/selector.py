@@ -1,6 +1,8 @@
-"""An epoll selector for asyncio with a third of the work per event and per change of `selectors.EpollSelector`.
+"""An epoll selector for asyncio with a third of the work per event and per change of
+`selectors.EpollSelector`.
 
-File objects are descriptors (ints), or have a `fileno()`. It is used by one thread only, that of the event loop.
+File objects are descriptors (ints), or have a `fileno()`. It is used by one thread only, that of the event
+loop.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """One client's socket: requests in, responses out, in order, without waiting.
 
-`RequestReader` is the receiving half. This half sends: one queue of bytes and file slices. Small slices are read and
-joined with their neighbours into one send. Large ones go by sendfile; the bytes before them are sent under MSG_MORE.
-While the queue is blocked nothing is read from this client, so a slow reader slows down only itself.
+`RequestReader` is the receiving half. This half sends: one queue of bytes and file slices. Small slices are
+read and joined with their neighbours into one send. Large ones go by sendfile; the bytes before them are sent
+under MSG_MORE. While the queue is blocked nothing is read from this client, so a slow reader slows down only
+itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 def _in_memory(parts: Iterable[Any]) -> int:
-    """The memory that parts of responses hold: bytes, and the whole object behind a memoryview. File slices hold none."""
+    """The memory of parts of responses: bytes, and the whole object behind a memoryview; no file slices."""
     size = 0
     for part in parts:
         if not isinstance(part, tuple):
@@ -79,8 +80,8 @@ class Transport(RequestReader):
                     disk.pin(part[0])
                     pinned.append(part[0])
         except DiskError as error:
-            # Deleted while the response waited behind another, or no descriptor is left for it. Earlier responses
-            # leave; then the connection closes, and the client fetches again.
+            # Deleted while the response waited behind another, or no descriptor is left for it. Earlier
+            # responses leave; then the connection closes, and the client fetches again.
             for file in pinned:
                 disk.unpin(file)
             if error.short:
@@ -166,7 +167,7 @@ class Transport(RequestReader):
             self.flush()
 
     def _joined(self, answers: Sequence[list[Any]]) -> bytes | None:
-        """Responses as one piece, if they are small. File slices are read at once, so that no file is kept open.
+        """Responses as one piece, if they are small. File slices are read at once: no file stays open.
 
         None if that is impossible: then `send` and `flush` send piece by piece, and meet the same errors.
         """
@@ -305,7 +306,7 @@ class Transport(RequestReader):
         return True
 
     def _load(self, file: Any, position: int, size: int) -> bool:
-        """Read a piece into the page cache in a thread: only this client waits for the device. Always False."""
+        """Read a piece into the page cache in a thread: only this client waits. Always False."""
         self.loading = True
         self.runner.disk.pin(file)
         fd = file.fd

@@ -1,9 +1,9 @@
 """Measure the turns of the event loop: while the requests of one client are served, all other clients wait.
 
-A turn ends with one reading of the clock (compared with `look_at_s`), which costs a request some 50 ns. The thread's CPU
-clock is read only every 20 ms, and after each turn of more than 20 ms. The CPU time of a turn is at most the CPU time since
-the last reading, and at most the time that passed. So on a busy machine a turn is overestimated by 20 ms at most, and no
-turn of more than 20 ms is missed.
+A turn ends with one reading of the clock (compared with `look_at_s`), which costs a request some 50 ns. The
+thread's CPU clock is read only every 20 ms, and after each turn of more than 20 ms. The CPU time of a turn is
+at most the CPU time since the last reading, and at most the time that passed. So on a busy machine a turn is
+overestimated by 20 ms at most, and no turn of more than 20 ms is missed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The worker process: work that would hold the interpreter lock for long. It runs log compaction.
 
-`Worker` is the broker's side. It starts the process with the first task, sends one task at a time, and ends the process
-after some idle time to free its memory. `main` is the process: a JSON line in is a task, a JSON line out is its outcome.
+`Worker` is the broker's side. It starts the process with the first task, sends one task at a time, and ends
+the process after some idle time to free its memory. `main` is the process: a JSON line in is a task, a JSON
+line out is its outcome.
 
-The process ends with its broker: one of its threads reads the pipe and ends the process when the pipe closes, also after a
-kill of the broker. Files that it has written have temporary names and take effect only when the broker renames them
-(`log/swap.py`). So they cannot disturb the next start of the broker.
+The process ends with its broker: one of its threads reads the pipe and ends the process when the pipe closes,
+also after a kill of the broker. Files that it has written have temporary names and take effect only when the
+broker renames them (`log/swap.py`). So they cannot disturb the next start of the broker.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class Worker:
         return code
 
 
-# --- the process -----------------------------------------------------------------------------------------------------
+# --- the process --------------------------------------------------------------------------------------------
 
 
 class _WorkerDisk(SystemDisk):

@@ -1,20 +1,24 @@
 """The znodes of a cluster in ZooKeeper: their paths and bytes. All are below the chroot.
 
     /cluster_id               persistent  the id of the cluster, created by its first broker
-    /cluster_secret           persistent  64 hexadecimal digits: the secret with which brokers authenticate to each other,
+    /cluster_secret           persistent  64 hexadecimal digits: the secret for authentication between brokers,
                                           created by the first broker
-    /brokers/ids              persistent  empty; every registration increases its version, so that two cannot interleave
-    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean", "damaged",
-                                          "durable", "epoch"}
+    /brokers/ids              persistent  empty; every registration increases its version, so that no two
+                                          interleave
+    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean",
+                                          "damaged", "durable", "epoch"}
     /controller               ephemeral   {"node_id", "epoch"}
     /controller_epoch         persistent  a number; every write of the controller checks its version
-    /metadata/end             persistent  {"end": N, "snapshot": S}; watched by all brokers. S is -1 without a snapshot
-    /metadata/log/<first>     persistent  an entry: a head {"by", "epoch", "tag", "records"}, then one JSON record per line
+    /metadata/end             persistent  {"end": N, "snapshot": S}; watched by all brokers. S is -1 if there is
+                                          no snapshot
+    /metadata/log/<first>     persistent  an entry: a head {"by", "epoch", "tag", "records"}, then one JSON
+                                          record per line
     /metadata/snapshot/<S>    persistent  {"chunks": n}, empty until it is published by /metadata/end
     /metadata/snapshot/<S>/<chunk>        one JSON record per line
 
-Offsets count records. They have 20 digits in names, chunks have 6, so that names sort as numbers. The tag of an entry is
-unique to the attempt that wrote it: a writer that lost its connection recognizes its own entry by the tag.
+Offsets count records. They have 20 digits in names, chunks have 6, so that names sort as numbers. The tag of
+an entry is unique to the attempt that wrote it: a writer that lost its connection recognizes its own entry by
+the tag.
 """
 
 from __future__ import annotations
@@ -49,14 +53,14 @@ class Holder(NamedTuple):
 
 
 class Control(NamedTuple):
-    """Control of the cluster: the controller epoch, and the version of /controller_epoch that every write checks."""
+    """The controller epoch, and the version of /controller_epoch that every write checks."""
 
     epoch: int
     version: int
 
 
 class End(NamedTuple):
-    """The end of the metadata log, and the offset of the published snapshot. `version` is that of the znode."""
+    """The end of the metadata log, the offset of the published snapshot, and the version of the znode."""
 
     end: int
     snapshot: int

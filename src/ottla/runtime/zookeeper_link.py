@@ -1,8 +1,8 @@
 """The connection to ZooKeeper: kazoo's requests as futures of the event loop, its states as calls.
 
-kazoo runs one thread for its connection, and by default one more for responses and one for watches, which can reorder
-events. Here the connection thread hands all events to the loop in the order in which the server sent them. The handler
-below runs kazoo's callbacks in that thread, and each callback only posts to the loop.
+kazoo runs one thread for its connection, and by default one more for responses and one for watches, which can
+reorder events. Here the connection thread hands all events to the loop in the order in which the server sent
+them. The handler below runs kazoo's callbacks in that thread, and each callback only posts to the loop.
 
 Nothing here blocks. Paths are given without the chroot, which is created if it is missing.
 """
@@ -140,8 +140,8 @@ class _Trouble(logging.Handler):
 class _Hidden(logging.Filter):
     """Removes secrets from kazoo's log, whose debug lines show each request and response.
 
-    Secrets are the digest password, the cluster secret, and the session password, with which another client could take
-    over the session.
+    Secrets are the digest password, the cluster secret, and the session password, with which another client
+    could take over the session.
     """
 
     def __init__(self, digest: str) -> None:
@@ -216,8 +216,8 @@ class Link:
         logger.addHandler(self._trouble)
         logger.addFilter(_Hidden(settings.digest))
         self._client = KazooClient(
-            # kazoo gives each connect the session timeout divided by the number of servers. With one server, one attempt
-            # while it starts could use up the session timeout, so it is listed three times.
+            # kazoo gives each connect the session timeout divided by the number of servers. With one server,
+            # one attempt while it starts could use up the session timeout, so it is listed three times.
             hosts=settings.hosts if "," in settings.hosts else ",".join([settings.hosts] * 3),
             timeout=settings.session_timeout_ms / 1000,
             handler=handler,
@@ -233,7 +233,7 @@ class Link:
         #: The session of the last reported connection, or 0.
         self.session = 0
 
-    # --- start and close --------------------------------------------------------------------------------------
+    # --- start and close ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._client.start_async()
@@ -274,7 +274,7 @@ class Link:
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    # --- requests ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def get(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
         """(data, stat), or NoNodeError; the watch is set only if the znode exists."""
@@ -294,8 +294,8 @@ class Link:
     def multi(self, operations: Sequence[tuple[Any, ...]]) -> asyncio.Future[Any]:
         """Execute all of these operations or none; returns their results in order, exceptions if any failed.
 
-        ("check", path, version), ("set", path, data, version), ("create", path, data), ("ephemeral", path, data),
-        ("delete", path)
+        ("check", path, version), ("set", path, data, version), ("create", path, data), ("ephemeral", path,
+        data), ("delete", path)
         """
         transaction = self._client.transaction()
         for kind, name, *rest in operations:

@@ -1,12 +1,14 @@
-"""The metadata log in ZooKeeper: read by all brokers in order, written by the controller, trimmed by snapshots.
+"""The metadata log in ZooKeeper: read by all brokers, written by the controller, trimmed by snapshots.
 
-An append is one multi: check the version of /controller_epoch, set /metadata/end by version, create the entry. If the
-connection breaks, the log is read and the same multi is sent again. The version of /metadata/end and the name of the entry
-let at most one of the two multis succeed. If the first one did, its entry was read and recognized by its tag. So each
-proposal is in the log once, or it is known not to be (R6). Appends go one at a time; proposals meanwhile share the next one.
+An append is one multi: check the version of /controller_epoch, set /metadata/end by version, create the
+entry. If the connection breaks, the log is read and the same multi is sent again. The version of
+/metadata/end and the name of the entry let at most one of the two multis succeed. If the first one did, its
+entry was read and recognized by its tag. So each proposal is in the log once, or it is known not to be (R6).
+Appends go one at a time; proposals meanwhile share the next one.
 
-Every coroutine here belongs to one connection and may be cancelled at any `await` when the connection breaks. State that
-outlives the connection is in the fields, and each coroutine can be restarted. `zookeeper_store.py` runs them.
+Every coroutine here belongs to one connection and may be cancelled at any `await` when the connection breaks.
+State that outlives the connection is in the fields, and each coroutine can be restarted. `zookeeper_store.py`
+runs them.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class MetadataLog:
         #: One snapshot at a time: each deletes all others.
         self._snapshotting = asyncio.Lock()
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     async def catch_up(self, moved: asyncio.Event | None = None) -> None:
         """Read up to the end. With `moved`, watch for the next change."""
@@ -133,7 +135,7 @@ class MetadataLog:
             self._events.restored(records, self._now_ms())
 
     def _deliver(self, first: int, data: bytes) -> None:
-        """Deliver an entry unless it was delivered: our own entries are delivered when their append succeeds."""
+        """Deliver an entry. Our own entries were delivered when their append succeeded."""
         if first != self.position:
             return
         entry = layout.decode_entry(data)
@@ -144,7 +146,7 @@ class MetadataLog:
         self.position = first + entry.size
         self._events.committed(entry.records(), self._now_ms())
 
-    # --- writing ----------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def propose(self, records: Sequence[Record], done: Done) -> None:
         self._queue.append(_Proposal(list(records), layout.encode_records(records), done))
@@ -235,7 +237,8 @@ class MetadataLog:
         self._queue.clear()
         self._events.rejected(self._now_ms())
         oversized.done(
-            f"a metadata change of {len(oversized.body)} bytes exceeds the limit of {APPEND_BYTES_MAX} bytes per append"
+            f"a metadata change of {len(oversized.body)} bytes exceeds the limit of {APPEND_BYTES_MAX} "
+            "bytes per append"
         )
         for proposal in behind:
             proposal.done(SUPERSEDED)
@@ -250,10 +253,10 @@ class MetadataLog:
             for proposal in refused:
                 proposal.done(error)
 
-    # --- snapshots --------------------------------------------------------------------------------------------
+    # --- snapshots ------------------------------------------------------------------------------------------
 
     async def snapshot(self, records: Sequence[Record], offset: int) -> str | None:
-        """Write a snapshot, publish it, and delete the entries that it replaces. Returns an error, or None."""
+        """Write and publish a snapshot, and delete the entries that it replaces. Returns an error, or None."""
         if self.control is None:
             return NOT_CONTROLLER
         fence = ("check", layout.CONTROLLER_EPOCH, self.control.version)

@@ -1,7 +1,7 @@
 """Live brokers and the controller in ZooKeeper: ephemeral znodes, watched by all brokers.
 
-Each coroutine can be restarted after its connection broke: a registration or a claim that succeeded unnoticed is recognized
-by the session that owns its znode. `zookeeper_store.py` runs them.
+Each coroutine can be restarted after its connection broke: a registration or a claim that succeeded unnoticed
+is recognized by the session that owns its znode. `zookeeper_store.py` runs them.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def register(link: Link, registration: Registration) -> tuple[int, str | N
 
 
 async def claim(link: Link, node_id: int, rival: Holder | None) -> tuple[Control | None, str | None]:
-    """Our control, or an error that names the controller. `rival` is replaced if it still is the controller."""
+    """Our control, or an error that names the controller. `rival` is replaced if it is the controller."""
     while True:
         present, asked = link.get(layout.CONTROLLER), link.get(layout.CONTROLLER_EPOCH)
         operations: list[tuple[Any, ...]] = []
@@ -108,7 +108,8 @@ async def claim(link: Link, node_id: int, rival: Holder | None) -> tuple[Control
                 return Control(epoch, epoch_stat.version), None
             if holder != rival:
                 return None, f"held by {holder.node_id}"
-            # A successor of the rival would change the epoch, which is set below by version. So no other znode is deleted.
+            # A successor of the rival would change the epoch, which is set below by version. So no other
+            # znode is deleted.
             operations.append(("delete", layout.CONTROLLER))
         operations += [
             ("ephemeral", layout.CONTROLLER, layout.encode_holder(Holder(node_id, epoch + 1))),

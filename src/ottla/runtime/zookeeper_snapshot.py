@@ -1,8 +1,8 @@
 """Metadata snapshots in ZooKeeper: write in chunks, read, and delete replaced entries.
 
-A snapshot is published once /metadata/end names it. The next trim deletes unpublished snapshots of earlier controllers. Every
-write includes the fence of its controller (a check of /controller_epoch) and raises BadVersionError after another controller
-has taken over.
+A snapshot is published once /metadata/end names it. The next trim deletes unpublished snapshots of earlier
+controllers. Every write includes the fence of its controller (a check of /controller_epoch) and raises
+BadVersionError after another controller has taken over.
 """
 
 from __future__ import annotations

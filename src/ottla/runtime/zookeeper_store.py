@@ -1,9 +1,10 @@
 """The metadata store on ZooKeeper (`ports/store.py`): connections, and the tasks of each connection.
 
-On each connection `_resume` catches up. Then three tasks follow the end of the log, the live brokers and the controller by
-their watches, and one task writes. When the connection breaks, all tasks are cancelled, and the next connection starts with
-`_resume`. Unanswered requests survive the connection and are restarted; only the end of the session ends them. The parts are
-`zookeeper_log.py` and `zookeeper_members.py`; `zookeeper_layout.py` has the znodes.
+On each connection `_resume` catches up. Then three tasks follow the end of the log, the live brokers and the
+controller by their watches, and one task writes. When the connection breaks, all tasks are cancelled, and the
+next connection starts with `_resume`. Unanswered requests survive the connection and are restarted; only the
+end of the session ends them. The parts are `zookeeper_log.py` and `zookeeper_members.py`;
+`zookeeper_layout.py` has the znodes.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class ZookeeperStore:
             self._link = Link(settings, self._loop, self._state_changed)
         except OSError as error:
             raise StoreUnavailable(
-                f"cannot use the TLS files for ZooKeeper: {error}; check zookeeper.ssl.truststore.location and "
+                f"cannot use the TLS files for ZooKeeper: {error}; check zookeeper.ssl.truststore.location "
+                "and "
                 "zookeeper.ssl.keystore.location"
             ) from error
         self._log = MetadataLog(self._link, node_id, events, now_ms)
@@ -76,7 +78,7 @@ class ZookeeperStore:
         self._ready = False
         self._closed = False
 
-    # --- connect and close ------------------------------------------------------------------------------------
+    # --- connect and close ----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
         """Connect and read all metadata; its events arrive before this returns. Raises StoreUnavailable."""
@@ -112,7 +114,7 @@ class ZookeeperStore:
         """The records that a new broker reads after the snapshot; many of them make a new snapshot due."""
         return self._log.end.end - max(self._log.end.snapshot, 0)
 
-    # --- requests ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def cluster_id(self, candidate: str) -> str:
         """The id of the cluster; a new cluster gets the candidate. Raises StoreUnavailable."""
@@ -125,7 +127,8 @@ class ZookeeperStore:
             return ClusterSecret.from_stored(stored)
         except ValueError as error:
             raise StoreUnavailable(
-                f"ZooKeeper at {self.settings.connect}: {layout.CLUSTER_SECRET} is no cluster secret: {error}. "
+                f"ZooKeeper at {self.settings.connect}: {layout.CLUSTER_SECRET} is no cluster secret: "
+                f"{error}. "
                 "Stop all brokers and delete that znode: the first broker that starts creates a new one"
             ) from None
 
@@ -206,7 +209,7 @@ class ZookeeperStore:
         for request in requests:
             request.refuse(error)
 
-    # --- the connection ---------------------------------------------------------------------------------------
+    # --- the connection -------------------------------------------------------------------------------------
 
     def _state_changed(self, state: str) -> None:
         if self._closed:
@@ -272,7 +275,7 @@ class ZookeeperStore:
                 task.cancel()
 
     async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Run a task of one connection. A broken connection is reported by its state; other errors are logged and retried."""
+        """Run a task of one connection. Errors other than a broken connection are logged and retried."""
         try:
             await work(*arguments)
         except UNKNOWN_OUTCOME:

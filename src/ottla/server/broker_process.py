@@ -1,7 +1,7 @@
 """A broker process of a local cluster: started by the supervisor, or restarted by hand.
 
-The data directory shows whether a broker runs on it: its lock is held, and `ottla.pid` has the process id. The check does
-not take the lock, because a broker that starts at that moment needs it.
+The data directory shows whether a broker runs on it: its lock is held, and `ottla.pid` has the process id.
+The check does not take the lock, because a broker that starts at that moment needs it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class BrokerProcess:
         self._process.send_signal(signal.SIGTERM)
 
     def skip_controlled_shutdown(self) -> None:
-        """Send a second signal: stop without a controlled shutdown. SIGINT, because two SIGTERM may arrive as one."""
+        """Send a second signal, another one than SIGTERM, because two equal signals may arrive as one."""
         self._process.send_signal(signal.SIGINT)
 
     def end(self, timeout_s: float) -> bool:
@@ -84,7 +84,7 @@ class BrokerProcess:
 
 
 class AdoptedBroker:
-    """A broker that was restarted by hand: not a child of this process, so its log and exit status go elsewhere."""
+    """A broker that was restarted by hand: its log and exit status are not available here."""
 
     def __init__(self, earlier: BrokerProcess | AdoptedBroker, pid: int) -> None:
         self.number: int = earlier.number

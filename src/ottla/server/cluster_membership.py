@@ -1,8 +1,8 @@
 """A broker's membership in a cluster: the ZooKeeper session, the registration, the controlled shutdown.
 
-`server/node.py` opens and closes everything else. Steps that wait for other processes are here. None of them blocks the
-event loop, and a step that takes long is logged, because a person may be watching. The ZooKeeper session is closed last:
-until then the cluster knows that this broker is alive.
+`server/node.py` opens and closes everything else. Steps that wait for other processes are here. None of them
+blocks the event loop, and a step that takes long is logged, because a person may be watching. The ZooKeeper
+session is closed last: until then the cluster knows that this broker is alive.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ottla.security.cluster_secret import ClusterSecret
 _LOG_AFTER_S: Final = 1.0
 #: Upper bound on a controlled shutdown.
 CONTROLLED_SHUTDOWN_S: Final = 10.0
-#: After a controlled shutdown the broker serves this much longer, so that clients can fetch the new leaders from it.
-#: Otherwise a client that knows no other broker needs a second or more to find one.
+#: After a controlled shutdown the broker serves this much longer, so that clients can fetch the new leaders
+#: from it. Otherwise a client that knows no other broker needs a second or more to find one.
 LINGER_S: Final = 0.5
 
 
@@ -54,7 +54,7 @@ class ClusterMembership:
         self._skip = asyncio.Event()
 
     async def connect(self, candidate: str, secret: ClusterSecret) -> tuple[str, ClusterSecret]:
-        """Read the metadata; returns id and secret of the cluster. The first broker of a cluster sets both."""
+        """Read the metadata; returns id and secret of the cluster, which its first broker sets."""
         waiting = self._log_later(f"waiting for ZooKeeper at {self._connect}")
         try:
             await self.store.connect()
@@ -88,7 +88,7 @@ class ClusterMembership:
         self._skip.set()
 
     async def leave(self, core: ClusterCore, turn: Callable[[int], None]) -> None:
-        """Controlled shutdown: other brokers become leaders, within a time limit, and clients can fetch the new leaders."""
+        """Controlled shutdown: other brokers become leaders within a time limit, and clients discover them."""
         left = asyncio.Event()
         now_ms = self._clock.now_ms()
         core.leave(now_ms, left.set)

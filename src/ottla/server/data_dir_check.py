@@ -1,7 +1,7 @@
 """Check whole data directories: their identity, metadata, checkpoints, and every partition.
 
-Read-only; the owning broker may be running. `log/log_check.py` checks the files of a partition. This module compares them
-with the metadata journal (or Kafka's metadata log), the checkpoints, and the other directories.
+Read-only; the owning broker may be running. `log/log_check.py` checks the files of a partition. This module
+compares them with the metadata journal (or Kafka's metadata log), the checkpoints, and the other directories.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """The data directories of a broker: created, checked and locked before anything is read.
 
-`claim` returns the unusable directories with the reason; the broker starts without them. It refuses the start if
+`claim` returns the unusable directories with the reason; the broker starts without them. It refuses the start
+if
 
 - a directory is configured twice, is inside another, or is locked by another process,
 - the metadata directory is unusable, or
 - a metadata journal is in another directory than the configured one.
 
-The metadata of a single broker cannot be merged into a cluster. So a directory belongs either to a single broker (it has a
-journal with topics) or to a cluster (it has this mark):
+The metadata of a single broker cannot be merged into a cluster. So a directory belongs either to a single
+broker (it has a journal with topics) or to a cluster (it has this mark):
 
     ottla-cluster     one JSON object: {"zookeeper": "host:port/path", "cluster_id": …} of the last start
 """
@@ -112,7 +113,8 @@ def refuse_a_clusters(disk: Disk, config: BrokerConfig) -> None:
             zookeeper, brokers = "HOST:PORT", 0
         if brokers:
             raise BadDirectories(
-                f"{path} is the directory of a local cluster: start it with --brokers {brokers}, or choose another "
+                f"{path} is the directory of a local cluster: start it with --brokers {brokers}, or choose "
+                "another "
                 "--data-dir"
             )
         raise BadDirectories(

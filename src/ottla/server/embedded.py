@@ -1,7 +1,7 @@
 """The broker embedded in another program: `with ottla.Broker() as broker: …` (A11).
 
-It runs a `Node` on its own event loop in one background thread. Without a data directory it creates a temporary one and
-deletes it at the end.
+It runs a `Node` on its own event loop in one background thread. Without a data directory it creates a
+temporary one and deletes it at the end.
 """
 
 from __future__ import annotations

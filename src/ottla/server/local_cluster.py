@@ -2,18 +2,19 @@
 
     DIR/zookeeper/              ZooKeeper's data, configuration and log
     DIR/broker-1/ …             the data directories of the brokers
-    DIR/broker-1.properties …   the settings of the brokers, readable only by the owner: they may contain passwords
+    DIR/broker-1.properties …   the settings of the brokers (perhaps with passwords), readable only by the owner
     DIR/ottla-cluster           marks DIR as the directory of a cluster
 
-Each broker is an `ottla broker` process in its own session, so Ctrl-C reaches only the supervisor. It stops the brokers one
-after the other, each with a controlled shutdown, then ZooKeeper. Log lines of a broker are printed after its number.
+Each broker is an `ottla broker` process in its own session, so Ctrl-C reaches only the supervisor. It stops
+the brokers one after the other, each with a controlled shutdown, then ZooKeeper. Log lines of a broker are
+printed after its number.
 
-A broker that dies is reported with the command that restarts it. It is not restarted automatically, because that would
-hide the cause. A broker that was restarted by hand is adopted and stopped with the cluster. Without a signal, ZooKeeper
-stops only when no broker runs any more.
+A broker that dies is reported with the command that restarts it. It is not restarted automatically, because
+that would hide the cause. A broker that was restarted by hand is adopted and stopped with the cluster.
+Without a signal, ZooKeeper stops only when no broker runs any more.
 
-No process outlives the supervisor: when it dies, the kernel closes the standard input of each broker, and the broker stops
-(OTTLA_STOP_WITH_STDIN=1). The keeper process of ZooKeeper does the same.
+No process outlives the supervisor: when it dies, the kernel closes the standard input of each broker, and the
+broker stops (OTTLA_STOP_WITH_STDIN=1). The keeper process of ZooKeeper does the same.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ class LocalCluster:
         self._signals = 0
 
     def run(self) -> int:
-        """Run until a signal, or until no broker is left; returns the exit code. Raises ClusterFailed, NoZookeeper."""
+        """Run until a signal or until no broker is left; returns the exit code.
+
+        Raises ClusterFailed, NoZookeeper.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
             # SimpleQueue.put is safe in a signal handler.
             signal.signal(number, lambda *_: self._events.put((None, "signal")))
@@ -96,16 +100,18 @@ class LocalCluster:
             if self._zookeeper is not None:
                 self._zookeeper.stop()
 
-    # --- start ------------------------------------------------------------------------------------------------
+    # --- start ----------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if (self.directory / "meta.properties").exists():
             if not (self.directory / CLUSTER_MARK).exists():
                 raise ClusterFailed(
-                    f"{self.directory} has the data of a single broker: choose another --data-dir for a cluster"
+                    f"{self.directory} has the data of a single broker: choose another --data-dir for a "
+                    "cluster"
                 )
             raise ClusterFailed(
-                f"{self.directory} is the data directory of one broker of a cluster: choose another --data-dir"
+                f"{self.directory} is the data directory of one broker of a cluster: choose another "
+                "--data-dir"
             )
         self.directory.mkdir(parents=True, exist_ok=True)
         zookeeper = self.zookeeper_connect or "of its own"
@@ -153,7 +159,8 @@ class LocalCluster:
                 return False
             if line is None:
                 raise ClusterFailed(
-                    f"broker {broker.number} {broker.how_it_ended()} before it could serve; its log lines are above"
+                    f"broker {broker.number} {broker.how_it_ended()} before it could serve; its log lines "
+                    "are above"
                 )
             if LISTENS in line:
                 broker.address = line.rpartition(LISTENS)[2]
@@ -188,7 +195,7 @@ class LocalCluster:
         self._say(f"connect to {','.join(each.address for each in self.brokers)}")
         self._say("stop all with Ctrl-C")
 
-    # --- supervision ------------------------------------------------------------------------------------------
+    # --- supervision ----------------------------------------------------------------------------------------
 
     def _follow(self) -> int:
         zookeeper_end_logged = False
@@ -204,7 +211,8 @@ class LocalCluster:
                 ):
                     zookeeper_end_logged = True
                     self._say(
-                        f"ZooKeeper (pid {self._zookeeper.pid}) has ended: the brokers serve their partitions, but "
+                        f"ZooKeeper (pid {self._zookeeper.pid}) has ended: the brokers serve their "
+                        "partitions, but "
                         "metadata cannot change. Stop all with Ctrl-C and start again"
                     )
                 continue
@@ -231,7 +239,8 @@ class LocalCluster:
             if broker.end_logged and (pid := running_pid(broker.directory)) is not None:
                 self.brokers[at] = AdoptedBroker(broker, pid)
                 self._say(
-                    f"broker {broker.number} runs again (pid {pid}) as part of this cluster; Ctrl-C here stops it too"
+                    f"broker {broker.number} runs again (pid {pid}) as part of this cluster; Ctrl-C here "
+                    "stops it too"
                 )
 
     def _log_end(self, broker: BrokerProcess | AdoptedBroker) -> None:

@@ -1,10 +1,11 @@
 """One broker with its settings, data directories, core and effect runner: start and stop.
 
-`run` is the broker process (`ottla up`, `ottla broker`). On SIGINT or SIGTERM it flushes everything, writes the
-clean-shutdown mark and ends. The embedded broker uses `Node` as well.
+`run` is the broker process (`ottla up`, `ottla broker`). On SIGINT or SIGTERM it flushes everything, writes
+the clean-shutdown mark and ends. The embedded broker uses `Node` as well.
 
-With `zookeeper.connect` the broker belongs to a cluster. It keeps no metadata journal, serves once the controller has
-registered it, and stops with a controlled shutdown (`cluster_membership.py`). A second signal skips that.
+With `zookeeper.connect` the broker belongs to a cluster. It keeps no metadata journal, serves once the
+controller has registered it, and stops with a controlled shutdown (`cluster_membership.py`). A second signal
+skips that.
 """
 
 from __future__ import annotations
@@ -179,7 +180,8 @@ class Node:
         )
         try:
             member = self._member = ClusterMembership(self.config, clock, self.say)
-            # A directory of one cluster never starts another cluster: the start fails if that cluster is not here.
+            # A directory of one cluster never starts another cluster: the start fails if that cluster is not
+            # here.
             own = None if is_a_clusters(self._disk, self.config) else broker.directories.unused_cluster_id()
             cluster_id, secret = await member.connect(
                 own or id_text(entropy.id_bytes()), ClusterSecret(entropy.token(SECRET_BYTES))
@@ -203,8 +205,9 @@ class Node:
             runner.listen(sock)
             await member.join(broker, runner.turn)
         except BaseException as error:
-            # Also after a signal, which is a cancellation: close everything. R7: a crash that the controller does not
-            # know of yet must not be hidden by a clean-shutdown mark of this start, which never served.
+            # Also after a signal, which is a cancellation: close everything. R7: a crash that the controller
+            # does not know of yet must not be hidden by a clean-shutdown mark of this start, which never
+            # served.
             self._close(mark=all(each.clean or each.was_unused for each in broker.directories.online))
             if self._member is not None:
                 await self._member.close()
@@ -224,7 +227,8 @@ class Node:
     def _bind(self) -> socket.socket:
         if len(self.config.listeners) != 1:
             raise CannotStart(
-                f"listeners has {len(self.config.listeners)} entries, but ottla supports one: remove the others"
+                f"listeners has {len(self.config.listeners)} entries, but ottla supports one: remove the "
+                "others"
             )
         listener = self.config.listeners[0]
         family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
@@ -263,7 +267,7 @@ class Node:
     def count_partitions(self) -> int:
         return sum(directory.partitions for directory in self._broker.directories.all)
 
-    # --- stop -------------------------------------------------------------------------------------------------
+    # --- stop -----------------------------------------------------------------------------------------------
 
     def interrupt(self, *, at_once: bool = False) -> None:
         """Stop the loop, or cancel what it waits for: the start, or the controlled shutdown."""
@@ -277,7 +281,7 @@ class Node:
             self._loop.stop()
 
     def stop(self) -> bool:
-        """Flush everything and write the clean-shutdown mark. If a part fails, log the reason and return False.
+        """Flush everything and write the clean-shutdown mark. False, and a log line, if a part fails.
 
         Called while the loop does not run.
         """
