@@ -221,7 +221,9 @@ async def test_an_answer_that_takes_too_long_ends_the_connection() -> None:
             asker.ask(there, METADATA, 12, name, topics=[])
         asker.peers.flush()
         await asker.until(lambda: len(asker.came) == 2)
-        assert [error for _name, _answer, error in asker.came] == ["no response within 100 ms (replica.socket.timeout.ms)"] * 2
+        assert [error for _name, _answer, error in asker.came] == [
+            "no response within 100 ms (replica.socket.timeout.ms)"
+        ] * 2
         await server.ended.wait()
         asker.peers.stop()
 

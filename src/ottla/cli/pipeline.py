@@ -124,7 +124,7 @@ def run(
         runs = Runs(started(spark, loaded, py_files, once=once, remote=remote is not None))
         say(f"{called}: {', '.join(runs.queries)} running; Ctrl-C stops")
         runs.watch(stop, ProgressLine())
-    runs.tell(as_json=as_json)
+    runs.print_summary(as_json=as_json)
     if failures := runs.failures():
         raise CommandError(f"{failures}\nSee {log_path(plans[0])} for details", FAILED)
 

@@ -93,14 +93,14 @@ class Runs:
         good = [run.look() for run in self._runs]
         return all(good) and any(run.running for run in self._runs)
 
-    def tell(self, *, as_json: bool) -> None:
+    def print_summary(self, *, as_json: bool) -> None:
         """The summary."""
         if as_json:
-            told = [
+            summaries = [
                 {"pipeline": run.plan.name, "queries": {name: _ended(each) for name, each in run.queries.items()}}
                 for run in self._runs
             ]  # fmt: skip
-            print_json(told[0] if len(told) == 1 else {"pipelines": told})
+            print_json(summaries[0] if len(summaries) == 1 else {"pipelines": summaries})
             return
         for name, watched in self.queries.items():
             ended = _ended(watched)

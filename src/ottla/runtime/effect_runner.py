@@ -81,7 +81,7 @@ class EffectRunner:
         self.loop = loop
         self.log = LogFilter(say)
         self.isolation = broker.isolation
-        #: A broker has either a metadata journal of its own or a cluster.
+        #: A broker has either a metadata journal or a cluster.
         self._cluster = store if isinstance(store, ClusterLink) else None
         self._journal = (
             JournalWriter(broker, store, clock, loop, self.log, self.turn)

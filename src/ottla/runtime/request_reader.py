@@ -1,7 +1,7 @@
 """The receiving half of a connection: requests from the socket to the core, without waiting.
 
 One buffer, shared by all connections, receives the bytes. Whole requests in it go straight to the core. Only
-a request that arrives in pieces gets memory of its own. That memory grows with the bytes that arrive, not
+a request that arrives in pieces gets its own memory. That memory grows with the bytes that arrive, not
 with the length prefix, within the pool that all connections share (`memory_pool.py`). A request that arrives
 too slowly ends its connection (`is_stalled`).
 """

@@ -33,7 +33,7 @@ class CannotJoin(Exception):
 
 
 class ClusterMembership:
-    """Made and used on the thread of a running loop."""
+    """Used only on the thread of a running event loop."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, say: Callable[[str], None]) -> None:
         self._say = say
