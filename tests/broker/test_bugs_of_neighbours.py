@@ -50,7 +50,7 @@ HELD_OFF_BY = {
         "broker/test_bugs_of_neighbours.py::test_every_topic_asked_for_is_answered_whatever_the_api",
     ],
     "advertise 127.0.0.1, not localhost": [
-        "runtime/test_effect_runner.py::test_the_address_is_a_number",
+        "runtime/test_connections.py::test_the_address_is_a_number",
         "broker/test_bugs_of_neighbours.py::test_the_broker_advertises_an_address_and_not_localhost",
     ],
     "any partition leader epoch in a produced batch is accepted and overwritten": [

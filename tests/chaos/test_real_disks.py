@@ -103,7 +103,7 @@ def test_a_file_system_that_is_mounted_read_only(tmp_path: Path, free_port: int)
             subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
             broker.spawn()
             assert broker.end() == 1
-            assert "Read-only file system" in told(broker, "the directory of the metadata cannot be used")
+            assert "Read-only file system" in told(broker, "cannot use the metadata directory")
             subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
             broker.start()
             with Wire(broker.address) as again:

@@ -43,7 +43,7 @@ def test_the_demo_takes_a_free_port_if_its_own_is_taken(run_anywhere: Any) -> No
         port = taken.getsockname()[1]
         ended = run_anywhere("demo", "--seconds", "0.5", "--port", str(port), "--no-pipeline")
     assert ended.code == 0, ended.err
-    assert f"port {port} is taken" in ended.err
+    assert f"port {port} is in use" in ended.err
     assert "all in order, none lost" in ended.out
 
 

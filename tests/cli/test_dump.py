@@ -37,8 +37,8 @@ def test_markers_are_named() -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (batch()[:-1], "cut off"),
-        (batch()[:30], "no whole batch header"),
+        (batch()[:-1], "truncated"),
+        (batch()[:30], "incomplete batch header"),
         (batch()[:-1] + b"\xff", "CRC"),
         (batch()[:16] + b"\x01" + batch()[17:], "magic 1"),
         (bytes(500), "zero bytes"),
@@ -65,8 +65,10 @@ def test_offset_index() -> None:
         {"entry": 0, "offset": 110, "position": 4096},
         {"entry": 1, "offset": 120, "position": 8192},
     ]
-    assert "grow" in list(dump.offset_index(struct.pack(">iiii", 20, 8192, 10, 4096), 0))[1]["problem"]
-    assert "no whole entry" in list(dump.offset_index(struct.pack(">ii", 1, 2) + b"xyz", 0))[-1]["problem"]
+    assert (
+        "must increase" in list(dump.offset_index(struct.pack(">iiii", 20, 8192, 10, 4096), 0))[1]["problem"]
+    )
+    assert "incomplete entry" in list(dump.offset_index(struct.pack(">ii", 1, 2) + b"xyz", 0))[-1]["problem"]
 
 
 def test_time_index() -> None:
@@ -75,7 +77,9 @@ def test_time_index() -> None:
         (1000, 51),
         (2000, 55),
     ]
-    assert "go back" in list(dump.time_index(struct.pack(">qiqi", 2000, 1, 1000, 5), 0))[1]["problem"]
+    assert (
+        "must not decrease" in list(dump.time_index(struct.pack(">qiqi", 2000, 1, 1000, 5), 0))[1]["problem"]
+    )
 
 
 def test_txn_index() -> None:
@@ -94,8 +98,8 @@ def test_producer_snapshot() -> None:
     (row,) = dump.producer_snapshot(data)
     assert (row["producer_id"], row["last_sequence"], row["last_offset"]) == (4000, 9, 99)
     assert "CRC" in next(dump.producer_snapshot(data[:-1] + b"x"))["problem"]
-    assert "no producer snapshot" in next(dump.producer_snapshot(b"abc"))["problem"]
-    assert any("announced" in row.get("problem", "") for row in dump.producer_snapshot(data[:-4]))
+    assert "too few for a producer snapshot" in next(dump.producer_snapshot(b"abc"))["problem"]
+    assert any("the header says" in row.get("problem", "") for row in dump.producer_snapshot(data[:-4]))
 
 
 def test_checkpoints() -> None:
@@ -105,7 +109,7 @@ def test_checkpoints() -> None:
         "offset": 17,
     }
     assert list(dump.checkpoint("0\n1\n3 40\n")) == [{"epoch": 3, "start_offset": 40}]
-    assert "announced" in list(dump.checkpoint("0\n5\n3 40\n"))[-1]["problem"]
+    assert "the header says" in list(dump.checkpoint("0\n5\n3 40\n"))[-1]["problem"]
     assert "problem" in next(dump.checkpoint("hello"))
 
 

@@ -61,7 +61,7 @@ def test_lengths_of_time(text: str, milliseconds: int, told: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "5", "soon", "-5m", "5y"])
 def test_what_is_no_length_of_time_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(CommandError, match="--x takes a time such as") as caught:
+    with pytest.raises(CommandError, match="--x takes a duration such as") as caught:
         duration_ms(text, "--x")
     assert caught.value.exit_code == 2
 

@@ -13,7 +13,7 @@ from ottla.client.metadata import TopicPartition
 from ottla.config.broker_table import BROKER
 from ottla.config.topic_table import TOPIC
 from tests.cli.conftest import Run
-from tests.cli.transacting import begin, committed, lose_coordinators
+from tests.cli.open_transactions import begin, committed, lose_coordinators
 from tests.docs_examples import TRANSACTIONS, indented, programs
 
 ADDRESS = "127.0.0.1:9092"

@@ -23,7 +23,7 @@ def test_a_number_that_another_directory_has_is_refused_and_an_earlier_life_is_r
     settings = {"node.id": "1", "zookeeper.connect": zookeeper_connect}
     second = BrokerProcess(tmp_path / "another", 0, settings).spawn()
     assert second.end() == 1
-    assert f"node id 1 is taken by the broker at {first.address}" in second.words
+    assert f"node id 1 is in use by the broker at {first.address}" in second.words
     # What holds the number after a kill is its own earlier life, whose session lasts for a minute: nobody waits for that.
     cluster.kill(1)
     killed_s = time.monotonic()
@@ -45,7 +45,7 @@ def test_a_crash_is_not_hidden_by_a_start_that_comes_to_nothing(
     other = BrokerProcess(tmp_path / "another", next(free_ports()), settings).start()
     again = BrokerProcess(tmp_path / "broker-1", next(free_ports()), settings).spawn()
     assert again.end() == 1
-    assert "node id 1 is taken" in again.words
+    assert "node id 1 is in use" in again.words
     assert mark.exists(), "it was closed in order, and still is"
     # As after a kill.
     mark.unlink()
@@ -77,7 +77,7 @@ def test_what_a_broker_alone_knew_is_not_taken_into_a_cluster_nor_the_other_way(
     assert alone.stop() == 0
     joining = BrokerProcess(tmp_path / "alone", 0, {"zookeeper.connect": zookeeper_connect}).spawn()
     assert joining.end() == 1
-    assert f"{tmp_path / 'alone'} holds 1 topics of a broker of its own" in joining.words
+    assert f"{tmp_path / 'alone'} has 1 topics of a single broker" in joining.words
     # It is as it was.
     alone.start()
     assert alone.stop() == 0
@@ -120,6 +120,6 @@ def test_a_broker_inside_a_program_joins_too(start_cluster: StartCluster, zookee
             "both are known to the first",
         )
         assert inside.address in {f"{row.host}:{row.port}" for row in cluster.metadata(1).brokers}
-        with pytest.raises(CannotStart, match="node id 2 is taken"):
+        with pytest.raises(CannotStart, match="node id 2 is in use"):
             ottla.Broker(config=config)
     cluster.wait_until(lambda: {row.node_id for row in cluster.metadata(1).brokers} == {1}, "it has left")

@@ -112,7 +112,7 @@ def test_a_cluster_is_shown_in_one_table_and_stopped_by_one_signal(tmp_path: Pat
     # The folders in it look like partitions of a topic "broker": no broker alone may touch them.
     alone = BrokerProcess(tmp_path / "data", 0).spawn()
     assert alone.end() == 1
-    assert f"{tmp_path / 'data'} holds a local cluster: start it with --brokers 3" in alone.words
+    assert f"{tmp_path / 'data'} is the directory of a local cluster: start it with --brokers 3" in alone.words
 
 
 def test_a_broker_that_dies_is_told_of_and_left_dead(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_brokers_that_were_restarted_by_hand_keep_the_cluster_alive(tmp_path: Pa
             assert cluster.process.poll() is None and is_alive(zookeeper)
             os.kill(again.pid, signal.SIGKILL)
         assert cluster.end() == 1
-        assert "no broker is left: ZooKeeper is stopped too\n" in cluster.said
+        assert "no broker is left: stopping ZooKeeper\n" in cluster.said
         assert not is_alive(zookeeper)
 
 
@@ -255,8 +255,8 @@ def test_a_broker_that_cannot_start_stops_all(tmp_path: Path, zookeeper_connect:
 
 def test_what_cannot_be_is_said_at_once(tmp_path: Path) -> None:
     for arguments, words in (
-        (["--brokers", "0"], "--brokers takes how many brokers to start"),
-        (["--brokers", "2", "--set", "node.id=4"], "--set node.id is for one broker"),
+        (["--brokers", "0"], "--brokers 0 is not possible"),
+        (["--brokers", "2", "--set", "node.id=4"], "--set node.id cannot be used with --brokers"),
         (["--brokers", "2", "--set", "num.partition=4"], "did you mean num.partitions?"),
     ):
         with up(tmp_path / "data", *arguments) as cluster:
@@ -265,4 +265,4 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path) -> None:
     BrokerProcess(tmp_path / "single", 0).start().stop()
     with up(tmp_path / "single", "--brokers", "2") as cluster:
         assert cluster.end() == 1
-        assert "holds the data of a broker of its own" in cluster.words()
+        assert "has the data of a single broker" in cluster.words()

@@ -38,7 +38,7 @@ def restarted_and_checked(broker: BreakableBroker, *ledgers: Ledger) -> None:
     ("calls", "pattern", "what"),
     [
         (WRITES, "*/orders-0/*.log", "00000000000000000000.log"),
-        ((*WRITES, "ftruncate"), "*/orders-0/*.log", "cutting it back failed"),
+        ((*WRITES, "ftruncate"), "*/orders-0/*.log", "truncating it failed"),
         (SYNCS, "*/orders-0/*.log", "a sync failed"),
         (SYNCS, "*/orders-0", "a sync failed"),
     ],
@@ -200,7 +200,7 @@ def test_a_file_system_that_turns_read_only(tmp_path: Path, free_port: int) -> N
         assert broker.stop() == 1
         broker.fail(("create",), "EROFS", f"{tmp_path}/data/.lock").spawn()
         assert broker.end() == 1
-        said = told(broker, "the directory of the metadata cannot be used")
+        said = told(broker, "cannot use the metadata directory")
         assert f"{tmp_path}/data: Read-only file system" in said
         broker.heal().start()
         with Wire(broker.address) as wire:

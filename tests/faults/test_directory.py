@@ -212,5 +212,5 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path, free_port: int) -> None
     (tmp_path / "data").write_text("mine")
     broker = BrokerProcess(tmp_path / "data", free_port).spawn()
     assert broker.end() == 1
-    assert str(tmp_path / "data") in told(broker, "the directory of the metadata cannot be used")
+    assert str(tmp_path / "data") in told(broker, "cannot use the metadata directory")
     assert (tmp_path / "data").read_text() == "mine"

@@ -12,10 +12,10 @@ Where each bound has its test, if not here:
     decompression by size and ratio, every codec records/test_compression.py::test_bombs_do_not_grow_the_process
     CRC, magic, counts, control batches          broker/api/test_produce.py::test_a_batch_that_cannot_be_accepted_is_refused_and_changes_nothing
     telemetry by its size                        broker/api/test_telemetry.py::test_what_is_refused
-    connections: altogether, an address, a rate  runtime/test_effect_runner.py::test_connections_altogether and those around it
-    idle connections, clients that never read    runtime/test_effect_runner.py::test_a_client_that_never_reads_is_closed_in_the_end
+    connections: altogether, an address, a rate  runtime/test_connections.py::test_connections_altogether and those around it
+    idle connections, clients that never read    runtime/test_connections.py::test_a_client_that_never_reads_is_closed_in_the_end
     answers that nobody reads                    runtime/test_transport.py::test_a_reader_of_nothing_cannot_make_the_broker_keep_its_answers
-    a bad request: its connection, logged once   runtime/test_effect_runner.py::test_a_flood_of_bad_requests_is_not_a_flood_of_words
+    a bad request: its connection, logged once   runtime/test_connections.py::test_a_flood_of_bad_requests_is_not_a_flood_of_words
 """
 
 import resource

@@ -98,5 +98,5 @@ def test_descriptors_are_shared_out(limit: int, clustered: bool) -> None:
 def test_only_a_clamp_that_matters_is_logged() -> None:
     few, many = (shares_of(limit, in_use=20, clustered=False) for limit in (1024, 20_000))
     assert few.news(100, is_set=True) is None
-    assert "max.connections is 20000, but at most" in (few.news(20_000, is_set=False) or "")
+    assert "max.connections is 20000, but only" in (few.news(20_000, is_set=False) or "")
     assert many.news(20_000, is_set=False) is None and many.news(20_000, is_set=True) is not None

@@ -148,7 +148,7 @@ def test_each_errno_at_each_call_site(
         assert error.broken == (name != "EINTR") and error.short == (name == "EINTR") and not error.full
     else:
         assert (error.short, error.full, error.broken) == (
-            kind is ErrnoClass.SHORT, kind is ErrnoClass.FULL, kind is ErrnoClass.DEVICE,
+            kind is ErrnoClass.SHORTAGE, kind is ErrnoClass.FULL, kind is ErrnoClass.DEVICE,
         )  # fmt: skip
     assert not error.torn
     injected.heal()
@@ -173,7 +173,7 @@ def test_an_append_that_cannot_be_cut_back_is_torn(injected: Injected, tmp_path:
 
 
 def test_an_errno_that_is_not_listed_is_its_own_partitions() -> None:
-    assert errno_class(9999) is errno_class(None) is ErrnoClass.OWN
+    assert errno_class(9999) is errno_class(None) is ErrnoClass.PATH
 
 
 @pytest.mark.parametrize("name", ["EMFILE", "ENFILE"])
@@ -414,7 +414,7 @@ def test_a_checkpoint_that_cannot_be_written_is_repeated(
 
         def ask() -> None:
             core.log_maintenance.checkpoints_in(core.directories.all[0]).want(after=done.set)
-            broker._node._shell.turn(broker._node._shell.clock.now_ms())
+            broker._node._runner.turn(broker._node._runner.clock.now_ms())
 
         broker._loop.call_soon_threadsafe(ask)
         assert done.wait(PATIENCE_S) and injected.met == 1

@@ -1,204 +1,15 @@
-"""Connections as a whole: limits, idleness, errors, what is left behind when one goes."""
+"""Effects that fail: only their own request, connection or job fails with them."""
 
-import errno
-import socket
-import struct
 import threading
-import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from ottla.broker.api.shared.api_table import APIS
 from ottla.broker.storage import checkpoint_writer, log_maintenance
-from ottla.ports.disk import DiskError
-from ottla.security.broker_handshake import MECHANISM, NONCE_BYTES, Credentials
-from ottla.security.cluster_secret import SECRET_BYTES, ClusterSecret
-from ottla.server.embedded import Broker
 from testkit.injected import Injected, is_injected
-from tests.peer import API_VERSIONS, CREATE_TOPICS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
-from tests.security.prover import Prover
-
-KAFKA_STORAGE_ERROR = 56
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Any]]:
-    running: list[Any] = []
-
-    def make(say: Callable[[str], None] = lambda _text: None, **settings: str) -> Any:
-        names = {name.replace("_", "."): value for name, value in settings.items()}
-        running.append(Broker(config={"log.flush.policy": "page-cache", **names}, say=say))
-        return running[-1]
-
-    yield make
-    for broker in running:
-        broker.close()
-
-
-def on_loop(broker: Any, question: Callable[[Any], Any]) -> Any:
-    """Ask the core something on its own thread, between two turns."""
-    answer: list[Any] = []
-    done = threading.Event()
-
-    def ask() -> None:
-        answer.append(question(broker._node._broker))
-        done.set()
-
-    broker._loop.call_soon_threadsafe(ask)
-    assert done.wait(PATIENCE_S)
-    return answer[0]
-
-
-def eventually(broker: Any, question: Callable[[Any], bool]) -> None:
-    """Until the core says so; each question is a turn of its loop, so this waits without sleeping."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if on_loop(broker, question):
-            return
-    pytest.fail("it did not come to pass")
-
-
-def test_the_address_is_a_number(start: Any) -> None:
-    broker = start()
-    assert broker.address.startswith("127.0.0.1:")
-    with Peer(broker.address) as peer:
-        [node] = peer.ask(METADATA, topics=[]).brokers
-        assert f"{node.host}:{node.port}" == broker.address
-
-
-def test_a_connection_that_goes_leaves_nothing_behind(start: Any) -> None:
-    broker = start()
-    with Peer(broker.address) as peer:
-        peer.create("t", 2)
-        with Peer(broker.address) as reader, Peer(broker.address) as session:
-            reader.send(FETCH, 12, **fetch_fields("t", 0, max_wait=100_000))
-            fields = fetch_fields("t", 0, partition=1, max_wait=100_000)
-            session.send(FETCH, 12, **fields, session_id=0, session_epoch=0)
-            replicas = lambda core: core.partitions.by_name["t"].replicas.values()  # noqa: E731
-            eventually(broker, lambda core: all(replica.watchers for replica in replicas(core)))
-        eventually(broker, lambda core: not any(replica.watchers for replica in replicas(core)))
-        assert on_loop(broker, lambda core: core.fetch_sessions.by_id) == {}
-        assert peer.ask(API_VERSIONS, 0).api_keys
-
-
-def test_deadlines_of_fetches_that_are_gone_do_not_stay_for_weeks(start: Any) -> None:
-    """An empty bucket is small, but keeps the memory around it: 40,000 fetches that were gone left 150 MB with the broker."""
-    # The sweep comes every half second.
-    broker = start(connections_max_idle_ms="2000")
-    weeks_ms = 2**31 - 1
-    with Peer(broker.address) as peer:
-        peer.create("t")
-        far = on_loop(broker, lambda core: core.now_ms) + weeks_ms // 2
-        deadlines = lambda core: [1 for number in core.timers._buckets if number << 3 > far]  # noqa: E731
-        with Peer(broker.address) as reader:
-            reader.send(FETCH, 12, **fetch_fields("t", 0, max_wait=weeks_ms))
-            eventually(broker, deadlines)
-        eventually(broker, lambda core: not deadlines(core))
-        assert peer.produce("t", b"x") == 0
-
-
-def test_idle_connections_are_closed_and_waiting_ones_are_not(start: Any) -> None:
-    broker = start(connections_max_idle_ms="200")
-    with Peer(broker.address) as busy, Peer(broker.address) as idle:
-        busy.create("t")
-        busy.send(FETCH, 12, **fetch_fields("t", 0, max_wait=60_000))
-        assert idle.is_closed()
-        with Peer(broker.address) as other:
-            other.produce("t", b"x")
-        assert busy.receive().responses[0].partitions[0].high_watermark == 1
-
-
-def test_a_client_that_never_reads_is_closed_in_the_end(start: Any) -> None:
-    broker = start(connections_max_idle_ms="1500")
-    with Peer(broker.address) as peer:
-        peer.create("t", max_message_bytes="4000000")
-        for _ in range(10):
-            peer.produce("t", bytes(3_000_000))
-    with Peer(broker.address, receive_buffer_bytes=4096) as slow:
-        slow.send(FETCH, 12, **fetch_fields("t", 0))
-        eventually(broker, lambda core: core.partitions.by_name["t"] is not None and not connections(broker))
-
-
-def test_a_request_that_stalls_is_closed_soon_after_its_time_out(start: Any) -> None:
-    """Stalled requests were looked for every five seconds, however short socket.request.timeout.ms was."""
-    broker = start(socket_request_timeout_ms="400")
-    with Peer(broker.address) as stalled:
-        began_s = time.monotonic()
-        stalled.socket.sendall(struct.pack(">i", 1000) + bytes(10))
-        assert stalled.is_closed()
-        assert time.monotonic() - began_s < 4
-
-
-def connections(broker: Any) -> int:
-    return len(broker._node._shell._transports)
-
-
-def test_connections_per_address(start: Any) -> None:
-    broker = start(max_connections_per_ip="3")
-    peers = [Peer(broker.address) for _ in range(3)]
-    for peer in peers:
-        assert peer.ask(API_VERSIONS, 0).api_keys
-    with Peer(broker.address) as refused:
-        assert refused.is_closed()
-    peers.pop().socket.close()
-    eventually(broker, lambda _core: connections(broker) == 2)
-    with Peer(broker.address) as welcome:
-        assert welcome.ask(API_VERSIONS, 0).api_keys
-    for peer in peers:
-        peer.socket.close()
-
-
-def test_connections_altogether(start: Any) -> None:
-    said: list[str] = []
-    broker = start(said.append, max_connections="2")
-    with Peer(broker.address) as first, Peer(broker.address) as second:
-        assert first.ask(API_VERSIONS, 0).api_keys and second.ask(API_VERSIONS, 0).api_keys
-        for _ in range(5):
-            with Peer(broker.address) as third:
-                assert third.is_closed()
-        assert first.ask(API_VERSIONS, 0).api_keys
-    assert len([text for text in said if "max.connections" in text]) == 1
-
-
-def test_new_connections_a_second(start: Any) -> None:
-    """More than the rate wait in the backlog and are served a second later, not refused."""
-    broker = start(max_connection_creation_rate="5")
-    peers = [Peer(broker.address) for _ in range(8)]
-    for peer in peers:
-        assert peer.ask(API_VERSIONS, 0).api_keys
-        peer.socket.close()
-
-
-class Exhausted:
-    """A listener at a moment when no descriptor is left."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        self._listener = listener
-        self.asked = 0
-
-    def fileno(self) -> int:
-        return self._listener.fileno()
-
-    def accept(self) -> Any:
-        self.asked += 1
-        raise OSError(errno.EMFILE, "Too many open files")
-
-
-def test_no_descriptor_left_does_not_make_the_broker_spin(start: Any) -> None:
-    said: list[str] = []
-    broker = start(said.append)
-    shell = broker._node._shell
-    exhausted = Exhausted(shell._listeners[0])
-    on_loop(broker, lambda _core: shell._accept(exhausted))
-    # Nobody is accepted while it looks away; those who come meanwhile wait, and are served.
-    with Peer(broker.address) as peer:
-        on_loop(broker, lambda _core: None)
-        assert connections(broker) == 0
-        assert peer.ask(API_VERSIONS, 0).api_keys
-    assert exhausted.asked == 1
-    assert any("Too many open files" in text for text in said)
+from tests.peer import API_VERSIONS, FETCH, METADATA, PATIENCE_S, Peer, fetch_fields
+from tests.runtime.embedded_core import eventually, on_loop
 
 
 def test_an_error_inside_the_broker_ends_that_connection_and_is_told(
@@ -216,126 +27,6 @@ def test_an_error_inside_the_broker_ends_that_connection_and_is_told(
         assert unlucky.is_closed()
         assert other.ask(METADATA, topics=[]).brokers
     assert any("Traceback" in text and "broken on purpose" in text for text in said)
-
-
-def test_a_flood_of_bad_requests_is_not_a_flood_of_words(start: Any) -> None:
-    said: list[str] = []
-    broker = start(said.append)
-    for _ in range(50):
-        with Peer(broker.address) as bad:
-            bad.socket.sendall(b"\xff\xff\xff\xff")
-            assert bad.is_closed()
-    assert 1 <= len([text for text in said if "closed" in text]) <= 2
-
-
-def test_the_same_fault_with_other_numbers_is_told_once_and_the_rest_is_counted(start: Any) -> None:
-    said: list[str] = []
-    # The sweep that tells how many there were comes four times in an idle time.
-    broker = start(said.append, connections_max_idle_ms="2000")
-    for number in range(1, 40):
-        with Peer(broker.address) as bad:
-            bad.socket.sendall((-number).to_bytes(4, "big", signed=True))
-            assert bad.is_closed()
-    with Peer(broker.address) as waiting:
-        # It is closed for being idle, which is after some sweeps.
-        assert waiting.is_closed()
-    refused = [text for text in said if "bytes, between 1 and" in text]
-    counted = [int(text.split()[0]) for text in said if "more connections were closed" in text]
-    assert 1 <= len(refused) <= 10
-    assert len(refused) + sum(counted) == 39
-
-
-def test_answers_before_the_garbage_still_arrive(start: Any) -> None:
-    broker = start()
-    with Peer(broker.address) as peer:
-        peer.socket.sendall(peer.frame(API_VERSIONS, 0) + b"\xff\xff\xff\xff")
-        assert peer.receive().api_keys
-        assert peer.is_closed()
-
-
-def test_a_pipeline_deeper_than_the_line_is_answered_in_full(start: Any) -> None:
-    """Reading stops while too many requests wait, and goes on when they are answered."""
-    broker = start()
-    with Peer(broker.address) as reader, Peer(broker.address) as peer:
-        peer.create("t")
-        frames = [reader.frame(FETCH, 12, **fetch_fields("t", 0, max_wait=60_000))]
-        frames += [reader.frame(METADATA, 12, topics=[]) for _ in range(20_000)]
-        sender = threading.Thread(target=reader.socket.sendall, args=(b"".join(frames),), daemon=True)
-        sender.start()
-        eventually(broker, lambda core: bool(core.partitions.by_name["t"].replicas[0].watchers))
-        waiting = on_loop(
-            broker, lambda _core: max(len(t.connection.waiting) for t in broker._node._shell._transports)
-        )
-        assert waiting < 15_000
-        peer.produce("t", b"x")
-        for _ in range(20_001):
-            reader.receive()
-        sender.join()
-
-
-def test_many_connections_at_once(start: Any) -> None:
-    broker = start()
-    with Peer(broker.address) as peer:
-        peer.create("t")
-        readers = [Peer(broker.address) for _ in range(300)]
-        for reader in readers:
-            reader.send(FETCH, 12, **fetch_fields("t", 0, max_wait=60_000))
-        eventually(broker, lambda core: len(core.partitions.by_name["t"].replicas[0].watchers) == 300)
-        peer.produce("t", b"x")
-        for reader in readers:
-            assert reader.receive().responses[0].partitions[0].high_watermark == 1
-            reader.socket.close()
-    eventually(broker, lambda core: core.partitions.by_name["t"].replicas[0].watchers == {})
-
-
-def test_stopping_closes_the_clients(start: Any) -> None:
-    broker = start()
-    with Peer(broker.address) as peer:
-        peer.create("t")
-        peer.send(FETCH, 12, **fetch_fields("t", 0, max_wait=60_000))
-        eventually(broker, lambda core: bool(core.partitions.by_name["t"].replicas[0].watchers))
-        broker.close()
-        assert peer.is_closed()
-        with pytest.raises(OSError):
-            socket.create_connection(("127.0.0.1", int(broker.address.rpartition(":")[2])), PATIENCE_S)
-
-
-def test_a_rate_that_is_raised_while_a_listener_rests(start: Any) -> None:
-    broker = start(max_connection_creation_rate="2")
-    with Peer(broker.address) as peer, Peer(broker.address):
-        assert peer.ask(API_VERSIONS, 0).api_keys
-        with Peer(broker.address) as late:
-            eventually(broker, lambda _core: broker._node._shell._resting)
-            config = {"name": "max.connection.creation.rate", "config_operation": 0, "value": "1000"}
-            resource = {"resource_type": 4, "resource_name": "", "configs": [config]}
-            assert peer.ask(44, resources=[resource]).responses[0].error_code.value == 0
-            assert late.ask(API_VERSIONS, 0).api_keys
-
-
-def test_what_was_decided_on_top_of_a_refused_proposal_falls_with_it(start: Any) -> None:
-    """Else a topic could be made twice: its first proposal still on its way, and nobody remembering it."""
-    broker = start()
-    reached, go_on = threading.Event(), threading.Event()
-    store = broker._node._store
-
-    def refuse(_records: Any) -> None:
-        del store.append
-        reached.set()
-        go_on.wait(PATIENCE_S)
-        raise DiskError("no space left on device", full=True)
-
-    store.append = refuse
-    topic = {"num_partitions": 1, "replication_factor": 1}
-    with Peer(broker.address) as first, Peer(broker.address) as second:
-        first.send(CREATE_TOPICS, topics=[topic | {"name": "a"}])
-        assert reached.wait(PATIENCE_S)
-        second.send(CREATE_TOPICS, topics=[topic | {"name": "b"}])
-        eventually(broker, lambda core: "b" in core.proposed.topics)
-        go_on.set()
-        codes = [each.receive().topics[0].error_code.value for each in (first, second)]
-        assert codes == [KAFKA_STORAGE_ERROR, KAFKA_STORAGE_ERROR]
-        assert on_loop(broker, lambda core: (core.image.topics, core.proposed.topics)) == ({}, {})
-        second.create("b")
 
 
 def test_a_sync_that_fails_in_an_unforeseen_way_is_told(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -372,15 +63,6 @@ def test_an_error_in_a_timer_does_not_stop_the_clock(start: Any, monkeypatch: py
         assert peer.receive().responses[0].partitions[0].error_code.value == 0
 
 
-def test_nothing_behind_a_bad_request_is_looked_at(start: Any) -> None:
-    broker = start()
-    with Peer(broker.address) as peer, Peer(broker.address) as bad:
-        new = {"name": "t", "num_partitions": 1, "replication_factor": 1}
-        bad.socket.sendall(b"\0\0\0\1x" + bad.frame(CREATE_TOPICS, topics=[new]))
-        assert bad.is_closed()
-        assert peer.ask(METADATA, topics=None).topics == ()
-
-
 def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_directory_offline(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -388,9 +70,9 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
     for each in (checkpoint_writer, log_maintenance):
         monkeypatch.setattr(each, "_RETRY_MS", 100)
     broker = start()
-    shell = broker._node._shell
-    shell.isolation.tolerates = is_injected
-    replace_file = shell.disk.replace_file
+    runner = broker._node._runner
+    runner.isolation.tolerates = is_injected
+    replace_file = runner.disk.replace_file
     failures: dict[str, int] = {}
 
     def fail_at_first(path: str, data: bytes) -> None:
@@ -405,7 +87,7 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
 
     with Peer(broker.address) as peer:
         peer.create("t")
-        monkeypatch.setattr(shell.disk, "replace_file", fail_at_first)
+        monkeypatch.setattr(runner.disk, "replace_file", fail_at_first)
         peer.produce("t", b"x")
         on_loop(broker, lambda core: core.log_maintenance.flush(replica(core)))
         eventually(broker, lambda core: replica(core).log.recovery_point == 1)
@@ -414,39 +96,4 @@ def test_an_internal_error_in_a_flush_or_a_checkpoint_does_not_take_the_director
         assert on_loop(broker, lambda core: [each.offline for each in core.directories.all]) == [None]
         peer.produce("t", b"y")
     assert failures["snapshot"] > 1
-    assert shell.isolation.count == 2
-
-
-SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
-
-
-def authenticate(peer: Peer, me: Credentials, accepting_id: int) -> int:
-    """Prove to be a broker; the error code of the last answer."""
-    prover = Prover(me, accepting_id, bytes(NONCE_BYTES))
-    assert peer.ask(SASL_HANDSHAKE, 1, mechanism=MECHANISM).error_code.value == 0
-    challenge = bytes(peer.ask(SASL_AUTHENTICATE, 2, auth_bytes=prover.hello).auth_bytes)
-    answer = peer.ask(SASL_AUTHENTICATE, 2, auth_bytes=prover.proof(challenge))
-    return int(answer.error_code.value)
-
-
-SECRET = ClusterSecret(b"s" * SECRET_BYTES)
-
-
-def test_a_proven_broker_is_no_client_and_a_failed_proof_makes_its_address_wait(start: Any) -> None:
-    broker = start()
-    shell = broker._node._shell
-    node_id = on_loop(broker, lambda core: core.config.node_id)
-    cluster_id = on_loop(broker, lambda core: core.cluster_id)
-
-    on_loop(broker, lambda core: setattr(core, "credentials", Credentials(SECRET, cluster_id, node_id)))
-    with Peer(broker.address) as other:
-        assert authenticate(other, Credentials(SECRET, cluster_id, 7), node_id) == 0
-        assert on_loop(broker, lambda _core: shell._brokers) == 1
-        assert on_loop(broker, lambda _core: [each.is_broker for each in shell._transports]) == [True]
-    eventually(broker, lambda _core: not shell._transports)
-    assert shell._brokers == 0
-    wrong = Credentials(ClusterSecret(b"w" * SECRET_BYTES), cluster_id, 7)
-    with Peer(broker.address) as forged:
-        assert authenticate(forged, wrong, node_id) == 58
-        assert forged.is_closed()
-    assert len(shell._admission._failures) == 1
+    assert runner.isolation.count == 2

@@ -81,7 +81,7 @@ def test_a_long_history_is_replaced_by_what_it_amounts_to(journal: Path) -> None
     assert opened(journal.parent)[1] == []
 
 
-class Failing(SystemDisk):
+class FailingDisk(SystemDisk):
     fails = ""
     full = False
 
@@ -100,7 +100,7 @@ class Failing(SystemDisk):
 
 def test_a_failed_sync_is_final(journal: Path) -> None:
     """R11: what it covered is not there, and nothing comes after it."""
-    disk = Failing()
+    disk = FailingDisk()
     store, _found = opened(journal.parent, disk)
     before = journal.read_bytes()
     disk.fails = "sync"
@@ -116,7 +116,7 @@ def test_a_failed_sync_is_final(journal: Path) -> None:
 
 
 def test_without_room_for_a_rewrite_the_journal_goes_on(journal: Path) -> None:
-    disk = Failing()
+    disk = FailingDisk()
     store, found = opened(journal.parent, disk)
     disk.fails, disk.full = "replace", True
     with pytest.raises(DiskError):
@@ -127,7 +127,7 @@ def test_without_room_for_a_rewrite_the_journal_goes_on(journal: Path) -> None:
 
 
 def test_a_rewrite_that_failed_otherwise_is_final(journal: Path) -> None:
-    disk = Failing()
+    disk = FailingDisk()
     store, _found = opened(journal.parent, disk)
     disk.fails = "replace"
     with pytest.raises(DiskError):

@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from ottla.runtime import peer_watch
-from ottla.runtime.peer_watch import Watching
+from ottla.runtime.peer_watch import PeerWatcher
 
 PATIENCE_S = 30
 
@@ -59,7 +59,7 @@ class Watcher:
         self.refusals: list[int] = []
         self.times: list[float] = []
         self._news = asyncio.Event()
-        self.watching = Watching(asyncio.get_running_loop(), self._refused)
+        self.watcher = PeerWatcher(asyncio.get_running_loop(), self._refused)
 
     def _refused(self, node_id: int) -> None:
         self.refusals.append(node_id)
@@ -76,7 +76,7 @@ class Watcher:
 async def test_the_end_of_a_process_is_told_once_its_port_refuses() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
-    watcher.watching.watch({7: port.address})
+    watcher.watcher.watch({7: port.address})
     connection = await port.accept()
     # As the kernel does for a process that dies: the port and its connections go together.
     port.refuse()
@@ -89,7 +89,7 @@ async def test_the_end_of_a_process_is_told_once_its_port_refuses() -> None:
     port.refuse()
     connection.close()
     await watcher.until(2)
-    watcher.watching.stop()
+    watcher.watcher.stop()
     port.close()
 
 
@@ -97,13 +97,13 @@ async def test_the_end_of_a_process_is_told_once_its_port_refuses() -> None:
 async def test_a_reset_ends_a_connection_too() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
-    watcher.watching.watch({7: port.address})
+    watcher.watcher.watch({7: port.address})
     connection = await port.accept()
     port.refuse()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     connection.close()
     await watcher.until(1)
-    watcher.watching.stop()
+    watcher.watcher.stop()
     port.close()
 
 
@@ -111,24 +111,24 @@ async def test_a_reset_ends_a_connection_too() -> None:
 async def test_a_connection_that_was_closed_for_being_idle_is_made_anew_and_nothing_is_told() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
-    watcher.watching.watch({7: port.address})
+    watcher.watcher.watch({7: port.address})
     for _ in range(3):
         connection = await port.accept()
         connection.close()
     await port.accept()
     assert watcher.refusals == []
-    watcher.watching.stop()
+    watcher.watcher.stop()
     port.close()
 
 
 @on_a_loop
 async def test_while_it_lasts_a_refusal_is_repeated_at_most_once_a_second() -> None:
     port, watcher = Port(), Watcher()
-    watcher.watching.watch({7: port.address})
+    watcher.watcher.watch({7: port.address})
     await watcher.until(3)
     gaps = [after - before for before, after in zip(watcher.times, watcher.times[1:], strict=False)]
     assert all(gap >= peer_watch._REPEAT_S for gap in gaps)
-    watcher.watching.stop()
+    watcher.watcher.stop()
     port.close()
 
 
@@ -136,13 +136,13 @@ async def test_while_it_lasts_a_refusal_is_repeated_at_most_once_a_second() -> N
 async def test_silence_is_no_refusal() -> None:
     port, watcher = Port(), Watcher()
     port.listen()
-    watcher.watching.watch({7: port.address})
+    watcher.watcher.watch({7: port.address})
     connection = await port.accept()
     # A process that stands still: its kernel still takes connections in for it, and nothing ends.
-    watcher.watching.watch({7: port.address, 8: port.address})
+    watcher.watcher.watch({7: port.address, 8: port.address})
     await port.accept()
     assert watcher.refusals == []
-    watcher.watching.stop()
+    watcher.watcher.stop()
     # Let go of, the connection ends on its side.
     connection.setblocking(False)
     assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
@@ -154,9 +154,9 @@ async def test_those_no_longer_watched_are_let_go_and_the_others_are_left_alone(
     first, second, watcher = Port(), Port(), Watcher()
     first.listen()
     second.listen()
-    watcher.watching.watch({1: first.address, 2: second.address})
+    watcher.watcher.watch({1: first.address, 2: second.address})
     one, two = await first.accept(), await second.accept()
-    watcher.watching.watch({2: second.address})
+    watcher.watcher.watch({2: second.address})
     one.setblocking(False)
     loop = asyncio.get_running_loop()
     assert await loop.sock_recv(one, 1) == b""
@@ -168,8 +168,8 @@ async def test_those_no_longer_watched_are_let_go_and_the_others_are_left_alone(
     # Another address of the same broker is another watch.
     third = Port()
     third.listen()
-    watcher.watching.watch({2: third.address})
+    watcher.watcher.watch({2: third.address})
     await third.accept()
-    watcher.watching.stop()
+    watcher.watcher.stop()
     for port in (first, second, third):
         port.close()

@@ -200,7 +200,9 @@ def on_loop(broker: Any, question: Callable[[], Any]) -> Any:
 
 
 def queued_bytes(broker: Any) -> int:
-    return sum(len(part) for transport in broker._node._shell._transports for part in transport.out)
+    return sum(
+        len(part) for transport in broker._node._runner.connections.transports for part in transport.out
+    )
 
 
 def send_quietly(sock: socket.socket, data: bytes) -> None:

@@ -23,7 +23,8 @@ from ottla.ports.coordination import partition_of
 from ottla.records.record import Record, encode_batch
 from ottla.runtime import transport
 from ottla.runtime.background import Syncer
-from ottla.runtime.effect_runner import Shell
+from ottla.runtime.connections import Connections
+from ottla.runtime.effect_runner import EffectRunner
 from ottla.runtime.transport import Transport
 from testkit.fuzz.valid_requests import Known, Maker, frame_of
 from testkit.injected import Injected
@@ -90,17 +91,17 @@ class World:
 
     def _sabotage_runtime(self, patch: pytest.MonkeyPatch) -> None:
         sabotage = self.sabotage
-        perform = Shell._perform_other
+        perform = EffectRunner._perform_other
 
-        def sabotaged(shell: Shell, kind: int, effect: Any, touched: Any) -> None:
-            perform(shell, kind, sabotage.effect(effect), touched)
+        def sabotaged(runner: EffectRunner, kind: int, effect: Any, touched: Any) -> None:
+            perform(runner, kind, sabotage.effect(effect), touched)
 
-        patch.setattr(Shell, "_perform_other", sabotaged)
+        patch.setattr(EffectRunner, "_perform_other", sabotaged)
         for owner, name, site in (
             (Transport, "send", "effect SEND"), (Transport, "send_now", "effect SEND"), (Syncer, "ask", "effect SYNC"),
-            (Transport, "readable", "loop readable"), (Transport, "flush", "loop flush"), (Shell, "_open", "loop accept"),
-            (Shell, "_sweep", "loop sweep"), (Shell, "_next_second", "loop next second"), (Shell, "_synced", "loop synced"),
-            (Shell, "_finished", "loop job"), (Shell, "_settle_more", "loop settle"), (Transport, "close", "loop close"),
+            (Transport, "readable", "loop readable"), (Transport, "flush", "loop flush"), (Connections, "_open", "loop accept"),
+            (EffectRunner, "_sweep", "loop sweep"), (EffectRunner, "_next_second", "loop next second"), (EffectRunner, "_synced", "loop synced"),
+            (EffectRunner, "_finished", "loop job"), (EffectRunner, "_settle_more", "loop settle"), (Transport, "close", "loop close"),
         ):  # fmt: skip
             original = getattr(owner, name)
 

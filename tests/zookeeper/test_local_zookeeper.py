@@ -86,7 +86,7 @@ def test_a_server_that_dies_is_noticed(zookeeper: LocalZookeeper) -> None:
 
 def test_a_port_that_is_taken_is_said(zookeeper: LocalZookeeper, program: Program, tmp_path: Path) -> None:
     second = LocalZookeeper(program, tmp_path / "second", zookeeper.port)
-    with pytest.raises(NoZookeeper, match=f"cannot listen on {zookeeper.address}: the port is taken"):
+    with pytest.raises(NoZookeeper, match=f"cannot listen on {zookeeper.address}: the port is in use"):
         second.start()
 
 

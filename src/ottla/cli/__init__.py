@@ -1,1 +1,1 @@
-"""The command line, one file a command. `main.py` finds the command; a command's imports happen when it runs."""
+"""The command line, one file per command. `main.py` finds the command and imports only its module."""

@@ -1,6 +1,6 @@
-"""`ottla bench`: produce, consume and latency figures of any cluster, with this package's own client.
+"""`ottla bench`: measure produce, consume and latency of a cluster with ottla's client.
 
-It measures client and cluster together. `make bench` compares brokers with a foreign client instead.
+It measures client and cluster together. `make bench` compares brokers with a third-party client instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ottla.client.producer.settings import Acks, Compression
 
 TOPIC = "ottla-bench"
-#: How many messages go out between two looks at the clock.
+#: Messages between two readings of the clock.
 STRIDE = 256
 
 app = typer.Typer(
@@ -38,18 +38,17 @@ Example:
     rich_markup_mode=None,
 )
 
-Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic to use; made if it is missing.")]
-Partitions = Annotated[
-    int, typer.Option("--partitions", "-p", min=1, help="Partitions of the topic if it is made.")
-]
-Messages = Annotated[int, typer.Option("--messages", "-n", min=1, help="How many messages.")]
-Size = Annotated[int, typer.Option("--size", "-s", min=0, help="Bytes of each message's value.")]
+Topic = Annotated[str, typer.Option("--topic", "-t", help="The topic to use; created if missing.")]
+Partitions = Annotated[int, typer.Option("--partitions", "-p", min=1, help="Partitions of a new topic.")]
+Messages = Annotated[int, typer.Option("--messages", "-n", min=1, help="Number of messages.")]
+Size = Annotated[int, typer.Option("--size", "-s", min=0, help="Size of each value in bytes.")]
 AcksOption = Annotated[
-    Literal["all", "1", "0"], typer.Option("--acks", help="Who must have a message before it counts.")
+    Literal["all", "1", "0"],
+    typer.Option("--acks", help="Acknowledgements: all in-sync replicas, the leader (1), or none (0)."),
 ]
 CompressionOption = Annotated[
     Literal["none", "gzip", "snappy", "lz4", "zstd"],
-    typer.Option("--compression", "-z", help="Codec of batches."),
+    typer.Option("--compression", "-z", help="Compression of batches."),
 ]
 
 
@@ -85,7 +84,7 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Send messages as fast as they are acknowledged.
+    """Measure produce throughput.
 
     \b
     Example:
@@ -102,7 +101,7 @@ def consume(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Read messages from the beginning of a topic (fill it with `ottla bench produce`).
+    """Measure consume throughput from the start of a topic (fill it with `ottla bench produce`).
 
     \b
     Example:
@@ -121,7 +120,7 @@ def latency(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Send one message at a time and wait for its acknowledgement.
+    """Measure produce latency: one message at a time, each acknowledged before the next.
 
     \b
     Example:
@@ -157,7 +156,8 @@ def measure_produce(
                     waiting.popleft().result()
                 if line.due():
                     line.show(
-                        f"produce  {number:,} of {messages:,}  {number / (time.perf_counter() - started):,.0f}/s"
+                        f"produce  {number:,} of {messages:,}  "
+                        f"{number / (time.perf_counter() - started):,.0f}/s"
                     )
         producer.flush()
         seconds = time.perf_counter() - started
@@ -176,7 +176,7 @@ def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]
         bootstrap,
         auto_offset_reset="earliest",
         max_poll_records=10_000,
-        # Else the compiled code, where there is one, is loaded in the middle of what is measured.
+        # Otherwise the compiled decoder, if available, would be loaded in the middle of the measurement.
         record_decoder="auto" if find_spec("numba") is None else "compiled",
         **client_settings("ottla-bench"),
     ) as consumer:
@@ -190,7 +190,7 @@ def measure_consume(bootstrap: str, topic: str, messages: int) -> dict[str, Any]
                 f"topic {topic!r} is empty: fill it with `ottla bench produce --topic {topic}`"
             )
         if there < messages:
-            say(f"note: {topic} holds {there:,} messages")
+            say(f"note: {topic} has only {there:,} messages")
         wanted = min(messages, there)
         started = time.perf_counter()
         while count < wanted:
@@ -243,7 +243,7 @@ def _make_topic(bootstrap: str, topic: str, partitions: int) -> None:
         if topic not in admin.list_topics():
             try:
                 admin.create_topic(topic, partitions, -1)
-            except TopicExists:  # another one was quicker
+            except TopicExists:  # created concurrently
                 return
 
 

@@ -1,4 +1,4 @@
-"""`ottla broker`: a node in production, from a configuration file."""
+"""`ottla broker`: a production broker, from a configuration file."""
 
 from __future__ import annotations
 
@@ -17,17 +17,20 @@ def broker(
     config: Annotated[
         str,
         typer.Option(
-            "--config", "-c", metavar="FILE", help="Kafka's server.properties, or TOML with these names."
+            "--config", "-c", metavar="FILE", help="Kafka's server.properties, or TOML with the same names."
         ),
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", metavar="NAME=VALUE", help="A config over the file's; may be repeated."),
+        typer.Option(
+            "--set", "-s", metavar="NAME=VALUE", help="A config that overrides the file; repeat for several."
+        ),
     ] = None,
 ) -> None:
     """Start a broker from a configuration file, in the foreground.
 
-    Names are Kafka's; docs/configuration.md lists them. Ctrl-C or SIGTERM stops it cleanly.
+    docs/configuration.md lists the configs, which have Kafka's names. Ctrl-C or SIGTERM stops the broker
+    cleanly.
 
     \b
     Example:

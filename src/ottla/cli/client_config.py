@@ -1,7 +1,8 @@
-"""How the commands reach a cluster that is not open to everybody: a file of client settings, for all commands alike.
+"""Client settings of every command, from one file: for clusters with TLS or SASL.
 
-`ottla --client-config FILE …`, or OTTLA_CLIENT_CONFIG, names a file of Kafka's properties with its dotted names (`security.protocol`,
-`sasl.mechanism`), as Kafka's own tools take it (`ottla.client.properties`). Where to connect the command's own --bootstrap says.
+`ottla --client-config FILE …`, or OTTLA_CLIENT_CONFIG, names a file of Kafka client properties
+(`security.protocol`, `sasl.mechanism`), as Kafka's tools take it (`ottla.client.properties`). `--bootstrap`
+of the command says where to connect.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ _file: str | None = None
 
 
 def use_file(path: str | None) -> None:
-    """Let the clients of this run take their settings from that file."""
+    """Read client settings from this file."""
     global _file
     _file = path
 
 
 def client_settings(client_id: str) -> ClientSettings:
-    """The settings that every client of a command gets: those of the file, and this client id unless it has one."""
+    """The settings of the file, plus this client id unless the file has one."""
     settings: ClientSettings = {"client_id": client_id}
     if _file is not None:
         from ottla.client.properties import settings_from

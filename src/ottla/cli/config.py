@@ -1,4 +1,4 @@
-"""`ottla config`: look at and change the configs of topics and brokers."""
+"""`ottla config`: show and change the configs of topics and brokers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.client.admin.core import Resource
 
 app = typer.Typer(
-    help="""Describe, set and unset configs of topics and brokers.
+    help="""Show, set and unset configs of topics and brokers.
 
 \b
 Example:
@@ -25,9 +25,9 @@ Example:
     rich_markup_mode=None,
 )
 
-Kind = Annotated[Literal["topic", "broker"], typer.Argument(help="What the config belongs to.")]
+Kind = Annotated[Literal["topic", "broker"], typer.Argument(help="Whose configs.")]
 Name = Annotated[
-    str, typer.Argument(help="The topic's name, a broker's id, or `default` for the default of all brokers.")
+    str, typer.Argument(help="A topic name, a broker id, or `default` for the cluster-wide broker default.")
 ]
 
 
@@ -45,17 +45,15 @@ def resource(kind: Literal["topic", "broker"], name: str) -> Resource:
 def describe(
     kind: Kind,
     name: Name,
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Configs to show; all when none is named.")
-    ] = None,
-    changed: Annotated[
-        bool, typer.Option("--changed", help="Only those that are not at their default.")
+    names: Annotated[list[str] | None, typer.Argument(help="Configs to show; default: all.")] = None,
+    changed: Annotated[bool, typer.Option("--changed", help="Only non-default values.")] = False,
+    documentation: Annotated[
+        bool, typer.Option("--doc", help="Include the documentation of each config.")
     ] = False,
-    documentation: Annotated[bool, typer.Option("--doc", help="With what each of them means.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show configs, their values, and where these come from.
+    """Show configs with their value and source.
 
     \b
     Example:
@@ -85,12 +83,12 @@ def set_configs(
     name: Name,
     settings: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="Configs to set.")],
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check, and change nothing.")
+        bool, typer.Option("--validate-only", help="Check only; change nothing.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Set configs and leave the others as they are.
+    """Set configs; all others stay unchanged.
 
     \b
     Example:
@@ -104,11 +102,11 @@ def set_configs(
 def unset(
     kind: Kind,
     name: Name,
-    names: Annotated[list[str], typer.Argument(help="Configs to set back to their default.")],
+    names: Annotated[list[str], typer.Argument(help="Configs to reset to their default.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Set configs back to their defaults.
+    """Reset configs to their defaults.
 
     \b
     Example:

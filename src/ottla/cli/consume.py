@@ -1,4 +1,4 @@
-"""`ottla consume`: print the messages of a topic, from any place, until told to stop."""
+"""`ottla consume`: print the messages of a topic, from any offset, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ottla.client.consumer.sync import Consumer
     from ottla.client.metadata import TopicPartition
 
-#: How long a stop may have to wait.
+#: Upper bound on the reaction time to Ctrl-C.
 POLL_MS = 200
 
 
@@ -32,12 +32,12 @@ def consume(
     from_beginning: Annotated[
         bool,
         typer.Option(
-            "--from-beginning", "-B", help="Start with the oldest message (default: new ones only)."
+            "--from-beginning", "-B", help="Start at the oldest message (default: only new messages)."
         ),
     ] = False,
     offset: Annotated[
         int | None,
-        typer.Option("--offset", "-o", help="Start at this offset; a negative one counts back from the end."),
+        typer.Option("--offset", "-o", help="Start at this offset; -N: N before the end."),
     ] = None,
     start: Annotated[
         str | None,
@@ -46,35 +46,35 @@ def consume(
         ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", help="Only this partition; may be repeated.")
+        list[int] | None, typer.Option("--partition", "-p", help="Only this partition; repeat for several.")
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after so many messages.")
+        int | None, typer.Option("--max-messages", "-n", min=1, help="Stop after this many messages.")
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option("--timeout", metavar="SECONDS", help="Stop when no message came for so long."),
+        typer.Option("--timeout", metavar="SECONDS", help="Stop after this long without a message."),
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", "-e", help="Stop at what was the end when the command started.")
+        bool, typer.Option("--until-end", "-e", help="Stop at the end offsets of the command's start.")
     ] = False,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Read as a member of this group, from where it stopped; commits."),
+        typer.Option("--group", "-g", help="Join this group: start at its committed offsets, and commit."),
     ] = None,
     keys: Annotated[bool, typer.Option("--key", "-k", help="Print keys.")] = False,
     headers: Annotated[bool, typer.Option("--headers", "-H", help="Print headers.")] = False,
     timestamps: Annotated[bool, typer.Option("--timestamp", help="Print timestamps.")] = False,
     offsets: Annotated[bool, typer.Option("--offsets", help="Print partition and offset.")] = False,
-    form: Annotated[Format, typer.Option("--format", "-f", help="How keys and values are written.")] = "text",
-    separator: Annotated[str, typer.Option("--separator", help="Between the parts of a line.")] = "\t",
+    form: Annotated[Format, typer.Option("--format", "-f", help="Format of keys and values.")] = "text",
+    separator: Annotated[str, typer.Option("--separator", help="Separates the parts of a line.")] = "\t",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic, one a line, until Ctrl-C.
+    """Print the messages of a topic, one per line, until Ctrl-C.
 
-    The message itself goes to standard output, all else to standard error. With --json a line is an object with
-    everything that is known of the message. Null is printed as `null`.
+    Messages go to standard output, everything else to standard error. --json prints each message as an object
+    with all its fields. Null is printed as `null`.
 
     \b
     Example:
@@ -83,10 +83,12 @@ def consume(
       ottla consume orders --group billing
     """
     if sum((from_beginning, offset is not None, start is not None)) > 1:
-        raise usage_error("give only one of --from-beginning, --offset and --time")
+        raise usage_error("give at most one of --from-beginning, --offset and --time")
     if group is not None and (offset is not None or start is not None or partition or until_end):
         raise usage_error(
-            "a group says itself what is read and from where: --group goes with --from-beginning alone"
+            "--group cannot be used with --offset, --time, --partition or --until-end: the group assigns "
+            "partitions and "
+            "starts at its committed offsets"
         )
     stop = Stop()
     from ottla.client.consumer.sync import Consumer
@@ -124,7 +126,7 @@ def consume(
     if stop.asked:
         say("stopped")
     if not as_json:
-        say(f"{count} message(s) from {topic}")
+        say(f"consumed {count} message(s) from {topic}")
 
 
 def _wait_ms(timeout: float | None, quiet_since: float) -> float:
@@ -141,7 +143,7 @@ def _place(
     offset: int | None,
     start: str | None,
 ) -> None:
-    """Assign the partitions and go to where the person wants to start."""
+    """Assign the partitions and seek to the start."""
     from ottla.client.metadata import TopicPartition
 
     there = consumer.partitions_for(topic)
@@ -149,7 +151,9 @@ def _place(
     missing = [tp for tp in wanted if tp not in there]
     if missing:
         raise CommandError(
-            f"topic {topic!r} has partitions 0 to {len(there) - 1}, not {missing[0].partition}", NOT_FOUND
+            f"topic {topic!r} has no partition {missing[0].partition}: its partitions are 0 to "
+            f"{len(there) - 1}",
+            NOT_FOUND,
         )
     consumer.assign(wanted)
     if from_beginning:
@@ -170,7 +174,7 @@ def _at_end(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
 
 
 class Shape:
-    """How a message is printed."""
+    """The output format of messages."""
 
     def __init__(
         self,

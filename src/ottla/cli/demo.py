@@ -1,9 +1,9 @@
-"""`ottla demo`, which `make run` runs: an embedded broker, a topic, a live producer, a live consumer, and a pipeline on Spark.
+"""`ottla demo` (`make run`): an embedded broker with a producer, a consumer and a Spark pipeline.
 
-Every message carries a number and the time it was made; the consumer checks that each partition's numbers come in
-order and none is missing, and shows how long they took. The pipeline joins when Spark is up and copies them all into a second topic,
-where the consumer counts each number: it must be there once. With --examples three more pipelines run beside it. On a terminal all runs
-until Ctrl-C, elsewhere for a minute or two.
+Every message has a number and a creation time. The consumer checks that the numbers of each partition are
+complete and in order, and shows the latency. The pipeline joins when Spark is up and copies all messages into
+a second topic, where the consumer checks that each number exists once. --examples runs three more pipelines.
+On a terminal the demo runs until Ctrl-C, elsewhere for a minute or two.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 PARTITIONS = 3
 DEFAULT_PORT = 9092
 SECONDS_WITHOUT_TERMINAL = 60.0
-#: Four pipelines take their time until all of them run.
+#: Four pipelines need longer to start.
 SECONDS_WITH_EXAMPLES = 120.0
-#: Number of the message in its partition, and when it was made (ns since 1970).
+#: Number of the message in its partition, and its creation time (ns since 1970).
 PAYLOAD = struct.Struct(">qq")
 PADDING = b"." * 184
 TICK_S = 0.01
-#: Latencies of so many last messages make the percentiles.
+#: The percentiles cover this many last messages.
 RECENT = 20_000
 
 
@@ -56,33 +56,33 @@ def demo(
         typer.Option(
             "--seconds",
             min=0.1,
-            help="How long; without it until Ctrl-C, or when not on a terminal 60 s, with --examples 120 s.",
+            help="Duration; default: until Ctrl-C. Without a terminal 60 s, with --examples 120 s.",
         ),
     ] = None,
-    rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Messages a second.")] = 2_000,
+    rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Messages per second.")] = 2_000,
     port: Annotated[
-        int, typer.Option("--port", help="Where to listen; a free port is taken if it is in use.")
+        int, typer.Option("--port", help="Port of the broker; another free one if it is in use.")
     ] = DEFAULT_PORT,
     pipeline: Annotated[
         bool,
-        typer.Option(
-            "--pipeline/--no-pipeline", help="Run a pipeline on Spark, too, where that is installed."
-        ),
+        typer.Option("--pipeline/--no-pipeline", help="Also run a Spark pipeline, if Spark is installed."),
     ] = True,
     examples: Annotated[
         Path | None,
         typer.Option(
             "--examples",
             metavar="DIR",
-            help="Run sessions.yaml, orders.yaml and wordcount.py of this folder, too, with data from its generate.py.",
+            help="Also run sessions.yaml, orders.yaml and wordcount.py of this folder, with data from its "
+            "generate.py.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a broker, a producer and a consumer in this process, and a pipeline on Spark.
+    """Run a broker, a producer, a consumer and a Spark pipeline.
 
-    One line shows how they are getting on; the summary tells whether every message came, once and in order, and whether each came through
-    the pipeline exactly once. The pipeline joins when Spark is up; where there is no Spark, the rest goes on without it.
+    One line shows the progress. The summary says whether all messages arrived in order, and whether each
+    passed the pipeline exactly once. The pipeline joins when Spark is up; without Spark the demo runs without
+    it.
 
     \b
     Example:
@@ -97,15 +97,15 @@ def demo(
         seconds = SECONDS_WITHOUT_TERMINAL if examples is None else SECONDS_WITH_EXAMPLES
     listen_port = free_port(port)
     if listen_port != port:
-        say(f"port {port} is taken; using {listen_port}")
+        say(f"port {port} is in use; using {listen_port}")
     import ottla
 
     with (
-        # A Java that was told to end may still write into it.
+        # A stopping Java process may still write into it.
         tempfile.TemporaryDirectory(prefix="ottla-demo-", ignore_cleanup_errors=True) as folder,
         ottla.Broker(str(Path(folder, "data")), port=listen_port) as broker,
     ):
-        say(f"a broker listens on {broker.address}; from another terminal try")
+        say(f"a broker listens on {broker.address}; try in another terminal:")
         say(f"  ottla consume {TOPIC} --bootstrap {broker.address} --offsets --format hex")
         companion = Companion(broker.address, Path(folder), examples) if pipeline else None
         with companion or contextlib.nullcontext():
@@ -114,12 +114,14 @@ def demo(
         print_json(summary)
     else:
         show(
-            f"{summary['produced']:,} messages produced, {summary['consumed']:,} consumed in {summary['seconds']:.1f} s "
-            f"({summary['messages_per_s']:,}/s); end to end p50 {summary['p50_ms']} ms, p99 {summary['p99_ms']} ms; "
-            f"{'all in order, none lost' if summary['in_order'] else 'SOME WERE LOST OR OUT OF ORDER'}"
+            f"{summary['produced']:,} messages produced, {summary['consumed']:,} consumed in "
+            f"{summary['seconds']:.1f} s "
+            f"({summary['messages_per_s']:,}/s); end to end p50 {summary['p50_ms']} ms, p99 "
+            f"{summary['p99_ms']} ms; "
+            f"{'all in order, none lost' if summary['in_order'] else 'SOME ARE LOST OR OUT OF ORDER'}"
         )
         if (through := summary["pipeline"]) is not None:
-            show(f"the pipeline: {_verdict(through)}")
+            show(f"pipeline: {_verdict(through)}")
         for example in (summary.get("examples") or {}).values():
             show(f"{example['file']}: {example['out']:,} {example['what']}")
     if not summary["ok"]:
@@ -129,15 +131,15 @@ def demo(
 def _verdict(through: dict[str, Any]) -> str:
     if through["state"] != "ran":
         return str(through["state"])
-    verdict = "every message exactly once" if through["exactly_once"] else "SOME WERE LOST OR DOUBLED"
-    return f"{through['rows']:,} messages came through Spark, {verdict}"
+    verdict = "each exactly once" if through["exactly_once"] else "SOME ARE LOST OR DUPLICATED"
+    return f"{through['rows']:,} messages passed through Spark, {verdict}"
 
 
 def free_port(wanted: int) -> int:
-    """That port of the loopback interface if it is free, else any free one."""
+    """This port of the loopback interface if it is free, otherwise any free one."""
     for port in (wanted, 0):
         with socket.socket() as probe:
-            # As the broker binds: a port whose last connections are still closing is free.
+            # As the broker does: a port whose last connections are in TIME_WAIT is free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
@@ -148,12 +150,12 @@ def free_port(wanted: int) -> int:
 
 
 class Traffic:
-    """The producer's and the consumer's loops, and what they have seen."""
+    """The loops of producer and consumer, with their counters."""
 
     def __init__(self, rate: int) -> None:
         self.produced = [0] * PARTITIONS
         self.consumed = [0] * PARTITIONS
-        #: How often each number came through the pipeline, a partition.
+        #: How often the pipeline wrote each number, per partition.
         self.copies = [bytearray() for _ in range(PARTITIONS)]
         self.copied = 0
         self.out_of_order = 0
@@ -163,7 +165,7 @@ class Traffic:
         self._rate = rate
 
     def produce(self, producer: Producer) -> None:
-        """Send at the rate, in small bursts, round robin over the partitions."""
+        """Send at the given rate, in small bursts, round robin over the partitions."""
         try:
             started = time.monotonic()
             sent = 0
@@ -186,7 +188,7 @@ class Traffic:
             self.stop.set()
 
     def consume(self, consumer: Consumer) -> None:
-        """Take what is there and check it."""
+        """Poll once and check the messages."""
         for tp, records in consumer.poll(100, 5_000).items():
             if tp.topic == COPY:
                 self._count(tp.partition, records)
@@ -209,7 +211,7 @@ class Traffic:
             self.copied += 1
 
     def exactly_once(self) -> bool:
-        """Whether each message that was produced came through the pipeline once, and nothing else did."""
+        """Whether the pipeline wrote each produced message once, and nothing else."""
         return all(
             len(copies) == count and copies.count(1) == count
             for copies, count in zip(self.copies, self.produced, strict=True)
@@ -222,7 +224,7 @@ class Traffic:
 def run(
     address: str, seconds: float | None, rate: int, stop: Stop, companion: Companion | None
 ) -> dict[str, Any]:
-    """Produce and consume until the time is up or Ctrl-C; gives the summary. With a companion there is a pipeline, too."""
+    """Produce and consume until the time is up or Ctrl-C; returns the summary. A companion adds pipelines."""
     from ottla.client.admin.sync import Admin
     from ottla.client.consumer.sync import Consumer
     from ottla.client.producer.sync import Producer
@@ -236,7 +238,7 @@ def run(
     started = time.monotonic()
     with (
         Producer(address) as producer,
-        # The pipeline writes in transactions, whose records count when they are committed.
+        # The pipeline writes in transactions.
         Consumer(address, auto_offset_reset="earliest", isolation_level="read_committed") as consumer,
     ):
         consumer.assign((topic, partition) for topic in topics for partition in range(PARTITIONS))

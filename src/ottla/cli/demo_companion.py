@@ -1,4 +1,4 @@
-"""What runs beside the demo on Spark: its own pipeline, which is checked, and the examples, if they are wanted."""
+"""The Spark side of the demo: its own pipeline, whose output is checked, and the optional examples."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from ottla.cli.demo import Traffic
     from ottla.client.consumer.sync import Consumer
 
-#: How often the pipeline's status is looked at, and how long it may take to bring the last messages through.
+#: Interval of status checks, and upper bound on the time for the last messages.
 LOOK_S = 0.5
 FINISH_S_MAX = 60.0
 
 
 class Companion:
-    """The pipelines, as the demo sees them: they join when they can, and are waited for only when they have joined.
+    """The pipelines of the demo. They join when Spark is up; the demo waits only for joined pipelines.
 
-    As a context: nothing of it lives on behind its end, whatever that is.
+    As a context manager: at its end all their processes are stopped.
     """
 
     def __init__(self, address: str, folder: Path, examples: Path | None) -> None:
@@ -48,7 +48,7 @@ class Companion:
             self._pipeline.kill()
 
     def begin(self, line: ProgressLine) -> None:
-        """Start what there is to start."""
+        """Start the pipelines, or print why they cannot run."""
         self._line = line
         if self._lacks is not None:
             line.note(f"no pipeline: {self._lacks}")
@@ -59,7 +59,7 @@ class Companion:
             examples.begin()
             self._pipeline = DemoPipeline(self._address, self._folder, examples.files, examples.settings)
         joins = "a pipeline joins" if examples is None else "four pipelines join"
-        line.note(f"{joins} when Spark is up; meanwhile: ottla pipeline explain {self._pipeline.file}")
+        line.note(f"{joins} when Spark is up; meanwhile try: ottla pipeline explain {self._pipeline.file}")
 
     def look(self) -> None:
         if self._pipeline is None or self._pipeline.ended or time.monotonic() - self._looked < LOOK_S:
@@ -72,7 +72,7 @@ class Companion:
         if self._pipeline.runs:
             self._joined = True
             self._line.note(
-                f"the pipeline runs; from another terminal try\n  ottla pipeline status {self._pipeline.file}"
+                f"the pipeline runs; try in another terminal:\n  ottla pipeline status {self._pipeline.file}"
             )
         else:
             self._line.note(f"the pipeline ended:\n{self._pipeline.why()}")
@@ -84,7 +84,7 @@ class Companion:
         return f"{self._pipeline.words()}{beside}"
 
     def finish(self, traffic: Traffic, consumer: Consumer) -> dict[str, Any]:
-        """Let it bring the last messages through, if it runs, and end it."""
+        """Wait until the pipeline has processed the last messages, if it runs, and stop it."""
         if self._pipeline is None:
             return {"state": f"not run: {self._lacks}", "rows": 0, "exactly_once": None}
         if self._examples is not None:
@@ -95,7 +95,7 @@ class Companion:
             self.look()
             if self._line.due():
                 left = sum(traffic.produced) - traffic.copied
-                self._line.show(f"the pipeline brings the last {left:,} messages through")
+                self._line.show(f"the pipeline processes the last {left:,} messages")
         self._stop()
         if self._examples is not None:
             self._examples.read_rest()
@@ -103,16 +103,16 @@ class Companion:
             state = (
                 "it failed, see above"
                 if self._pipeline.ended
-                else "Spark was not up in time; let the demo run for longer"
+                else "Spark was not up in time; run the demo with a larger --seconds"
             )
             return {"state": state, "rows": traffic.copied, "exactly_once": None}
-        # Whatever its last batch has committed is there now.
+        # The records of its last batch are committed now.
         for _ in range(3):
             traffic.consume(consumer)
         return {"state": "ran", "rows": traffic.copied, "exactly_once": traffic.exactly_once()}
 
     def outcome(self) -> dict[str, Any]:
-        """What has come out of the examples, if they were wanted."""
+        """The output of the examples, if they were requested."""
         if not self._wanted:
             return {}
         return {"examples": self._examples.outcome() if self._examples is not None else None}

@@ -1,7 +1,7 @@
-"""The example pipelines in the demo: live data for them, and what comes out of them.
+"""The example pipelines of the demo: their live data and their output.
 
-They run in the Spark of the demo's own pipeline. Each has a process of `generate.py`, beside its file, that sends at a gentle rate; what
-has come out is read where it went: in topics and in a database.
+They run in the same Spark as the demo's pipeline. A `generate.py` process per example produces its data at a
+low rate. The output is read from topics and from a database.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from ottla.client.consumer.sync import Consumer
 
 GENERATOR: Final = "generate.py"
-#: How long a generator may take to end, and what is left in the topics to be read at the end.
+#: Upper bound on the time to stop a generator, and to read the rest of the topics.
 END_S_MAX: Final = 5.0
 POLL_MS: Final = 10
-#: How often their batches begin: five queries a second would be more than two cores can do.
+#: Trigger interval: five queries per second would be too many for two cores.
 TRIGGER: Final = "4 seconds"
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A pipeline's file, its data, how many records of it a second, and what to call what comes out."""
+    """A pipeline file, its data, its records per second, a name for its output, a command that shows it."""
 
     file: str
     data: str
@@ -49,7 +49,7 @@ SESSIONS: Final = Example(
     "sessions.yaml",
     "clicks",
     30,
-    "visits told",
+    "visits written",
     "ottla consume visits --bootstrap {brokers} --from-beginning",
 )
 ORDERS: Final = Example(
@@ -58,7 +58,8 @@ ORDERS: Final = Example(
     "'SELECT country, count(*), round(sum(amount)) FROM orders GROUP BY country'), sep='\\n')\"",
 )  # fmt: skip
 WORDCOUNT: Final = Example(
-    "wordcount.py", "lines", 20, "words counted", "ottla consume counts --bootstrap {brokers} --from-beginning --key"
+    "wordcount.py", "lines", 20, "words counted", "ottla consume counts --bootstrap {brokers} "
+        "--from-beginning --key"
 )  # fmt: skip
 EXAMPLES: Final = (SESSIONS, ORDERS, WORDCOUNT)
 VISITS: Final = "visits"
@@ -73,7 +74,9 @@ def check(folder: Path) -> None:
 
 
 class Examples:
-    """`begin`, give `files` and `settings` to the pipelines' run, `look` a few times a second, `stop_data`, `read_rest`, `close`."""
+    """The order of calls: `begin`; run pipelines with `files` and `settings`; `look` a few times per second;
+    `stop_data`; `read_rest`; `close`.
+    """
 
     def __init__(self, brokers: str, source: Path, folder: Path) -> None:
         self._brokers = brokers
@@ -92,7 +95,7 @@ class Examples:
 
     @property
     def settings(self) -> list[str]:
-        """What the names in the files stand for, as arguments of `ottla pipeline run`."""
+        """The variables of the files, as arguments of `ottla pipeline run`."""
         given = {
             "BROKERS": self._brokers,
             "CHECKPOINTS": str(self._folder / "checkpoints"),
@@ -102,7 +105,7 @@ class Examples:
         return [part for name, value in given.items() for part in ("--set", f"{name}={value}")]
 
     def begin(self) -> None:
-        """Make the topics, which the pipelines must find, and start the data."""
+        """Create the topics, which the pipelines need at their start, and start the generators."""
         from ottla.client.admin.sync import Admin
         from ottla.client.consumer.sync import Consumer
 
@@ -132,7 +135,7 @@ class Examples:
     def _start(self, example: Example) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(self._source / GENERATOR), example.data]
         command += ["--brokers", self._brokers, "--rate", str(example.rate)]
-        # A session of its own: Ctrl-C at the terminal is for the demo, which ends it.
+        # In its own session: Ctrl-C on the terminal reaches only the demo, which stops it.
         with self._log(example).open("wb") as said:
             return subprocess.Popen(  # noqa: S603  # our own interpreter
                 command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
@@ -142,7 +145,7 @@ class Examples:
         return self._folder / f"{example.data}.log"
 
     def look(self) -> list[str]:
-        """Read what has come out; gives what is new to say."""
+        """Read new output; returns new messages for the user."""
         self._read()
         notes = []
         for example in EXAMPLES:
@@ -153,7 +156,9 @@ class Examples:
             if process is not None and process.poll() is not None:
                 del self._sending[example]
                 said = self._log(example).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-                notes.append(f"the {example.data} have ended: {said[-1] if said else process.returncode}")
+                notes.append(
+                    f"the generator of {example.data} ended: {said[-1] if said else process.returncode}"
+                )
         return notes
 
     def _how_to_look(self, example: Example, count: int) -> str:
@@ -161,16 +166,16 @@ class Examples:
         kept = shlex.quote(f"CHECKPOINTS={self._folder / 'checkpoints'}")
         look = example.look.format(brokers=self._brokers, database=self._database)
         return (
-            f"{example.file} runs, {count:,} {example.what}; from another terminal try\n"
+            f"{example.file} runs, {count:,} {example.what}; try in another terminal:\n"
             f"  {look}\n  ottla pipeline status {file} --set {kept}"
         )
 
     def words(self) -> str:
-        """Their part of the demo's line."""
+        """Their part of the progress line."""
         return f"examples {len(self._seen)}/{len(EXAMPLES)}"
 
     def stop_data(self) -> None:
-        """End the generators."""
+        """Stop the generators."""
         for process in self._sending.values():
             process.terminate()
         deadline_s = time.monotonic() + END_S_MAX
@@ -183,7 +188,7 @@ class Examples:
         self._sending.clear()
 
     def read_rest(self) -> None:
-        """Read to the end of what is there."""
+        """Read to the end of the topics."""
         from ottla.client.admin.sync import Admin
 
         if self._consumer is None:
@@ -191,14 +196,14 @@ class Examples:
         with Admin(self._brokers) as admin:
             ends = admin.list_offsets(dict.fromkeys(self._consumer.assignment(), -1))
         deadline_s = time.monotonic() + END_S_MAX
-        # A transaction that was given up in its middle ends what may be read.
+        # An open transaction of a stopped batch ends the readable part.
         while time.monotonic() < deadline_s and any(
             self._consumer.position(place) < end.offset for place, end in ends.items()
         ):
             self._read()
 
     def outcome(self) -> dict[str, dict[str, Any]]:
-        """What has come out of each, by its name."""
+        """The output of each example, by name."""
         return {
             example.name: {"file": example.file, "out": self._count(example), "what": example.what}
             for example in EXAMPLES
@@ -212,7 +217,7 @@ class Examples:
                 self._visits += len(records)
                 continue
             for record in records:
-                # Each tells the new count of its word.
+                # Each record has the new count of a word.
                 self._words[bytes(record.key or b"")] = int(record.value or b"0")
 
     def _count(self, example: Example) -> int:
@@ -221,7 +226,7 @@ class Examples:
         return self._orders() if example is ORDERS else sum(self._words.values())
 
     def _orders(self) -> int:
-        """The rows of the table, which the pipeline makes."""
+        """The rows of the table that the pipeline creates."""
         with (
             contextlib.suppress(sqlite3.OperationalError),
             contextlib.closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as connection,

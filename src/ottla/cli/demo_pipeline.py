@@ -1,8 +1,7 @@
-"""The demo's pipeline: `ottla pipeline run` in a process of its own, which copies the demo's topic through Spark, exactly once; the
-examples, where they are wanted, run in the same Spark.
+"""The demo's pipeline: `ottla pipeline run` in its own process copies the demo's topic exactly once.
 
-The demo does not wait for it: it joins when Spark is up. What it has done is read in its status file; whether it did it exactly once, the
-demo's consumer finds out in the topic that it writes to.
+The examples run in the same Spark. The demo does not wait for it: it joins when Spark is up. Progress is read
+from its status file. The demo's consumer checks the target topic for exactly-once.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ sinks:
   copy: {{from: copied, topic: {copy}}}
 """
 TRIGGER = "500 ms"
-#: With other pipelines beside it: fewer batches, which cost the same however large they are.
+#: With other pipelines: fewer batches, because the cost of a batch hardly depends on its size.
 TRIGGER_BESIDE_OTHERS = "2 seconds"
-#: Java at its quickest to start: what it compiles better it would compile while everything starts.
+#: For the fastest start of Java: the optimizing compiler would run while everything starts.
 JAVA = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 STOP_S_MAX = 40.0
 
 
 def missing() -> str | None:
-    """What this machine lacks to run a pipeline, and how to get it; None if it lacks nothing."""
+    """The missing dependency of pipelines, and how to install it; None if nothing is missing."""
     for module in ("pyspark", "pyarrow", "pandas", "yaml", "numpy"):
         if importlib.util.find_spec(module) is None:
-            return f"{module} is not installed: pip install 'ottla[spark]' brings it, and a Java"
+            return f"{module} is not installed: pip install 'ottla[spark]' (includes Java)"
     from ottla.spark.java import NoJava, find_java
 
     try:
@@ -55,7 +54,7 @@ def missing() -> str | None:
 
 
 class DemoPipeline:
-    """Made at once; `look` a few times a second. `others` are files that run beside it, with these arguments."""
+    """Starts when constructed; call `look` a few times per second. `others` are further pipeline files."""
 
     def __init__(
         self, brokers: str, folder: Path, others: Sequence[Path] = (), arguments: Sequence[str] = ()
@@ -75,7 +74,8 @@ class DemoPipeline:
             self._process = self._start(said)
 
     def _start(self, said: IO[bytes]) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C at the terminal is for the demo, which lets the pipeline finish first.
+        # In its own session: Ctrl-C on the terminal reaches only the demo, which lets the pipeline finish
+        # first.
         command = [sys.executable, "-m", "ottla.cli", "pipeline", "run", *self._arguments]
         return subprocess.Popen(  # noqa: S603  # our own interpreter and package
             command,
@@ -88,7 +88,7 @@ class DemoPipeline:
 
     @property
     def runs(self) -> bool:
-        """Whether a batch has been through, and no end has come."""
+        """Whether it has finished a batch and still runs."""
         return self._ended is None and self.batch >= 0
 
     @property
@@ -96,7 +96,7 @@ class DemoPipeline:
         return self._ended is not None
 
     def look(self) -> bool:
-        """Hear of it; gives whether it has just begun to run, or just ended."""
+        """Read its status; True if it has just started to run, or just ended."""
         before = self.runs, self.ended
         self._ended = self._process.poll()
         try:
@@ -111,12 +111,12 @@ class DemoPipeline:
         return (self.runs, self.ended) != before
 
     def why(self) -> str:
-        """What it said last: why it ended."""
+        """Its last log lines: the reason of its end."""
         said = self._said.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return "\n".join(said[-6:]) or f"it ended with {self._ended}"
+        return "\n".join(said[-6:]) or f"it ended with exit code {self._ended}"
 
     def words(self) -> str:
-        """Its part of the demo's line."""
+        """Its part of the progress line."""
         if self.ended:
             return "pipeline: failed"
         if not self.runs:
@@ -124,7 +124,7 @@ class DemoPipeline:
         return f"pipeline {self.rows_per_s:,.0f} rows/s  lag {self.lag:,}"
 
     def stop(self) -> int | None:
-        """End it; None if it did not end by itself."""
+        """Stop it; None if it had to be killed."""
         self._process.send_signal(signal.SIGTERM)
         try:
             return self._process.wait(STOP_S_MAX if self.runs else 0.5)
@@ -133,7 +133,7 @@ class DemoPipeline:
             return None
 
     def kill(self) -> None:
-        """End it at once, and its Java with it; workers end when that has gone."""
+        """Kill it with its Java; the workers end after Java."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,18 +1,17 @@
-"""The files of a log directory, read for people: segments, indexes, producer snapshots, checkpoints.
+"""Decode the files of a log directory: segments, indexes, producer snapshots, checkpoints.
 
-Pure functions from a file's bytes to rows; `log.py` prints them. Nothing is written and no broker is needed. The formats
-are Kafka's:
+Pure functions from a file's bytes to rows; `log.py` prints them. The formats are Kafka's:
 
     .log          batches, see records/batch.py
     .index        relative offset int32 | position int32, sparse, grows
     .timeindex    timestamp int64 | relative offset int32, sparse, grows
     .txnindex     version int16 | producer id | first offset | last offset | last stable offset, each int64
-    .snapshot     version int16 | crc-32c uint32 of what follows | count int32 | for each producer: id int64 | epoch
+    .snapshot     version int16 | crc-32c uint32 of the rest | count int32 | for each producer: id int64 | epoch
                   int16 | last sequence int32 | last offset int64 | offset delta int32 | timestamp int64 |
                   coordinator epoch int32 | first offset of the open transaction int64
-    checkpoints   text: version, count, then `topic partition offset` (or `epoch start offset`) a line
+    checkpoints   text: version, count, then one `topic partition offset` (or `epoch start offset`) per line
 
-An index file may be longer than its entries (it is allocated ahead): zeros after the last entry are its end.
+An index file may be longer than its entries (preallocated): zeros after the last entry are its end.
 """
 
 from __future__ import annotations
@@ -52,19 +51,19 @@ Row = dict[str, Any]
 
 
 def base_offset_of(name: str) -> int:
-    """The base offset in a segment file's name; 0 for names of another form."""
+    """The base offset in a segment file's name; 0 for other names."""
     stem = name.partition(".")[0]
     return int(stem) if stem.isdigit() else 0
 
 
 def batches(data: bytes | memoryview, *, records: bool = True) -> Iterator[Row]:
-    """One row a batch, with its records if wanted. The last row says what is wrong when the file does not end well."""
+    """One row per batch, optionally with its records. The last row has a `problem` if the end is damaged."""
     view = memoryview(data)
     position, end = 0, len(view)
     while position < end:
         left = end - position
         if left < HEADER_BYTES:
-            yield {"position": position, "problem": f"{left} bytes at the end are no whole batch header"}
+            yield {"position": position, "problem": f"{left} bytes at the end are an incomplete batch header"}
             return
         fields = HEADER.unpack_from(view, position)
         base_offset, length, epoch, magic, crc, attributes, last_delta, first_time, max_time, *rest = fields
@@ -73,7 +72,7 @@ def batches(data: bytes | memoryview, *, records: bool = True) -> Iterator[Row]:
         if not any(view[position : position + HEADER_BYTES]):
             yield {
                 "position": position,
-                "problem": f"{left} zero bytes at the end (allocated ahead, or never written)",
+                "problem": f"{left} zero bytes at the end (preallocated, or never written)",
             }
             return
         row: Row = {
@@ -96,10 +95,10 @@ def batches(data: bytes | memoryview, *, records: bool = True) -> Iterator[Row]:
             "delete_horizon": bool(attributes & DELETE_HORIZON_BIT),
         }
         if magic != MAGIC or size < HEADER_BYTES:
-            yield row | {"problem": f"no batch begins here (magic {magic}, length {length})"}
+            yield row | {"problem": f"no batch starts here (magic {magic}, length {length})"}
             return
         if size > left:
-            yield row | {"problem": f"the batch is cut off: {left} of {size} bytes are there"}
+            yield row | {"problem": f"the batch is truncated: {left} of {size} bytes exist"}
             return
         batch = view[position : position + size]
         found = crc_of(batch)
@@ -116,7 +115,7 @@ def _with_records(row: Row, batch: memoryview) -> Row:
     try:
         found = decode_batch(batch)
     except CorruptRecords as error:
-        return row | {"problem": f"the records cannot be read: {error}"}
+        return row | {"problem": f"the records cannot be decoded: {error}"}
     if row["control"]:
         marks = [
             CONTROL_KEY.unpack(record.key[:4])[1] for record in found if record.key and len(record.key) >= 4
@@ -127,15 +126,15 @@ def _with_records(row: Row, batch: memoryview) -> Row:
 
 
 def offset_index(data: bytes, base_offset: int) -> Iterator[Row]:
-    """Offset and position of each entry, and what is wrong with the order."""
+    """Offset and position of each entry; entries out of order have a `problem`."""
     last = (-1, -1)
     for number, (relative, position) in enumerate(_entries(INDEX_ENTRY, data)):
-        # Zeros are an entry only at the very beginning, where they say nothing.
+        # Zeros are an entry only at the very start, where they carry no information.
         if relative == 0 and position == 0:
             break
         row: Row = {"entry": number, "offset": base_offset + relative, "position": position}
         if (relative, position) <= last or relative < 0 or position < 0:
-            row["problem"] = "offsets and positions must grow"
+            row["problem"] = "offsets and positions must increase"
         last = (relative, position)
         yield row
     yield from _odd_end(INDEX_ENTRY, data)
@@ -148,7 +147,7 @@ def time_index(data: bytes, base_offset: int) -> Iterator[Row]:
             break
         row: Row = {"entry": number, "timestamp": timestamp, "offset": base_offset + relative}
         if timestamp < last:
-            row["problem"] = "timestamps must not go back"
+            row["problem"] = "timestamps must not decrease"
         last = timestamp
         yield row
     yield from _odd_end(TIME_INDEX_ENTRY, data)
@@ -164,7 +163,7 @@ def txn_index(data: bytes) -> Iterator[Row]:
             "last_stable_offset": stable,
         }
         if version != 0:
-            row["problem"] = f"version {version} is not known"
+            row["problem"] = f"unknown version {version}"
         yield row
     yield from _odd_end(TXN_INDEX_ENTRY, data)
 
@@ -175,26 +174,28 @@ def _entries(layout: struct.Struct, data: bytes) -> Iterator[tuple[Any, ...]]:
 
 def _odd_end(layout: struct.Struct, data: bytes) -> Iterator[Row]:
     odd = len(data) % layout.size
-    # Preallocated files have round sizes, not whole entries: only odd bytes that say something are a fault.
+    # A preallocated file need not end with a whole entry: only extra bytes other than zero are a problem.
     if odd and any(data[-odd:]):
-        yield {"problem": f"{odd} bytes at the end are no whole entry of {layout.size}"}
+        yield {
+            "problem": f"{odd} bytes at the end are an incomplete entry (entries have {layout.size} bytes)"
+        }
 
 
 def producer_snapshot(data: bytes) -> Iterator[Row]:
-    """One row a producer."""
+    """One row per producer."""
     if len(data) < SNAPSHOT_START.size:
-        yield {"problem": f"{len(data)} bytes are no producer snapshot"}
+        yield {"problem": f"{len(data)} bytes are too few for a producer snapshot"}
         return
     version, crc, count = SNAPSHOT_START.unpack_from(data)
     found = crc32c(data[SNAPSHOT_CRC_FROM:])
     if version != 1:
-        yield {"problem": f"version {version} is not known"}
+        yield {"problem": f"unknown version {version}"}
         return
     if found != crc:
         yield {"problem": f"the CRC is {found:08x}, the file says {crc:08x}"}
     whole = (len(data) - SNAPSHOT_START.size) // PRODUCER.size
     if whole != count:
-        yield {"problem": f"{count} producers are announced, {whole} are there"}
+        yield {"problem": f"the header says {count} producers, the file has {whole}"}
     for number in range(min(count, whole)):
         values = PRODUCER.unpack_from(data, SNAPSHOT_START.size + number * PRODUCER.size)
         names = (
@@ -214,22 +215,22 @@ def checkpoint(text: str) -> Iterator[Row]:
     """Rows of a checkpoint: topic, partition and offset, or epoch and start offset."""
     lines = text.splitlines()
     if len(lines) < 2 or not lines[0].strip().isdigit() or not lines[1].strip().isdigit():
-        yield {"problem": "a checkpoint begins with its version and its number of entries"}
+        yield {"problem": "a checkpoint must start with its version and its number of entries"}
         return
     if lines[0].strip() != "0":
-        yield {"problem": f"version {lines[0].strip()} is not known"}
+        yield {"problem": f"unknown version {lines[0].strip()}"}
     entries = [line.split() for line in lines[2:] if line.strip()]
     for parts in entries:
         if not all(part.lstrip("-").isdigit() for part in parts[-2:]):
-            yield {"problem": f"the line {' '.join(parts)!r} is no entry"}
+            yield {"problem": f"the line {' '.join(parts)!r} is not an entry"}
         elif len(parts) == 3:
             yield {"topic": parts[0], "partition": int(parts[1]), "offset": int(parts[2])}
         elif len(parts) == 2:
             yield {"epoch": int(parts[0]), "start_offset": int(parts[1])}
         else:
-            yield {"problem": f"the line {' '.join(parts)!r} is no entry"}
+            yield {"problem": f"the line {' '.join(parts)!r} is not an entry"}
     if len(entries) != int(lines[1]):
-        yield {"problem": f"{lines[1].strip()} entries are announced, {len(entries)} are there"}
+        yield {"problem": f"the header says {lines[1].strip()} entries, the file has {len(entries)}"}
 
 
 def properties(text: str) -> Iterator[Row]:

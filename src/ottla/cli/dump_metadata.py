@@ -1,4 +1,4 @@
-"""The files that hold metadata, read for people: ottla's journal, Kafka's metadata log and its snapshots, small JSON files.
+"""Decode metadata files: ottla's journal, Kafka's metadata log and its snapshots, small JSON files.
 
 Pure functions from bytes or rows to rows, as in `dump.py`.
 """
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def kraft(rows: Iterator[Row]) -> Iterator[Row]:
-    """The batches of Kafka's metadata log, with what each record says under `metadata`."""
+    """The batches of Kafka's metadata log, with each decoded record under `metadata`."""
     for row in rows:
         for record in row.get("records", ()):
             key, value = record["key"] or b"", record["value"] or b""
             try:
                 found = decode_control(key, value) if row["control"] else decode(value)
             except Malformed as error:
-                # One from a newer Kafka is no fault of the file.
+                # A record of a newer Kafka is no damage.
                 record["metadata"] = {"type": "unknown", "reason": str(error)}
                 continue
             if found is not None:
@@ -33,7 +33,7 @@ def kraft(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def journal(data: bytes) -> Iterator[Row]:
-    """One row a record of ottla's own metadata journal."""
+    """One row per record of ottla's metadata journal."""
     records, end = read_journal(data)
     for number, record in enumerate(records):
         if record is None:
@@ -46,12 +46,14 @@ def journal(data: bytes) -> Iterator[Row]:
         yield {"record": number, "kind": type(record).__name__, **fields}
     if end < len(data):
         rest = len(data) - end
-        what = "with whole entries behind" if entry_after(data, end) else "a last entry that is cut off"
-        yield {"position": end, "problem": f"{rest} bytes are no whole entry, {what}"}
+        what = (
+            "damaged, with whole entries after them" if entry_after(data, end) else "a truncated last entry"
+        )
+        yield {"position": end, "problem": f"{rest} bytes are {what}"}
 
 
 def json_file(data: bytes) -> Iterator[Row]:
-    """Names and values of a file that is one JSON object, such as `quorum-state`. An empty one says something, too."""
+    """Names and values of a file with one JSON object, such as `quorum-state`. The file may be empty."""
     if not data.strip():
         return
     try:

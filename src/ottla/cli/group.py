@@ -1,4 +1,4 @@
-"""`ottla group`: list, describe, reset and delete consumer groups of any cluster."""
+"""`ottla group`: list, describe, reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def list_groups(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, as_json: AsJson = Fals
     elif rows:
         print_table(("GROUP", "STATE", "TYPE", "PROTOCOL"), rows)
     else:
-        say("there are no groups")
+        say("no groups")
 
 
 @app.command()
@@ -56,7 +56,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Tell how far a group has read, how much it has before it (lag), and who reads what.
+    """Show committed offsets, lag (records not yet consumed), members and their partitions.
 
     \b
     Example:
@@ -109,28 +109,31 @@ def reset(
             "--topic",
             "-t",
             metavar="TOPIC[:N,N]",
-            help="Only this topic, or these partitions of it; may be repeated.",
+            help="Only this topic, or these partitions of it; repeat for several.",
         ),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last record there is.")] = False,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="To the start of each partition.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of each partition.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", help="To this offset.")] = None,
     to_time: Annotated[
         str | None,
         typer.Option(
-            "--to-time", help="To the first record since then: milliseconds, or 2026-01-31T12:00:00+00:00."
+            "--to-time",
+            help="To the first record since this time: 2026-01-31T12:00:00+00:00, or milliseconds.",
         ),
     ] = None,
     shift: Annotated[
-        int | None, typer.Option("--shift", help="By so many records: forward, or back if negative.")
+        int | None, typer.Option("--shift", help="By this many offsets; negative goes back.")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Tell what would be set, and set nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new offsets; set nothing.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Set how far a group has read, of what it has committed or of the topics named; never out of a partition's bounds.
+    """Set the committed offsets of a group: of all partitions it has committed, or of --topic.
+
+    Offsets outside of a partition are moved to its start or end.
 
     \b
     Example:
@@ -138,14 +141,16 @@ def reset(
     """
     ways = [to_earliest, to_latest, to_offset is not None, to_time is not None, shift is not None]
     if sum(ways) != 1:
-        raise usage_error("say one of --to-earliest, --to-latest, --to-offset, --to-time and --shift")
+        raise usage_error(
+            "give exactly one of --to-earliest, --to-latest, --to-offset, --to-time and --shift"
+        )
     since_ms = None if to_time is None else _time_ms(to_time)
     with open_admin(bootstrap) as admin:
         _refuse_if_active(admin, group)
         committed = admin.group_offsets(group)
         places = named_partitions(admin, topic) if topic else sorted(committed)
         if not places:
-            raise CommandError(f"group {group!r} has committed nothing; name topics with --topic")
+            raise CommandError(f"group {group!r} has no committed offsets: name topics with --topic TOPIC")
         starts, ends = _offsets(admin, places, earliest=True), _ends(admin, set(places))
         wanted: dict[TopicPartition, int] = {}
         found = _offsets(admin, places, since_ms) if since_ms is not None else {}
@@ -160,7 +165,8 @@ def reset(
             elif shift is not None:
                 if place not in committed:
                     raise CommandError(
-                        f"group {group!r} has committed nothing in {place}, which --shift counts from"
+                        f"group {group!r} has no committed offset in {place} to --shift from: "
+                        "use --to-earliest, --to-latest or --to-offset for it"
                     )
                 offset = committed[place] + shift
             else:
@@ -184,7 +190,7 @@ def reset(
         [name.upper() for name in head],
         [["-" if row[name] is None else row[name] for name in head] for row in rows],
     )
-    say("nothing was set (--dry-run)" if dry_run else f"set {len(rows)} offset(s) of group {group}")
+    say("no offset was set (--dry-run)" if dry_run else f"set {len(rows)} offset(s) of group {group}")
 
 
 @app.command()
@@ -193,7 +199,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete groups, with the offsets they have committed.
+    """Delete groups with their committed offsets.
 
     \b
     Example:
@@ -208,11 +214,13 @@ def delete(
 
 
 def _refuse_if_active(admin: Admin, group: str) -> None:
-    """Members would not notice, and commit over it."""
+    """Active members would not notice the new offsets, and would overwrite them with their next commit."""
     listed = {each.group: each for each in admin.list_groups()}
     known = listed.get(group)
     if known is not None and known.state not in ("Empty", "Dead"):
-        raise CommandError(f"group {group!r} is {known.state}: it has active members, stop them first")
+        raise CommandError(
+            f"group {group!r} is {known.state}: stop its active members first, then repeat the command"
+        )
 
 
 def _ends(admin: Admin, places: set[TopicPartition]) -> dict[TopicPartition, int]:
@@ -222,7 +230,7 @@ def _ends(admin: Admin, places: set[TopicPartition]) -> dict[TopicPartition, int
 def _offsets(
     admin: Admin, places: list[TopicPartition], since_ms: int | None = None, *, earliest: bool = False
 ) -> dict[TopicPartition, int]:
-    """Where partitions end, or begin, or the first offset since a time; those of topics that are gone are left out."""
+    """End offsets, start offsets, or the first offsets since a time; deleted topics are left out."""
     from ottla.client.admin.core import EARLIEST, LATEST
 
     topics = admin.list_topics(internal=True)
@@ -249,7 +257,7 @@ def named_partitions(admin: Admin, texts: list[str]) -> list[TopicPartition]:
             try:
                 asked = [int(number) for number in numbers.split(",")]
             except ValueError:
-                raise usage_error(f"--topic takes TOPIC or TOPIC:N,N, not {text!r}") from None
+                raise usage_error(f"--topic takes TOPIC or TOPIC:N,N, but got {text!r}") from None
             missing = [number for number in asked if number not in partitions]
             if missing:
                 raise usage_error(f"topic {name!r} has no partition {missing[0]}")
@@ -265,5 +273,5 @@ def _time_ms(text: str) -> int:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         raise usage_error(
-            f"--to-time takes milliseconds or a date as 2026-01-31T12:00:00, not {text!r}"
+            f"--to-time takes a date such as 2026-01-31T12:00:00 or milliseconds, but got {text!r}"
         ) from None

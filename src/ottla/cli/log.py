@@ -1,4 +1,4 @@
-"""`ottla log dump`, what is in the files of a data directory, and `ottla log verify`, what is wrong with them."""
+"""`ottla log`: print the files of a data directory (`dump`), and find damage in them (`verify`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ottla.cli.dump import Row
 
 app = typer.Typer(
-    help="""Look into the files of a data directory, ottla's or Kafka's.
+    help="""Print and check the files of a data directory, ottla's or Kafka's.
 
 \b
 Example:
@@ -27,15 +27,15 @@ Example:
     rich_markup_mode=None,
 )
 
-#: Files that are text: entries of two or three columns, or names and values.
+#: Text files: entries of two or three columns, or names and values.
 CHECKPOINT_SUFFIX = "-checkpoint"
 PROPERTY_FILES = ("meta.properties", "partition.metadata")
 JSON_FILES = ("quorum-state", ".kafka_cleanshutdown", "kafka-takeover")
 JOURNAL = "metadata.journal"
-#: Folders and files whose batches hold Kafka's metadata records.
+#: Folders and files whose batches contain Kafka's metadata records.
 KRAFT_FOLDER = "__cluster_metadata-0"
 KRAFT_SUFFIX = ".checkpoint"
-#: What a file on its way in or out has behind its own suffix.
+#: Second suffixes of files that are being created, cleaned or deleted.
 PASSING = (".deleted", ".cleaned", ".swap", ".part", ".tmp")
 
 
@@ -45,20 +45,18 @@ def register(parent: typer.Typer) -> None:
 
 @app.command()
 def dump(
-    files: Annotated[
-        list[Path], typer.Argument(help="Files of a data directory, partition folders, or all of it.")
-    ],
+    files: Annotated[list[Path], typer.Argument(help="Files, partition folders, or a whole data directory.")],
     records: Annotated[
-        bool, typer.Option("--records/--no-records", help="The records in each batch too.")
+        bool, typer.Option("--records/--no-records", help="Include the records of each batch.")
     ] = True,
     form: Annotated[Format, typer.Option("--format", "-f", help="How keys and values are written.")] = "text",
     as_json: AsJson = False,
 ) -> None:
-    """Print what is in segments, indexes, snapshots, checkpoints and metadata, of ottla and of Kafka.
+    """Print segments, indexes, snapshots, checkpoints and metadata, of ottla and of Kafka.
 
-    Kafka's own metadata log (__cluster_metadata-0) is shown record by record. Folders are read with all below them.
-    Reads the files only; a broker may be running on them. Checks every CRC and the order of the indexes; exits with 1
-    when something is wrong with a file.
+    Kafka's metadata log (__cluster_metadata-0) is decoded record by record. Folders are read recursively.
+    Files are only read; a broker may be running on them. Every CRC and the order of the indexes are checked.
+    Exits with 1 if a file is damaged.
 
     \b
     Example:
@@ -96,7 +94,8 @@ def _expanded(files: list[Path]) -> Iterator[Path]:
             yield file
         else:
             raise CommandError(
-                f"{file}: not a file of a data directory (.log, .index, .timeindex, .txnindex, .snapshot, .checkpoint, "
+                f"{file}: not a file of a data directory (.log, .index, .timeindex, .txnindex, .snapshot, "
+                ".checkpoint, "
                 f"…-checkpoint, {JOURNAL}, {', '.join((*PROPERTY_FILES, *JSON_FILES))})"
             )
 
@@ -154,7 +153,7 @@ def _batches(file: Path, records: bool) -> Iterator[Row]:
     if not file.stat().st_size:
         return
     with file.open("rb") as opened:
-        # Mapped, not read: a segment may be larger than memory. It is unmapped when the last view has gone.
+        # Mapped, not read: a segment may be larger than memory. It is unmapped with its last view.
         mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
     yield from dump.batches(memoryview(mapped), records=records)
 
@@ -220,15 +219,16 @@ def _or_null(data: bytes | None, form: Format) -> str:
 @app.command()
 def verify(
     folders: Annotated[
-        list[Path], typer.Argument(help="A broker's data directories, or single partition folders.")
+        list[Path], typer.Argument(help="All data directories of a broker, or single partition folders.")
     ],
-    deep: Annotated[bool, typer.Option("--deep", help="Decode every record, too.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Decode every record as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find damage in a data directory, ottla's or Kafka's, and say what it means and what to do.
+    """Find damage in a data directory, ottla's or Kafka's, with its meaning and what to do.
 
-    Reads every batch, index, snapshot and checkpoint and changes nothing. A broker may be running on the directory. Exits
-    with 1 when something is damaged; notes alone are not damage. All directories of one broker belong in one call.
+    Reads every batch, index, snapshot and checkpoint; changes nothing. A broker may be running on the
+    directory. Exits with 1 if something is damaged; a NOTE is no damage. Give all data directories of a
+    broker in one call.
 
     \b
     Example:
@@ -266,7 +266,8 @@ def verify(
     damaged = counts["mend"] + counts["loss"]
     running = " (a broker is running on it)" if changing else ""
     say(
-        f"{counts['loss']} with records lost or in doubt, {counts['mend']} that can be mended, {counts['note']} note(s){running}"
+        f"{counts['loss']} with lost or doubtful records, {counts['mend']} repairable, {counts['note']} "
+        f"note(s){running}"
         if damaged or counts["note"]
         else f"no damage found{running}"
     )

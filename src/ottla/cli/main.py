@@ -1,7 +1,8 @@
-"""The entry point `ottla`: finds the command, runs it, and turns every expected error into a sentence and an exit code.
+"""The entry point `ottla`: find the command, run it, print expected errors as one sentence with an exit code.
 
-Only the module of the command that is called gets imported, and each keeps its heavier imports inside its functions, so
-that `ottla --help` answers at once. The two commands that start a broker do without typer (see `run_broker.py`).
+Only the module of the called command is imported, and each module imports heavy packages inside its
+functions. So `ottla --help` is fast. The two commands that start a broker do not load typer
+(`run_broker.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ottla.cli.run_broker import quick_start
 if TYPE_CHECKING:
     import typer
 
-#: In the order of the help page; each module has `register(app)`.
+#: In the order of `ottla --help`; each module has `register(app)`.
 COMMANDS = (
     "up",
     "broker",
@@ -34,14 +35,14 @@ COMMANDS = (
     "demo",
 )
 
-HELP = f"""A message engine that speaks the Kafka protocol: broker, clients and tools in one command.
+HELP = f"""A message broker that speaks the Kafka protocol: broker, clients and tools in one command.
 
 \b
 Example:
   ottla up                                   start a broker on 127.0.0.1:9092
-  ottla topic create orders --partitions 3   make a topic
-  echo hello | ottla produce orders          write to it
-  ottla consume orders --from-beginning      read it
+  ottla topic create orders --partitions 3   create a topic
+  echo hello | ottla produce orders          write a message
+  ottla consume orders --from-beginning      read all messages
 
 \b
 {EXIT_CODES}
@@ -49,7 +50,7 @@ Example:
 
 
 def build(command: str | None) -> typer.Typer:
-    """The app with the one command that is asked for, or with all of them."""
+    """The app with one command, or with all of them if the command is unknown."""
     import typer
 
     app = typer.Typer(
@@ -76,7 +77,8 @@ def build(command: str | None) -> typer.Typer:
             "--client-config",
             metavar="FILE",
             envvar="OTTLA_CLIENT_CONFIG",
-            help="Properties with Kafka's names for TLS, SASL and the like, for every command that talks to a cluster.",
+            help="Client properties with Kafka's names (TLS, SASL, …), used by every command that connects "
+            "to a cluster.",
         ),
         _version: bool = typer.Option(
             False, "--version", callback=show_version, is_eager=True, help="Print the version and exit."

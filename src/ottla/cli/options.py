@@ -15,7 +15,7 @@ Bootstrap = Annotated[
         "-b",
         metavar="HOST:PORT",
         envvar="OTTLA_BOOTSTRAP",
-        help="A broker of the cluster; several are separated by commas.",
+        help="Bootstrap brokers of the cluster, separated by commas.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]

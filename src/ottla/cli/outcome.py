@@ -1,7 +1,7 @@
-"""How a command ends and how it speaks: exit codes, errors for people, tables, JSON, and signals that end it cleanly.
+"""Output and exit of a command: exit codes, error messages, tables, JSON, clean ends after signals.
 
-Data goes to standard output, everything else to standard error, so that output can be piped. Nothing heavy is imported
-here, because every command pays for it; the options that commands share are in `options.py`.
+Data goes to standard output, everything else to standard error, so that output can be piped. Nothing heavy is
+imported here, because every command loads this module. Shared options are in `options.py`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NOT_FOUND = 4
 INTERRUPTED = 130
 
 EXIT_CODES = """\
-Exit codes: 0 done; 1 failed or refused by the broker; 2 wrong usage; 3 no broker can be reached;
-4 the topic, broker, transaction or file does not exist; 130 interrupted before it was done."""
+Exit codes: 0 success; 1 failed or rejected by the broker; 2 wrong usage; 3 no broker is reachable;
+4 the topic, broker, transaction or file does not exist; 130 interrupted."""
 
 
 class CommandError(Exception):
-    """An error that a person can do something about: printed without a traceback, then the exit code."""
+    """An error that the user can fix: printed without a traceback, then the exit code."""
 
     def __init__(self, message: str, exit_code: int = FAILED) -> None:
         super().__init__(message)
@@ -39,8 +39,8 @@ def usage_error(message: str) -> CommandError:
     return CommandError(message, USAGE)
 
 
-#: Control characters of C0 and C1, and the ones that reorder text or end a line (bidirectional controls, U+2028, U+2029). A
-#: terminal acts on them, and names of groups, topics and clients may hold them. Lone surrogates cannot be printed at all.
+#: C0 and C1 control characters, bidirectional controls, and line ends (U+2028, U+2029). A terminal acts on
+#: them, and names of groups, topics and clients may contain them. Lone surrogates cannot be printed at all.
 _UNSAFE = frozenset(
     map(
         chr,
@@ -62,7 +62,7 @@ def _is_unsafe(character: str) -> bool:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """The text with every character that a terminal would act on written as an escape such as `\\x1b`, but for those in `keep`."""
+    """The text with unsafe characters written as escapes such as `\\x1b`, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -74,35 +74,36 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal; never part of the data. Newlines and tabs stay."""
+    """Print a message for the user to standard error. Newlines and tabs stay."""
     print(printable(text, "\n\t"), file=sys.stderr, flush=True)
 
 
 def show(*lines: str) -> None:
-    """Print lines of output. A newline inside one is escaped: a name must not look like a line of its own."""
+    """Print lines of output. A newline in a line is escaped: a name must not look like a separate line."""
     print(*map(printable, lines), sep="\n")
 
 
 def show_text(text: str) -> None:
-    """Print text of several lines, which this program laid out."""
+    """Print text of several lines that this program formatted."""
     print(printable(text, "\n\t"))
 
 
 def show_data(text: str) -> None:
-    """Print data: as it is into a file or a pipe, escaped on a terminal but for newlines and tabs."""
+    """Print data: raw into a file or a pipe; on a terminal escaped, except newlines and tabs."""
     print(printable(text, "\n\t") if sys.stdout.isatty() else text)
 
 
 def print_json(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False)
     if not text.isprintable():
-        # JSON escapes the characters below 0x20 only; the others can only be inside its strings.
+        # `json` escapes only characters below 0x20. All others are inside strings, so they can be escaped
+        # here.
         text = "".join(f"\\u{ord(each):04x}" if _is_unsafe(each) else each for each in text)
     print(text)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns as wide as their widest cell; numbers to the right."""
+    """Print columns as wide as their widest cell; numbers are right-aligned."""
     cells = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     right = [
         bool(cells) and all(row[column].lstrip("-").replace(",", "").isdigit() for row in cells)
@@ -123,13 +124,13 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise usage_error(f"{option} takes NAME=VALUE, not {text!r}")
+            raise usage_error(f"{option} takes NAME=VALUE, but got {text!r}")
         found[name.strip()] = value.strip()
     return found
 
 
 def exit_code_of(error: BaseException) -> int:
-    """What the shell is told about an error of the client."""
+    """The exit code for an error of the client."""
     from ottla.client import errors
 
     if isinstance(error, errors.SeveralFailed):
@@ -145,7 +146,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def describe_failure(error: BaseException) -> tuple[str, int] | None:
-    """The sentence and exit code for an error that is no fault of this program; None for a bug."""
+    """The message and exit code of an expected error; None for a bug."""
     if isinstance(error, CommandError):
         return str(error), error.exit_code
     if isinstance(error, FileNotFoundError):
@@ -153,7 +154,7 @@ def describe_failure(error: BaseException) -> tuple[str, int] | None:
     if isinstance(error, OSError):
         what = f"{error.filename}: " if error.filename else ""
         return f"{what}{error.strerror or error}", FAILED
-    # The modules of the client and the configs are loaded already if an error of theirs was raised.
+    # If one of these errors was raised, its module is loaded already.
     if "ottla.client.errors" in sys.modules:
         from ottla.client.errors import KafkaError, SettingError
 
@@ -168,10 +169,10 @@ def describe_failure(error: BaseException) -> tuple[str, int] | None:
 
 
 class Stop:
-    """Ctrl-C and SIGTERM as a flag that a loop looks at, so that nothing is torn in the middle.
+    """Ctrl-C and SIGTERM as a flag that a loop checks, so that no step is interrupted in the middle.
 
-    Only inside `waiting()`, where the command waits for something that may never come, does a signal raise
-    KeyboardInterrupt. So does a second one, for those who will not wait.
+    Inside `waiting()`, where the command waits without a limit, a signal raises KeyboardInterrupt. A second
+    signal always does.
     """
 
     def __init__(self) -> None:
@@ -189,7 +190,7 @@ class Stop:
     def waiting(self) -> Iterator[None]:
         self._waiting = True
         try:
-            # A signal that came just before must not be slept over.
+            # A signal just before this must not be missed.
             if self.asked:
                 raise KeyboardInterrupt
             yield
@@ -198,7 +199,7 @@ class Stop:
 
 
 def end_on_signals() -> None:
-    """Let SIGTERM end a command as Ctrl-C does: through KeyboardInterrupt, so that clean-up runs."""
+    """Let SIGTERM raise KeyboardInterrupt like Ctrl-C, so that clean-up runs."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt
@@ -207,14 +208,14 @@ def end_on_signals() -> None:
 
 
 def quiet_broken_pipe(run: Callable[[], None]) -> None:
-    """Run; when the reader of the output went away (`ottla consume … | head`), end without complaint."""
+    """Run; exit with 0 if the reader of the output ended (`ottla consume … | head`)."""
     try:
         run()
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as error:
-        # typer turns a broken pipe into an exit with 1 of its own.
+        # typer turns a broken pipe into exit code 1.
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # Python would complain once more when it flushes at exit.
+        # Python would raise again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(OK) from None

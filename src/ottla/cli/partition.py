@@ -1,4 +1,4 @@
-"""`ottla partition`: where partitions are and who leads them; move, balance and drain them."""
+"""`ottla partition`: list, reassign, balance and drain partitions; elect leaders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ottla.client.metadata import TopicPartition
 
 app = typer.Typer(
-    help="""List partitions, move them between brokers, elect their leaders, drain a broker.
+    help="""List partitions, move them between brokers, elect leaders, drain a broker.
 
 \b
 Example:
@@ -49,11 +49,11 @@ Throttle = Annotated[
         "--throttle",
         min=1,
         metavar="BYTES/S",
-        help="Copy no faster than this from and to each broker, until it is done.",
+        help="Replication throttle per broker (KIP-73) until the move is done.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Begin the move and do not wait for its end.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Start the move and do not wait for its end.")]
 
 
 def register(parent: typer.Typer) -> None:
@@ -62,18 +62,22 @@ def register(parent: typer.Typer) -> None:
 
 @app.command("list")
 def list_partitions(
-    topics: Annotated[list[str] | None, typer.Argument(help="Topics; all when none is named.")] = None,
+    topics: Annotated[list[str] | None, typer.Argument(help="Topics; default: all.")] = None,
     unwell: Annotated[
         bool,
         typer.Option(
-            "--unwell", help="Only those that are offline, under-replicated, moving or not led as preferred."
+            "--unwell",
+            help="Only partitions that are offline, under-replicated, moving or without their preferred "
+            "leader.",
         ),
     ] = False,
-    broker: Annotated[int | None, typer.Option("--broker", help="Only those on this broker.")] = None,
+    broker: Annotated[
+        int | None, typer.Option("--broker", help="Only partitions with a replica on this broker.")
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List partitions with their leader, replicas and what is not as it should be.
+    """List partitions with leader, replicas, ISR and problems (STATE).
 
     \b
     Example:
@@ -107,36 +111,34 @@ def list_partitions(
             ],
         )  # fmt: skip
     else:
-        say("all partitions are well" if unwell else "there are no partitions")
+        say("all partitions are healthy" if unwell else "no partitions")
 
 
 @app.command()
 def reassign(
     balance: Annotated[
-        bool, typer.Option("--balance", help="Spread replicas and leaders evenly, with the fewest copies.")
+        bool, typer.Option("--balance", help="Spread replicas and leaders evenly with the fewest copies.")
     ] = False,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic to move.")] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="Its partition; all without.")
+        int | None, typer.Option("--partition", "-p", help="Its partition; default: all.")
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="ID,ID,…", help="The brokers it shall be on, preferred leader first."),
+        typer.Option("--to", metavar="ID,ID,…", help="The new replicas, preferred leader first."),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", help="Give the topic's partitions so many replicas."),
+        typer.Option("--replication-factor", "-r", help="Change the number of replicas of the topic."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(
-            "--file", help="A plan in JSON, as --dry-run --json prints it and Kafka's tool reads it."
-        ),
+        typer.Option("--file", help="A JSON plan of --dry-run --json, or of kafka-reassign-partitions."),
     ] = None,
-    status: Annotated[bool, typer.Option("--status", help="Show what is being moved.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End what is being moved; all goes back.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show ongoing moves.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel ongoing moves; replicas go back.")] = False,
     unthrottle: Annotated[
-        bool, typer.Option("--unthrottle", help="Take away the throttles that a move left behind.")
+        bool, typer.Option("--unthrottle", help="Remove the throttles that a move left behind.")
     ] = False,
     throttle: Throttle = None,
     dry_run: DryRun = False,
@@ -144,7 +146,7 @@ def reassign(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Move partitions to other brokers, and wait until they are there. Ctrl-C leaves the move running.
+    """Move partitions to other brokers and wait for the end. Ctrl-C leaves the move running.
 
     \b
     Example:
@@ -158,14 +160,17 @@ def reassign(
     modes = (balance, by_hand, file is not None, status, cancel, unthrottle)
     if sum(modes) != 1 or (to is not None and replication_factor is not None):
         raise usage_error(
-            "give one of --balance, --to, --replication-factor, --file, --status, --cancel and --unthrottle"
+            "give exactly one of --balance, --to, --replication-factor, --file, --status, --cancel and "
+            "--unthrottle"
         )
     if by_hand and topic is None:
-        raise usage_error("which partitions? give --topic, and --partition for one of them")
+        raise usage_error(
+            "--to and --replication-factor need --topic, and --partition for a single partition"
+        )
     if partition is not None and to is None and not cancel:
-        raise usage_error("--partition goes with --to or --cancel")
+        raise usage_error("--partition can only be used with --to or --cancel")
     if topic is not None and (balance or file is not None or unthrottle):
-        raise usage_error("--topic goes with --to, --replication-factor, --status or --cancel")
+        raise usage_error("--topic can only be used with --to, --replication-factor, --status or --cancel")
     end_on_signals()
     with open_admin(bootstrap) as admin:
         if status:
@@ -183,7 +188,7 @@ def reassign(
 @app.command()
 def elect(
     topic: Annotated[
-        list[str] | None, typer.Option("--topic", "-t", help="A topic; all when none is named.")
+        list[str] | None, typer.Option("--topic", "-t", help="A topic; default: all. Repeat for several.")
     ] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", "-p", help="A partition of the one topic.")
@@ -192,14 +197,16 @@ def elect(
         bool,
         typer.Option(
             "--unclean",
-            help="Let any live replica lead where nobody does. What only the others have is lost.",
+            help="Elect any live replica if a partition has no leader. Records that it lacks are lost.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before an unclean election.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Do not ask for confirmation of an unclean election.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Let the preferred replicas lead again, or elect unclean leaders for partitions that have none.
+    """Elect the preferred leaders, or unclean leaders for partitions without one.
 
     \b
     Example:
@@ -207,7 +214,7 @@ def elect(
       ottla partition elect --unclean --topic orders --partition 2 --yes
     """
     if partition and (not topic or len(topic) != 1):
-        raise usage_error("--partition goes with exactly one --topic")
+        raise usage_error("--partition needs exactly one --topic")
     if unclean and not yes and sys.stdin.isatty() and sys.stdout.isatty():
         typer.confirm("Elect unclean leaders? Acknowledged records may be lost.", abort=True)
     with open_admin(bootstrap) as admin:
@@ -225,9 +232,9 @@ def elect(
 
 @app.command()
 def drain(
-    broker: Annotated[int, typer.Argument(help="The broker that shall hold nothing any more.")],
+    broker: Annotated[int, typer.Argument(help="The id of the broker to empty.")],
     unregister: Annotated[
-        bool, typer.Option("--unregister", help="The broker has stopped for good: the cluster forgets it.")
+        bool, typer.Option("--unregister", help="Remove the stopped broker from the cluster.")
     ] = False,
     throttle: Throttle = None,
     dry_run: DryRun = False,
@@ -235,12 +242,12 @@ def drain(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Move everything away from a broker, so that it can be stopped; then make the cluster forget it.
+    """Move all replicas away from a broker before it is stopped; then --unregister it.
 
     \b
     Example:
       ottla partition drain 3 --throttle 50000000
-      ottla partition drain 3 --unregister            once it has been stopped
+      ottla partition drain 3 --unregister            after the broker is stopped
     """
     end_on_signals()
     with open_admin(bootstrap) as admin:
@@ -249,22 +256,22 @@ def drain(
         before = assignments_of(admin)
         holds = [tp for tp, replicas in before.items() if broker in replicas]
         if broker not in live and broker not in {node.id for node in cluster.fenced} and not holds:
-            raise CommandError(f"there is no broker {broker} in the cluster", NOT_FOUND)
+            raise CommandError(
+                f"the cluster has no broker {broker}: its brokers are {ids(sorted(live))}", NOT_FOUND
+            )
         if unregister:
             _unregister(admin, broker, live=broker in live, holds=len(holds), as_json=as_json)
             return
         plan = drained(admin, before, live, broker) if holds else {}
         _move(
             admin, before, plan, throttle, dry_run=dry_run, no_wait=no_wait, as_json=as_json,
-            nothing=f"broker {broker} holds nothing",
+            nothing=f"broker {broker} has no replicas",
         )  # fmt: skip
     if not dry_run and not no_wait:
-        say(
-            f"broker {broker} can be stopped; then `ottla partition drain {broker} --unregister` makes the cluster forget it"
-        )
+        say(f"broker {broker} is empty: stop it, then run `ottla partition drain {broker} --unregister`")
 
 
-# --- doing it -----------------------------------------------------------------------------------------------------
+# --- execution ----------------------------------------------------------------------------------------------
 
 
 def _move(
@@ -276,7 +283,7 @@ def _move(
     dry_run: bool,
     no_wait: bool,
     as_json: bool,
-    nothing: str = "nothing to move: all is as asked for",
+    nothing: str = "nothing to move: all replicas are as requested",
 ) -> None:
     from ottla.cli.reassignment import Move, copies, plan_json
 
@@ -312,7 +319,10 @@ def _move(
     elif not no_wait:
         show("done")
     if failed:
-        say(f"{len(failed)} partition(s) are not led by their first replica yet, such as {failed[0]}")
+        say(
+            f"{len(failed)} partition(s) do not have their preferred leader yet, such as {failed[0]}: "
+            "run `ottla partition elect`"
+        )
 
 
 def _show_status(admin: Admin, topic: str | None, as_json: bool) -> None:
@@ -336,7 +346,7 @@ def _show_status(admin: Admin, topic: str | None, as_json: bool) -> None:
             ],
         )
     else:
-        show("nothing is being moved")
+        show("no partition is being moved")
 
 
 def _cancel(admin: Admin, topic: str | None, partition: int | None, as_json: bool) -> None:
@@ -350,7 +360,7 @@ def _cancel(admin: Admin, topic: str | None, partition: int | None, as_json: boo
     if as_json:
         print_json({"cancelled": [str(tp) for tp in sorted(moving)]})
     else:
-        show(f"ended the move of {len(moving)} partition(s)" if moving else "nothing is being moved")
+        show(f"cancelled the move of {len(moving)} partition(s)" if moving else "no partition is being moved")
 
 
 def _unthrottle(admin: Admin, as_json: bool) -> None:
@@ -363,7 +373,7 @@ def _unthrottle(admin: Admin, as_json: bool) -> None:
     if as_json:
         print_json({"brokers": sorted(brokers), "topics": sorted(topics)})
     else:
-        show(f"no throttle is left on {len(brokers)} broker(s) and {len(topics)} topic(s)")
+        show(f"removed throttles from {len(brokers)} broker(s) and {len(topics)} topic(s)")
 
 
 def _print_elections(results: Mapping[TopicPartition, Election], as_json: bool) -> None:
@@ -387,12 +397,13 @@ def _print_elections(results: Mapping[TopicPartition, Election], as_json: bool) 
 def _unregister(admin: Admin, broker: int, *, live: bool, holds: int, as_json: bool) -> None:
     if holds:
         raise CommandError(
-            f"broker {broker} holds {holds} partition(s): move them away first with `ottla partition drain {broker}`"
+            f"broker {broker} has replicas of {holds} partition(s): run `ottla partition drain {broker}` "
+            "first"
         )
     if live:
-        raise CommandError(f"broker {broker} is running: stop it first, or it would register again")
+        raise CommandError(f"broker {broker} is running and would register again: stop it first")
     admin.unregister_broker(broker)
     if as_json:
         print_json({"unregistered": broker})
     else:
-        show(f"the cluster has forgotten broker {broker}")
+        show(f"unregistered broker {broker}")

@@ -1,7 +1,8 @@
-"""`ottla pipeline`: run, validate, explain and look at pipelines that are one file, in YAML or Python, and run on Spark.
+"""`ottla pipeline`: run, validate, explain and show the status of Spark pipelines, each one YAML or Python
+file.
 
-Only `run`, and the others where they are asked for it, start Spark. What it and its workers have to say goes to `spark.log` in the
-checkpoint, not to the terminal.
+Only `run`, `validate --deep` and `explain` with `--schemas` or `--plan` start Spark. Spark and its workers
+log to `spark.log` in the checkpoint, not to the terminal.
 """
 
 from __future__ import annotations
@@ -49,23 +50,23 @@ Example:
     rich_markup_mode=None,
 )
 
-File = Annotated[Path, typer.Argument(help="The pipeline: a file that ends in .yaml, .yml or .py.")]
+File = Annotated[Path, typer.Argument(help="The pipeline file: .yaml, .yml or .py.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="What ${NAME} in the file stands for; goes before the environment.",
+        help="The value of ${NAME} in the file; overrides the environment. Repeat for several.",
     ),
 ]
 Master = Annotated[
     str | None,
     typer.Option(
-        "--master", help="As for spark-submit, as in spark://HOST:7077 or yarn; without it Spark runs here."
+        "--master", help="As for spark-submit: spark://HOST:7077, yarn, …; default: Spark on this machine."
     ),
 ]
 Remote = Annotated[
-    str | None, typer.Option("--remote", help="A Spark Connect server, as in sc://HOST:15002.")
+    str | None, typer.Option("--remote", help="A Spark Connect server, such as sc://HOST:15002.")
 ]
 
 
@@ -79,27 +80,27 @@ def run(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="The pipeline: a file that ends in .yaml, .yml or .py; several run in one Spark.",
+            help="Pipeline files: .yaml, .yml or .py. Several run in one Spark.",
         ),
     ],
     master: Master = None,
     remote: Remote = None,
-    once: Annotated[bool, typer.Option("--once", help="Take all that is there now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Process all available records, then stop.")] = False,
     settings: Set = None,
     py_files: Annotated[
         list[str] | None,
         typer.Option(
             "--py-files",
             metavar="FILE",
-            help="A .py, .zip or .egg for the workers; several with commas, or by giving it several times.",
+            help="A .py, .zip or .egg for the workers; separate several by commas, or repeat.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline, or several, until Ctrl-C, or, with --once, until all that is there has been taken.
+    """Run one or more pipelines until Ctrl-C, or with --once until all available records are processed.
 
-    A stop waits for the batch that is running; the next start goes on behind it. Exits with 1 when a query failed or something that a
-    file names is down, with 2 when a file is wrong. When a query fails all are stopped.
+    A stop waits for the running batch; the next start continues after it. If a query fails, all queries stop.
+    Exits with 1 if a query failed or a service that a file names is down, with 2 if a file is invalid.
 
     \b
     Example:
@@ -111,38 +112,40 @@ def run(
     from ottla.cli.pipeline_runs import Runs, started
 
     if master is not None and remote is not None:
-        raise usage_error("--master and --remote exclude each other")
+        raise usage_error("give --master or --remote, not both")
     py_files = _py_files(py_files or (), remote)
     stop = Stop()
     loaded = _load_together(files, settings)
     plans = [each.plan for each in loaded]
     whole = _whole(plans)
     called = ", ".join(plan.name for plan in plans)
-    say(f"{called}: starting Spark ({remote or master or 'here'})")
+    say(f"{called}: starting Spark ({remote or master or 'on this machine'})")
     with spark_for(whole, master, remote) as spark:
         runs = Runs(started(spark, loaded, py_files, once=once, remote=remote is not None))
         say(f"{called}: {', '.join(runs.queries)} running; Ctrl-C stops")
         runs.watch(stop, ProgressLine())
-    runs.tell(as_json=as_json)
+    runs.print_summary(as_json=as_json)
     if failures := runs.failures():
-        raise CommandError(f"{failures}\nMore is in {log_path(plans[0])}", FAILED)
+        raise CommandError(f"{failures}\nSee {log_path(plans[0])} for details", FAILED)
 
 
 def _py_files(given: Iterable[str], remote: str | None) -> list[str]:
-    """As spark-submit takes them, several with commas too. What is not there is told before Spark starts."""
+    """The files of --py-files, as spark-submit takes them. A missing file is reported before Spark starts."""
     found = [each.strip() for text in given for each in text.split(",") if each.strip()]
     for each in found:
         if "://" not in each and not Path(each).is_file():
             raise FileNotFoundError(2, "no such file", each)
     if found and remote is not None:
         say(
-            "--py-files: Spark Connect may not give them to the workers of a stream; what the file imports at its top from its own folder travels"
+            "--py-files: Spark Connect may not send these files to the workers of a stream. Modules that "
+            "the pipeline file "
+            "imports at its top from its own folder are sent"
         )
     return found
 
 
 def _whole(plans: Sequence[Plan]) -> Plan:
-    """What Spark is started for: the pipeline; of several the first, with the settings that are Spark's own of all."""
+    """The plan that Spark starts with: the first pipeline, with the Spark start settings of all."""
     if len(plans) == 1:
         return plans[0]
     from ottla.spark.pipeline.together import at_start, clashes
@@ -157,18 +160,17 @@ def validate(
     file: File,
     deep: Annotated[
         bool,
-        typer.Option(
-            "--deep", help="Ask the brokers for the topics, and Spark whether it understands the steps."
-        ),
+        typer.Option("--deep", help="Also check the topics on the brokers, and the steps with Spark."),
     ] = False,
     master: Master = None,
     remote: Remote = None,
     settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what is wrong with a pipeline's file, all of it at once. Exits with 2 if there is something, with 1 if brokers or others could not be asked.
+    """Check a pipeline file and report all problems at once.
 
-    Without --deep neither Spark nor a broker is needed.
+    Without --deep neither Spark nor a broker is needed. Exits with 2 if the file has problems, with 1 if a
+    broker or another service was unreachable.
 
     \b
     Example:
@@ -195,7 +197,7 @@ def validate(
     elif plan is not None and not problems:
         counts = ((len(plan.sources), "source"), (len(plan.steps), "step"), (len(plan.sinks), "sink"))
         words = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts)
-        show(f"{file}: {words}; nothing is wrong")
+        show(f"{file}: {words}; no problems found")
     else:
         for each in problems:
             say(str(each))
@@ -204,7 +206,7 @@ def validate(
 
 
 def _code(problems: Iterable[Problem]) -> int:
-    """Of a check that found something: whether all of it may have been an outage."""
+    """The exit code of a check with problems: FAILED if all of them may be outages."""
     return FAILED if all(each.is_outage for each in problems) else USAGE
 
 
@@ -220,17 +222,17 @@ def _deep_problems(loaded: Loaded, master: str | None, remote: str | None) -> li
 def explain(
     file: File,
     schemas: Annotated[
-        bool, typer.Option("--schemas", help="The columns of every table, as Spark sees them.")
+        bool, typer.Option("--schemas", help="Include the columns of every table (starts Spark).")
     ] = False,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Spark's own plan of every sink, as it is analysed.")
+        bool, typer.Option("--plan", help="Include Spark's analyzed plan of every sink (starts Spark).")
     ] = False,
     master: Master = None,
     remote: Remote = None,
     settings: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a pipeline is made of, as a tree from each sink to its sources.
+    """Show a pipeline as a tree from each sink to its sources.
 
     \b
     Example:
@@ -268,7 +270,7 @@ def _columns(frame: Any) -> str:
 
 
 def _plan_text(frame: Any) -> str:
-    """Spark's analysed plan: a stream has no other before it starts, and `explain` refuses it."""
+    """Spark's analyzed plan. A stream has no other plan before it starts, and `explain` refuses it."""
     java = getattr(frame, "_jdf", None)
     if java is not None:
         return str(java.queryExecution().analyzed().toString())
@@ -281,16 +283,16 @@ def _plan_text(frame: Any) -> str:
         with contextlib.redirect_stdout(printed):
             frame.explain()
     except Exception as error:
-        # Over Spark Connect there is no other way to ask.
+        # Spark Connect offers no other way.
         return cause_of(str(error))
     return printed.getvalue()
 
 
 @app.command()
 def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
-    """Show how a pipeline is getting on, or how it ended: the last batch, rows a second, lag a partition, size of the state.
+    """Show the state of a pipeline: last batch, rows per second, lag per partition, state size.
 
-    Needs no Spark: it reads the status file that the runner writes, and the checkpoints.
+    Needs no Spark: it reads the status file of the run, and the checkpoints.
 
     \b
     Example:
@@ -304,13 +306,15 @@ def status(file: File, settings: Set = None, as_json: AsJson = False) -> None:
     known = read_status(plan)
     if known is None:
         raise CommandError(
-            f"{plan.name} has not run yet: there is nothing in {plan.checkpoint_path}", NOT_FOUND
+            f"{plan.name} has not run yet ({plan.checkpoint_path} is empty): start it with `ottla pipeline "
+            f"run {file}`",
+            NOT_FOUND,
         )
     if as_json:
         print_json(known)
         return
     about = (
-        f" (process {known['pid']} on {known['host']}), last heard of at {known['updated']}"
+        f" (process {known['pid']} on {known['host']}), last update {known['updated']}"
         if "pid" in known
         else ""
     )

@@ -1,6 +1,7 @@
-"""The pipelines of one `ottla pipeline run`: started one after the other, watched on one line, stopped together, and told of.
+"""The pipelines of one `ottla pipeline run`: start one after the other, show progress, stop together,
+summarize.
 
-Of one pipeline the queries go by their names, of several by pipeline/query.
+With one pipeline, queries are shown by name; with several, as pipeline/query.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ POLL_S = 0.1
 def started(
     spark: SparkSession, loaded: Sequence[Loaded], py_files: Iterable[str], *, once: bool, remote: bool
 ) -> list[Run]:
-    """A run for each; several have a session each. If one cannot be started, those before it are stopped."""
+    """Start a run per pipeline, with a session each if there are several. If one fails, stop the others."""
     runs: list[Run] = []
     try:
         for each in loaded:
@@ -46,7 +47,7 @@ def started(
 
 
 def _not_started(plan: Plan, failed: StepFailed) -> CommandError:
-    """What is wrong in the file is wrong next time too; what was not there may be."""
+    """The error of a start: a usage error if the file is wrong, a failure if a service is down."""
     said = f"{plan.file}: {failed.place}: {cause_of(str(failed.error))}"
     return CommandError(said, USAGE if is_the_files(failed.error) else FAILED)
 
@@ -55,12 +56,12 @@ def _session(spark: SparkSession, loaded: Loaded) -> SparkSession:
     try:
         return session_for(spark, loaded.plan)
     except Exception as error:
-        # A setting that Spark refuses, or a client of Spark Connect that knows no second session.
+        # A setting that Spark rejects, or a Spark Connect client without support for a second session.
         raise usage_error(f"{loaded.plan.file}: {cause_of(str(error))}") from None
 
 
 class Runs:
-    """Made of runs that are started."""
+    """Started runs."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
@@ -73,7 +74,7 @@ class Runs:
         return {self._name(run, name): watched for run in self._runs for name, watched in run.queries.items()}
 
     def watch(self, stop: Stop, line: ProgressLine) -> None:
-        """Until all queries have ended, one has failed, or somebody wants it to stop."""
+        """Wait until all queries have ended, one has failed, or a signal asks to stop."""
         words = one_line if len(self._runs) == 1 else brief
         while self._look() and not stop.asked:
             if line.due():
@@ -81,25 +82,25 @@ class Runs:
             time.sleep(POLL_S)
         line.clear()
         if stop.asked:
-            line.note("stopping: the batch that is running may end; Ctrl-C again does not wait")
+            line.note("stopping after the running batch; press Ctrl-C again to stop at once")
         for run, ends in zip(self._runs, stop_together(self._runs), strict=True):
             for query, how in ends.items():
-                torn = " in the middle of a batch, which the next start repeats" if how == "given up" else ""
+                torn = " in the middle of a batch; the next start repeats it" if how == "given up" else ""
                 line.note(f"{self._name(run, query)}: {how}{torn}")
 
     def _look(self) -> bool:
-        """Whether to go on: something runs, and nothing has failed."""
+        """Whether to continue: a query runs, and none has failed."""
         good = [run.look() for run in self._runs]
         return all(good) and any(run.running for run in self._runs)
 
-    def tell(self, *, as_json: bool) -> None:
+    def print_summary(self, *, as_json: bool) -> None:
         """The summary."""
         if as_json:
-            told = [
+            summaries = [
                 {"pipeline": run.plan.name, "queries": {name: _ended(each) for name, each in run.queries.items()}}
                 for run in self._runs
             ]  # fmt: skip
-            print_json(told[0] if len(told) == 1 else {"pipelines": told})
+            print_json(summaries[0] if len(summaries) == 1 else {"pipelines": summaries})
             return
         for name, watched in self.queries.items():
             ended = _ended(watched)
@@ -109,7 +110,7 @@ class Runs:
             )
 
     def failures(self) -> str:
-        """Which query of which pipeline failed, and why; empty if none did."""
+        """The failed queries with their causes; empty if none failed."""
         failed = {run: run.failed for run in self._runs if run.failed}
         if len(self._runs) == 1:
             said = "\n".join(

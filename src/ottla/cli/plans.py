@@ -1,6 +1,7 @@
-"""What `ottla partition` is to do, as a plan: partitions and the brokers they shall be on, without those that are there already.
+"""Reassignment plans of `ottla partition`: partitions with their new replicas, without unchanged ones.
 
-The planning itself is `controller/reassignment_plan.py`; here it is given what the cluster tells of itself.
+`controller/reassignment_plan.py` makes the plans. This module gives it the brokers and replicas of the
+cluster.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def wanted(
     replication_factor: int | None,
     file: Path | None,
 ) -> Replicas:
-    """What was asked for, without what is so already."""
+    """The requested replicas, without unchanged partitions."""
     from ottla.controller import reassignment_plan
 
     if file is not None:
@@ -76,7 +77,7 @@ def wanted(
     away = sorted({node for replicas in mine.values() for node in replicas if node not in live})
     if away:
         raise CommandError(
-            f"broker {away[0]} holds replicas and is not there: bring it back, or move them away with "
+            f"broker {away[0]} has replicas and is down: start it again, or move them away with "
             f"`ottla partition drain {away[0]}`"
         )
     try:
@@ -88,7 +89,7 @@ def wanted(
 
 
 def drained(admin: Admin, before: Replicas, live: Mapping[int, str | None], broker: int) -> Replicas:
-    """Everything away from one broker."""
+    """Move all replicas away from one broker."""
     from ottla.controller import reassignment_plan
 
     refuse_if_moving(admin)
@@ -102,13 +103,13 @@ def _brokers(text: str, live: Mapping[int, str | None]) -> tuple[int, ...]:
     try:
         brokers = tuple(int(each) for each in text.split(","))
     except ValueError:
-        raise usage_error(f"--to takes broker ids separated by commas, not {text!r}") from None
+        raise usage_error(f"--to takes broker ids separated by commas, but got {text!r}") from None
     if len(set(brokers)) != len(brokers):
         raise usage_error(f"--to names a broker twice: {text}")
     unknown = [node for node in brokers if node not in live]
     if unknown:
         raise CommandError(
-            f"broker {unknown[0]} is not there: the brokers are {ids(sorted(live))}", NOT_FOUND
+            f"broker {unknown[0]} is down or does not exist: live brokers are {ids(sorted(live))}", NOT_FOUND
         )
     return brokers
 
@@ -116,5 +117,5 @@ def _brokers(text: str, live: Mapping[int, str | None]) -> tuple[int, ...]:
 def _changed(before: Replicas, wanted: Replicas) -> Replicas:
     for tp in wanted:
         if tp not in before:
-            raise CommandError(f"there is no partition {tp}", NOT_FOUND)
+            raise CommandError(f"partition {tp} does not exist", NOT_FOUND)
     return {tp: replicas for tp, replicas in wanted.items() if tuple(before[tp]) != tuple(replicas)}

@@ -1,4 +1,4 @@
-"""`ottla produce`: lines of standard input, or one message given as an option, to a topic."""
+"""`ottla produce`: write lines of standard input, or one message, to a topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ottla.client.producer.batches import SendFuture
     from ottla.client.producer.settings import Acks, Compression
 
-#: How many unacknowledged messages are remembered before their outcome is looked at.
+#: Upper bound on unacknowledged messages.
 WINDOW = 10_000
 
 
@@ -39,15 +39,15 @@ def produce(
     topic: Annotated[str, typer.Argument(help="The topic to write to.")],
     value: Annotated[
         str | None,
-        typer.Option("--value", "-v", help="One message; without it each line of standard input is one."),
+        typer.Option("--value", "-v", help="One message; default: each line of standard input."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every message.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option("--key-separator", "-K", help="Each line is a key, this text, and a value.")
+        str | None, typer.Option("--key-separator", "-K", help="Separates key and value in each line.")
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; may be repeated."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeat for several."),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", help="The partition to write to.")
@@ -60,29 +60,30 @@ def produce(
     ] = None,
     null: Annotated[
         str | None,
-        typer.Option("--null", metavar="TEXT", help="A value of this text is sent as null (a tombstone)."),
+        typer.Option("--null", metavar="TEXT", help="Send a value of this text as null (a tombstone)."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", "-f", help="How keys and values are written.")] = "text",
+    form: Annotated[Format, typer.Option("--format", "-f", help="Format of keys and values.")] = "text",
     lines: Annotated[
         Literal["text", "json"],
         typer.Option(
-            "--input", help="json: a line is an object with key, value, headers, partition, timestamp."
+            "--input", help="json: each line is an object with key, value, headers, partition, timestamp."
         ),
     ] = "text",
     acks: Annotated[
-        Literal["all", "1", "0"], typer.Option("--acks", help="Who must have it before it counts.")
+        Literal["all", "1", "0"],
+        typer.Option("--acks", help="Acknowledgements: all in-sync replicas, the leader (1), or none (0)."),
     ] = "all",
     compression: Annotated[
         Literal["none", "gzip", "snappy", "lz4", "zstd"],
-        typer.Option("--compression", "-z", help="Codec of batches."),
+        typer.Option("--compression", "-z", help="Compression of batches."),
     ] = "none",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Write the lines of standard input, or one message, to a topic.
 
-    Ends at the end of input (Ctrl-D on a terminal); everything read is acknowledged before it exits with 0. With --json
-    each acknowledged message gives a line with its partition and offset.
+    Ends at the end of input (Ctrl-D on a terminal). It exits with 0 only after all messages are acknowledged.
+    --json prints the partition and offset of each acknowledged message.
 
     \b
     Example:
@@ -90,7 +91,7 @@ def produce(
       ottla produce orders --key-separator : --compression zstd < messages.txt
     """
     if value is not None and key_separator is not None:
-        raise usage_error("--key-separator is for lines of input; with --value give --key")
+        raise usage_error("--key-separator cannot be used with --value: give the key with --key")
     stop = Stop()
     template = Message(
         None if key is None else typed(key, form),
@@ -106,10 +107,10 @@ def produce(
     else:
         messages = (_from_line(line, template, key_separator, null, form) for line in _lines(stop))
     if value is None and sys.stdin.isatty():
-        say(f"type messages for {topic}, one a line; Ctrl-D ends")
+        say(f"type messages for {topic}, one per line; end with Ctrl-D")
     sent = _send_all(topic, messages, bootstrap, acks, compression, as_json)
     if not as_json:
-        say(f"{sent} message(s) to {topic}")
+        say(f"produced {sent} message(s) to {topic}")
 
 
 def _lines(stop: Stop) -> Iterator[str]:
@@ -129,7 +130,7 @@ def _from_line(
         head, found, text = line.partition(separator)
         if not found:
             raise usage_error(
-                f"no {separator!r} in the line {line!r}: each needs a key, {separator!r} and a value"
+                f"line {line!r} has no {separator!r}: write KEY{separator}VALUE, or change --key-separator"
             )
         key = typed(head, form)
     value = None if null is not None and text == null else typed(text, form)
@@ -140,9 +141,9 @@ def _from_json(line: str, template: Message, form: Format) -> Message:
     try:
         given = json.loads(line)
     except ValueError as error:
-        raise CommandError(f"the line {line!r} is not JSON: {error}") from error
+        raise CommandError(f"line {line!r} is not JSON: {error}") from error
     if not isinstance(given, dict):
-        raise CommandError(f"the line {line!r} is not a JSON object")
+        raise CommandError(f'line {line!r} is not a JSON object: write {{"key": …, "value": …}}')
 
     def content(name: str, default: bytes | None) -> bytes | None:
         item = given.get(name, ...)
@@ -203,7 +204,7 @@ def _send_all(
                         message.timestamp_ms,
                     )
                 )
-                # At a terminal each line is acknowledged at once; in a pipe, batches form.
+                # On a terminal each line is acknowledged at once; from a pipe, batches form.
                 settle(0 if sys.stdin.isatty() else WINDOW)
             settle(0)
         except KeyboardInterrupt:

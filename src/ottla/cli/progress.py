@@ -1,4 +1,4 @@
-"""One line that tells how a long command is getting on: rewritten in place on a terminal, not printed elsewhere."""
+"""The progress line of a long command: rewritten in place on a terminal, not printed elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REDRAW_S = 0.2
 
 
 class ProgressLine:
-    """Call `show` as often as you like; it draws a few times a second."""
+    """`show` may be called at any rate; the line is drawn a few times per second."""
 
     def __init__(self) -> None:
         self._on = sys.stderr.isatty()
@@ -20,7 +20,7 @@ class ProgressLine:
         self._width = 0
 
     def due(self) -> bool:
-        """Whether a new text would be drawn now, so that it need not be made otherwise."""
+        """Whether `show` would draw now, so that the caller can skip building the text."""
         return self._on and time.monotonic() - self._drawn >= REDRAW_S
 
     def show(self, text: str) -> None:
@@ -32,14 +32,15 @@ class ProgressLine:
         self._width = len(text)
 
     def _cut(self, text: str) -> str:
-        """What fits on one line: a second one would stay when the first is rewritten."""
+        """The text cut to one line: a second line would stay when the first is rewritten."""
         try:
             columns = os.get_terminal_size(sys.stderr.fileno()).columns
         except (OSError, ValueError):
             columns = 0
         if columns < 2:
             return text
-        # A terminal may have become narrower; and the last column is left free, since some of them wrap when it is written.
+        # The terminal may have become narrower. The last column stays free, because some terminals wrap after
+        # it.
         self._width = min(self._width, columns - 1)
         return text if len(text) < columns else f"{text[: columns - 2]}…"
 
@@ -49,7 +50,7 @@ class ProgressLine:
             self._width = 0
 
     def note(self, text: str) -> None:
-        """A line of its own above the progress."""
+        """Print a separate line above the progress line."""
         self.clear()
         say(text)
 

@@ -1,7 +1,7 @@
-"""Carrying out a plan of `ottla partition`: throttle, begin, watch it, elect the leaders it meant, take the throttle away.
+"""Execution of a reassignment plan: throttle, start, wait, elect preferred leaders, unthrottle.
 
-The cluster does the moving; this only asks and looks. So a command that is interrupted leaves the move running, with its throttle,
-and says how to look at it and how to take the throttle away afterwards.
+The cluster moves the partitions; the command only starts and watches. An interrupted command leaves the move
+and its throttle running, and prints how to watch the move and how to remove the throttle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ottla.client.admin.sync import Admin
     from ottla.client.metadata import TopicPartition
 
-#: How many partitions one request moves: a plan of ten thousand is begun in steps that the cluster's metadata can take.
+#: Partitions per request: a plan of ten thousand starts in steps that the metadata log can take.
 _REQUEST_PARTITIONS = 1000
 _LOOK_S = 0.25
 _BAR_CELLS = 24
@@ -33,7 +33,7 @@ Replicas = Mapping["TopicPartition", Sequence[int]]
 
 
 def read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
-    """A plan in the form that Kafka's own tool reads and writes, and `--dry-run --json` prints."""
+    """Read a plan in the format of kafka-reassign-partitions and of `--dry-run --json`."""
     from ottla.client.metadata import TopicPartition
 
     try:
@@ -46,7 +46,7 @@ def read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
         }
     except (ValueError, KeyError, TypeError) as error:
         raise usage_error(
-            f"{path} is no plan ({error}): it must look like "
+            f"{path} is not a reassignment plan ({error}): it must look like "
             '{"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2]}]}'
         ) from None
 
@@ -60,12 +60,12 @@ def plan_json(plan: Replicas) -> dict[str, Any]:
 
 
 def copies(before: Replicas, plan: Replicas) -> int:
-    """How many replicas are copied."""
+    """The number of replicas to copy."""
     return sum(len(set(replicas) - set(before.get(tp, ()))) for tp, replicas in plan.items())
 
 
 class Move:
-    """One plan on its way."""
+    """The execution of one plan."""
 
     def __init__(
         self, admin: Admin, before: Replicas, plan: Replicas, throttle: int | None, *, watched: bool
@@ -77,7 +77,7 @@ class Move:
         self.watched = watched
 
     def carry_out(self) -> dict[TopicPartition, Election]:
-        """Begin, and unless nobody watches see it through; returns what the elections at its end came to."""
+        """Start the move and, if `watched`, wait for its end; returns the results of the leader elections."""
         brokers = {node for tp, to in self.plan.items() for node in (*to, *self.before.get(tp, ()))}
         try:
             if self.throttle is not None:
@@ -86,13 +86,13 @@ class Move:
                 self.admin.alter_partition_reassignments(part)
         except Exception:
             if reassignments(self.admin, list(self.plan)):
-                # Some of it was accepted before something was refused.
-                self._tell_how_to_look()
+                # A part of the plan was accepted before a request failed.
+                self._print_next_steps()
             elif self.throttle is not None:
                 remove_throttle(self.admin, brokers, {tp.topic for tp in self.plan})
             raise
         if not self.watched:
-            self._tell_how_to_look()
+            self._print_next_steps()
             return {}
         try:
             self._watch()
@@ -115,15 +115,16 @@ class Move:
             line.clear()
 
     def _interrupted(self) -> NoReturn:
-        self._tell_how_to_look()
+        self._print_next_steps()
         raise SystemExit(INTERRUPTED)
 
-    def _tell_how_to_look(self) -> None:
-        say("the move goes on; look at it with `ottla partition reassign --status`, end it with --cancel")
+    def _print_next_steps(self) -> None:
+        say(
+            "the move continues: watch it with `ottla partition reassign --status`, "
+            "cancel it with `ottla partition reassign --cancel`"
+        )
         if self.throttle is not None:
-            say(
-                "its throttle stays: when it is done, take it away with `ottla partition reassign --unthrottle`"
-            )
+            say("the throttle stays: remove it after the move with `ottla partition reassign --unthrottle`")
 
 
 def bar(done: int, total: int) -> str:
@@ -138,7 +139,7 @@ def _parts(plan: Replicas) -> Iterator[dict[TopicPartition, Sequence[int] | None
 
 
 def elect_preferred(admin: Admin, plan: Replicas) -> dict[TopicPartition, Election]:
-    """Let those lead that the plan names first, where another does."""
+    """Elect the first replica of each partition of the plan, where another one leads."""
     topics = admin.describe_topics(sorted({tp.topic for tp in plan}))
     wrong = [
         tp
@@ -148,11 +149,11 @@ def elect_preferred(admin: Admin, plan: Replicas) -> dict[TopicPartition, Electi
     return admin.elect_leaders(wrong) if wrong else {}
 
 
-# --- throttles ----------------------------------------------------------------------------------------------------
+# --- throttles ----------------------------------------------------------------------------------------------
 
 
 def set_throttle(admin: Admin, before: Replicas, plan: Replicas, brokers: set[int], bytes_per_s: int) -> None:
-    """Hold the copying of a plan to a rate: those that have a partition lead it, those that get it follow."""
+    """Throttle the copies of a plan: current replicas as leaders, new replicas as followers."""
     from ottla.client.admin.core import Resource
 
     pairs: dict[str, tuple[set[str], set[str]]] = {}
@@ -176,7 +177,7 @@ def remove_throttle(admin: Admin, brokers: set[int], topics: set[str]) -> None:
         try:
             admin.alter_configs(Resource("topic", topic), dict.fromkeys(TOPIC_REPLICAS))
         except TopicNotFound:
-            # Deleted meanwhile, and its settings with it.
+            # The topic was deleted meanwhile, with its configs.
             continue
     for node in sorted(brokers):
         try:
@@ -186,11 +187,12 @@ def remove_throttle(admin: Admin, brokers: set[int], topics: set[str]) -> None:
 
 
 def refuse_if_moving(admin: Admin) -> None:
-    """A plan is made of what is there, and during another move nothing is."""
+    """A plan needs stable replicas: refuse it during another move."""
     moving = reassignments(admin)
     if moving:
         raise CommandError(
-            f"{len(moving)} partition(s) are being moved: wait for them (`ottla partition reassign --status`), "
-            "or end that move with --cancel",
+            f"{len(moving)} partition(s) are being moved: wait for the end (`ottla partition reassign "
+            "--status`), "
+            "or cancel with `ottla partition reassign --cancel`",
             FAILED,
         )

@@ -1,8 +1,8 @@
-"""What `ottla up` and `ottla broker` do, and a way to them that does not load the whole command line.
+"""`ottla up` and `ottla broker` without typer.
 
-A broker lives long and should start at once: typer and what it brings would double its start-up and add 15 MB to it
-for ever. So `main` first tries `quick_start`, which reads these two commands' plain options itself; help, errors and
-anything unusual go to the typer commands in `up.py` and `broker.py`, which end here too.
+typer and its dependencies would double the start-up time of a broker and add 15 MB to its memory. So `main`
+first tries `quick_start`, which parses the plain options of these two commands. Help, errors and everything
+unusual go to the typer commands in `up.py` and `broker.py`, which call the functions here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA_DIR = "ottla-data"
 
-#: Each command's options by every spelling. `set` may be repeated; `no_console` takes no value.
+#: The options of each command, by every spelling. `set` may be repeated; `no_console` takes no value.
 OPTIONS = {
     "up": {
         "--listen": "listen",
@@ -42,7 +42,7 @@ OPTIONS = {
 
 
 def quick_start(arguments: Sequence[str]) -> bool:
-    """Run `up` or `broker` if the arguments are plain; False when the full command line should read them."""
+    """Run `up` or `broker` if the arguments are plain; False if typer has to parse them."""
     if not arguments or arguments[0] not in OPTIONS:
         return False
     found = read_options(OPTIONS[arguments[0]], arguments[1:])
@@ -69,7 +69,7 @@ def quick_start(arguments: Sequence[str]) -> bool:
 
 
 def read_options(known: dict[str, str], arguments: Sequence[str]) -> dict[str, list[str]] | None:
-    """The values of each option, or None when something is not plain."""
+    """The values of each option; None if the arguments are not plain."""
     found: dict[str, list[str]] = {}
     rest = list(arguments)
     while rest:
@@ -96,10 +96,10 @@ def up(
     brokers: int | None = None,
     zookeeper: str | None = None,
 ) -> None:
-    """One broker: of its own, or with `zookeeper` one of a cluster. With `brokers` a local cluster of so many."""
+    """One broker; with `zookeeper` in a cluster; with `brokers` a local cluster of that many brokers."""
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isdigit():
-        raise usage_error(f"--listen takes HOST:PORT, not {listen!r}")
+        raise usage_error(f"--listen takes HOST:PORT, but got {listen!r}")
     given = pairs(settings, "--set")
     if brokers is not None:
         raise SystemExit(_local_cluster(brokers, host, int(port), data_dir, zookeeper, given))
@@ -125,14 +125,16 @@ def _local_cluster(
 
     if brokers < 1 or port + brokers > 65_536:
         raise usage_error(
-            "--brokers takes how many brokers to start, each on its own port from that of --listen on"
+            f"--brokers {brokers} is not possible from port {port} on: give at least 1, and a port of "
+            "--listen that "
+            "leaves one port per broker below 65536"
         )
     for name in ("node.id", "broker.id", "listeners", "log.dirs", "log.dir", "zookeeper.connect"):
         if name in settings:
-            raise usage_error(f"--set {name} is for one broker; with --brokers each has its own")
+            raise usage_error(f"--set {name} cannot be used with --brokers: each broker gets its own {name}")
     if zookeeper is not None:
         settings = {**settings, "zookeeper.connect": zookeeper}
-    # What is wrong with a setting is said once, and not by each broker.
+    # Report an invalid setting once, not once per broker.
     BrokerConfig.from_properties({"log.dirs": data_dir, **settings})
     settings.pop("zookeeper.connect", None)
     cluster = LocalCluster(
@@ -160,7 +162,7 @@ def broker(config: str, settings: Sequence[str]) -> None:
             text = file.read()
     except FileNotFoundError:
         raise CommandError(
-            f"{config}: no such file; give the broker's configuration with --config", NOT_FOUND
+            f"{config}: no such file; give the broker's configuration file with --config FILE", NOT_FOUND
         ) from None
     except UnicodeDecodeError as error:
         raise CommandError(f"{config} is not a text file: {error}") from error
@@ -169,19 +171,19 @@ def broker(config: str, settings: Sequence[str]) -> None:
 
 
 def serve(properties: dict[str, str]) -> None:
-    """Run a broker with these settings until a signal ends it, then exit with its code."""
+    """Run a broker with these settings until a signal stops it, then exit with its code."""
     from ottla.config.broker import BrokerConfig
 
     config = BrokerConfig.from_properties(properties)
     from ottla.server.node import CannotStart, run
 
-    # Set by whoever starts brokers that must not outlive it (`server/local_cluster.py`).
+    # Set by a parent whose brokers must not outlive it (`server/local_cluster.py`).
     lifeline = 0 if os.environ.pop("OTTLA_STOP_WITH_STDIN", None) else None
     try:
         code = run(
             config,
             lambda node: announce(node, config),
-            say=say if lifeline is None else _say_if_heard,
+            say=say if lifeline is None else _say_if_open,
             lifeline=lifeline,
         )
     except CannotStart as error:
@@ -190,14 +192,14 @@ def serve(properties: dict[str, str]) -> None:
     raise SystemExit(code)
 
 
-def _say_if_heard(text: str) -> None:
-    """Who listens may die before us; that must not disturb how we end."""
+def _say_if_open(text: str) -> None:
+    """The parent may end first; a closed standard error must not break the shutdown."""
     with suppress(OSError):
         say(text)
 
 
 def announce(node: Node, config: BrokerConfig) -> None:
-    """Tell where the broker is and how to stop it."""
+    """Print the address, the data directories and how to stop."""
     say(f"ottla {ottla.__version__} listens on {node.address}")
     say(f"data in {', '.join(config.log_dirs)}")
     say("stop with Ctrl-C")

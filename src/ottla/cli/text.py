@@ -1,6 +1,6 @@
-"""Bytes as people type and read them: formats for keys and values, and points in time.
+"""Text formats of keys, values, times and durations.
 
-Used by `produce` and `consume`, so that what one prints the other reads.
+`produce` reads the formats that `consume` prints.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def shown(data: bytes | None, form: Format) -> str | None:
-    """Bytes for a terminal or JSON. Text that is no UTF-8 keeps its odd bytes as \\xNN."""
+    """Bytes for a terminal or JSON. Invalid UTF-8 is shown as \\xNN."""
     if data is None:
         return None
     if form == "hex":
@@ -30,7 +30,7 @@ def shown(data: bytes | None, form: Format) -> str | None:
 
 
 def typed(text: str, form: Format) -> bytes:
-    """The bytes that a person typed."""
+    """The bytes of a typed text."""
     try:
         if form == "hex":
             return bytes.fromhex(text)
@@ -42,7 +42,9 @@ def typed(text: str, form: Format) -> bytes:
 
 
 def time_ms(text: str, now_ms: int) -> int:
-    """A point in time: milliseconds since 1970, an ISO 8601 date, or `-5m` for five minutes ago (ms, s, m, h, d)."""
+    """A point in time: milliseconds since 1970, an ISO 8601 date, or `-5m` for five minutes ago (ms, s, m, h,
+    d).
+    """
     if re.fullmatch(r"\d+", text):
         return int(text)
     ago = re.fullmatch(r"-(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
@@ -52,9 +54,10 @@ def time_ms(text: str, now_ms: int) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise usage_error(
-            f"{text!r} is no time: write 2026-01-31T12:00:00Z, milliseconds since 1970, or -5m for five minutes ago"
+            f"{text!r} is not a time: use 2026-01-31T12:00:00Z, milliseconds since 1970, or -5m for five "
+            "minutes ago"
         ) from None
-    # A date without a zone is the person's own time.
+    # A date without a zone is local time.
     return round((moment if moment.tzinfo else moment.astimezone()).timestamp() * 1000)
 
 
@@ -69,15 +72,15 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def duration_ms(text: str, option: str) -> int:
-    """A length of time as `500ms`, `30s`, `15m`, `2h` or `1d`."""
+    """A duration such as `500ms`, `30s`, `15m`, `2h` or `1d`."""
     given = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", text)
     if given is None:
-        raise usage_error(f"{option} takes a time such as 500ms, 30s, 15m, 2h or 1d, not {text!r}")
+        raise usage_error(f"{option} takes a duration such as 500ms, 30s, 15m, 2h or 1d, but got {text!r}")
     return round(float(given[1]) * UNIT_MS[given[2]])
 
 
 def duration_text(duration_ms: int) -> str:
-    """The same for people, in the largest unit that it is one of at least."""
+    """A duration as text, in the largest unit of which it has at least one."""
     if duration_ms < 1000:
         return f"{max(duration_ms, 0)}ms"
     unit = next(unit for unit in ("d", "h", "m", "s") if duration_ms >= UNIT_MS[unit])

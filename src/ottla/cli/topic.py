@@ -1,4 +1,4 @@
-"""`ottla topic`: create, list, describe, alter and delete topics of any cluster."""
+"""`ottla topic`: create, list, describe, alter and delete topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Example:
 
 Configs = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic config; may be repeated."),
+    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A topic config; repeat for several."),
 ]
 
 
@@ -47,17 +47,18 @@ def open_admin(bootstrap: str) -> Admin:
 def create(
     name: Annotated[str, typer.Argument(help="Name of the new topic.")],
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", help="Number of partitions; -1 is the broker's default.")
+        int, typer.Option("--partitions", "-p", help="Number of partitions; -1: the broker's num.partitions.")
     ] = -1,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", "-r", help="Replicas of each; -1 is the broker's default.")
+        int,
+        typer.Option("--replication-factor", "-r", help="Replicas per partition; -1: the broker's default."),
     ] = -1,
     config: Configs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed without a change when the topic is there.")
+        bool, typer.Option("--if-not-exists", help="Succeed without a change if the topic exists.")
     ] = False,
     validate_only: Annotated[
-        bool, typer.Option("--validate-only", help="Check that it could be created, and create nothing.")
+        bool, typer.Option("--validate-only", help="Check only; create nothing.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -87,15 +88,15 @@ def create(
     if as_json:
         print_json(found)
     elif validate_only:
-        show(f"topic {name} could be created")
+        show(f"topic {name} is valid; nothing was created (--validate-only)")
     else:
         count = found["partitions"]
-        show(f"{'created topic' if created else 'there is already a topic'} {name} with {count} partition(s)")
+        show(f"{'created topic' if created else 'topic exists already:'} {name} with {count} partition(s)")
 
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Internal topics too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -118,7 +119,7 @@ def list_topics(
     elif rows:
         print_table(("TOPIC", "PARTITIONS", "REPLICAS"), rows)
     else:
-        say("there are no topics; make one with `ottla topic create NAME`")
+        say("no topics; create one with `ottla topic create NAME`")
 
 
 @app.command()
@@ -127,9 +128,9 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Show a topic's partitions, their leaders, replicas and offsets, and the configs that were set.
+    """Show partitions, leaders, replicas, offsets and non-default configs of topics.
 
-    STATE is empty when all is well: every replica in sync, led by the preferred one, nothing on its way.
+    STATE is empty for a healthy partition: all replicas in sync, preferred leader, no reassignment.
 
     \b
     Example:
@@ -160,7 +161,7 @@ def describe(
 
 
 def described(admin: Admin, topic: TopicInfo) -> dict[str, Any]:
-    """A topic as plain values: partitions with their offsets, and configs other than defaults."""
+    """A topic as plain values: partitions with their offsets, and non-default configs."""
     import uuid
 
     from ottla.client.admin.core import EARLIEST, LATEST, Resource
@@ -197,7 +198,7 @@ def described(admin: Admin, topic: TopicInfo) -> dict[str, Any]:
 def reassignments(
     admin: Admin, partitions: list[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
-    """The moves that are under way; none of a broker that knows of no such thing."""
+    """Ongoing reassignments; empty for brokers that do not support them."""
     from ottla.client.errors import UnsupportedVersion
 
     try:
@@ -207,7 +208,7 @@ def reassignments(
 
 
 def state(part: PartitionInfo, moving: Reassignment | None = None) -> list[str]:
-    """What is not as it should be with a partition, in words; nothing when all is well."""
+    """Problems of a partition as texts; empty if it is healthy."""
     marks = []
     if part.leader < 0:
         marks.append("OFFLINE")
@@ -220,7 +221,7 @@ def state(part: PartitionInfo, moving: Reassignment | None = None) -> list[str]:
         marks.append(f"offline: {','.join(map(str, part.offline_replicas))}")
     if moving is not None:
         moves = [f"+{node}" for node in moving.adding] + [f"-{node}" for node in moving.removing]
-        marks.append(f"moving {' '.join(moves) or 'to a new order'}")
+        marks.append(f"moving {' '.join(moves) or 'to another replica order'}")
     return marks
 
 
@@ -228,18 +229,19 @@ def state(part: PartitionInfo, moving: Reassignment | None = None) -> list[str]:
 def alter(
     name: Annotated[str, typer.Argument(help="The topic to change.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", help="Grow to this number of partitions.")
+        int | None, typer.Option("--partitions", "-p", help="Increase to this number of partitions.")
     ] = None,
     config: Configs = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="Set a config back to its default.")
+        list[str] | None,
+        typer.Option("--unset", metavar="NAME", help="Reset a config to its default; repeat for several."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Add partitions to a topic, set or unset its configs.
 
-    Keys go to other partitions when their number grows.
+    New partitions change the partition that a key maps to.
 
     \b
     Example:
@@ -263,15 +265,13 @@ def alter(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(help="Topics to delete, with everything in them.")],
-    if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Pass over topics that are not there.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    names: Annotated[list[str], typer.Argument(help="Topics to delete with all their records.")],
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete topics and all their records. Asks first on a terminal.
+    """Delete topics and all their records. On a terminal it asks first.
 
     \b
     Example:
@@ -283,7 +283,7 @@ def delete(
         there = admin.list_topics(internal=True)
         deleted = [name for name in names if name in there]
         if not if_exists:
-            # Says which one is missing before anything is deleted.
+            # Report a missing topic before anything is deleted.
             admin.describe_topics(names)
         if deleted:
             admin.delete_topics(deleted)

@@ -1,4 +1,4 @@
-"""`ottla txn`: list and describe the transactions of any cluster, find those that hang, and abort them."""
+"""`ottla txn`: list, describe and abort transactions; find hanging transactions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ottla.client.metadata import TopicPartition
 
 app = typer.Typer(
-    help="""List and describe transactions, find those that hang, abort them.
+    help="""List, describe and abort transactions; find hanging transactions.
 
 \b
 Example:
@@ -30,7 +30,7 @@ Example:
     rich_markup_mode=None,
 )
 
-#: Kafka's own, for brokers that do not tell theirs.
+#: Kafka's default, for brokers that do not report the setting.
 MAX_TIMEOUT_MS = 900_000
 MAX_TIMEOUT = "transaction.max.timeout.ms"
 
@@ -46,28 +46,34 @@ def list_transactions(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only in this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort; may be repeated.",
+            help="Only this state: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, "
+            "CompleteAbort; repeat for "
+            "several.",
         ),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", help="Only of this producer id; may be repeated."),
+        typer.Option("--producer-id", help="Only this producer id; repeat for several."),
     ] = None,
     longer_than: Annotated[
         str | None,
         typer.Option(
-            "--longer-than", metavar="TIME", help="Only those going on for longer than that: 30s, 15m, 2h."
+            "--longer-than", metavar="TIME", help="Only transactions open for longer than this: 30s, 15m, 2h."
         ),
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option("--pattern", metavar="REGEX", help="Only ids that match this, as a whole: 'orders-.*'."),
+        typer.Option(
+            "--pattern", metavar="REGEX", help="Only transactional ids that fully match: 'orders-.*'."
+        ),
     ] = None,
     hanging: Annotated[
         bool,
         typer.Option(
             "--hanging",
-            help="What is open in partitions and no coordinator knows of: readers of committed records wait for it for ever.",
+            help="Transactions that are open in a partition but unknown to their coordinator. They block "
+            "read_committed "
+            "consumers.",
         ),
     ] = False,
     topic: Annotated[
@@ -76,24 +82,24 @@ def list_transactions(
             "--topic",
             "-t",
             metavar="TOPIC[:N,N]",
-            help="With --hanging: only in this topic, or these partitions of it; may be repeated.",
+            help="With --hanging: only this topic, or these partitions of it; repeat for several.",
         ),
     ] = None,
     broker: Annotated[
-        int | None, typer.Option("--broker", help="With --hanging: only in what this broker leads.")
+        int | None, typer.Option("--broker", help="With --hanging: only partitions that this broker leads.")
     ] = None,
     older_than: Annotated[
         str | None,
         typer.Option(
             "--older-than",
             metavar="TIME",
-            help=f"With --hanging: nothing written to it for longer than that; the brokers' {MAX_TIMEOUT} if not given.",
+            help=f"With --hanging: no write for longer than this; default: the brokers' {MAX_TIMEOUT}.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """List the transactional ids and what they are at, or the transactions that hang.
+    """List transactional ids with their state, or hanging transactions.
 
     \b
     Example:
@@ -103,7 +109,7 @@ def list_transactions(
     """
     if hanging:
         if state or producer_id or longer_than is not None or pattern is not None:
-            raise usage_error("--hanging goes with --topic, --broker and --older-than alone")
+            raise usage_error("--hanging can only be used with --topic, --broker and --older-than")
         age_ms = None if older_than is None else duration_ms(older_than, "--older-than")
         with open_admin(bootstrap) as admin:
             if age_ms is None:
@@ -112,11 +118,11 @@ def list_transactions(
         _print_hanging(found, age_ms, as_json)
         return
     if topic or broker is not None or older_than is not None:
-        raise usage_error("--topic, --broker and --older-than go with --hanging")
+        raise usage_error("--topic, --broker and --older-than need --hanging")
     states = [_state(each) for each in state or ()]
     longer_ms = None if longer_than is None else duration_ms(longer_than, "--longer-than")
     if longer_ms is not None and not states:
-        # Brokers count those too that have ended.
+        # Without states, brokers include completed transactions.
         states = ["Ongoing", "PrepareCommit", "PrepareAbort"]
     with open_admin(bootstrap) as admin:
         listed = admin.list_transactions(
@@ -129,7 +135,7 @@ def list_transactions(
     elif rows:
         print_table(("TRANSACTIONAL ID", "STATE", "PRODUCER ID", "COORDINATOR"), rows)
     else:
-        say("there are no such transactions")
+        say("no transactions found")
 
 
 @app.command()
@@ -137,7 +143,7 @@ def describe(
     transactional_id: Annotated[str | None, typer.Argument(help="The transactional id.")] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", help="Instead of an id: the producers that this topic remembers."),
+        typer.Option("--topic", "-t", help="Instead of an id: the producers of this topic."),
     ] = None,
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", help="Only this partition of the topic.")
@@ -145,7 +151,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what a transactional id is at and which partitions are in its transaction; or the producers of a topic.
+    """Show the state and partitions of a transactional id; or the producers of a topic.
 
     \b
     Example:
@@ -153,7 +159,7 @@ def describe(
       ottla txn describe --topic orders --partition 0
     """
     if (transactional_id is None) == (topic is None):
-        raise usage_error("give a transactional id, or --topic")
+        raise usage_error("give either a transactional id or --topic")
     if partition is not None and topic is None:
         raise usage_error("--partition needs --topic")
     with open_admin(bootstrap) as admin:
@@ -177,10 +183,10 @@ def describe(
         return
     show(
         f"{info.transactional_id}  {info.state}  producer {info.producer_id} epoch {info.producer_epoch}  "
-        f"time-out {duration_text(info.timeout_ms)}  coordinator {info.coordinator}"
+        f"timeout {duration_text(info.timeout_ms)}  coordinator {info.coordinator}"
     )
     if info.started_ms is not None and info.partitions:
-        show(f"began {time_text(info.started_ms)}, {duration_text(_now_ms() - info.started_ms)} ago")
+        show(f"started {time_text(info.started_ms)}, {duration_text(_now_ms() - info.started_ms)} ago")
     if info.partitions:
         print_table(("TOPIC", "PARTITION"), [(each.topic, each.partition) for each in info.partitions])
 
@@ -188,20 +194,21 @@ def describe(
 @app.command()
 def abort(
     transactional_id: Annotated[
-        str | None, typer.Argument(help="The transactional id whose transaction is going on.")
+        str | None, typer.Argument(help="The transactional id of an ongoing transaction.")
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", "-t", help="Instead of an id, for one that hangs: its topic.")
+        str | None,
+        typer.Option("--topic", "-t", help="For a hanging transaction, instead of an id: its topic."),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", help="Its partition.")] = None,
     start_offset: Annotated[
         int | None,
-        typer.Option("--start-offset", help="Where it begins, as `ottla txn list --hanging` tells."),
+        typer.Option("--start-offset", help="Its start offset, from `ottla txn list --hanging`."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Abort a transaction that is going on, and fence its producer; or end one that hangs, in its partition.
+    """Abort an ongoing transaction and fence its producer; or abort a hanging transaction in its partition.
 
     \b
     Example:
@@ -211,7 +218,8 @@ def abort(
     place = (topic, partition, start_offset)
     if (transactional_id is None) == (place == (None, None, None)):
         raise usage_error(
-            "give a transactional id, or --topic, --partition and --start-offset of one that hangs"
+            "give either a transactional id, or --topic, --partition and --start-offset of a hanging "
+            "transaction"
         )
     with open_admin(bootstrap) as admin:
         if transactional_id is not None:
@@ -220,16 +228,22 @@ def abort(
                 "transactional_id": transactional_id, "producer_id": before.producer_id,
                 "producer_epoch": before.producer_epoch, "partitions": [str(each) for each in before.partitions],
             }  # fmt: skip
-            words = f"aborted the transaction of {transactional_id} in {len(before.partitions)} partition(s); its producer is fenced"
+            words = (
+                f"aborted the transaction of {transactional_id} in {len(before.partitions)} partition(s); "
+                "its producer is fenced"
+            )
         else:
             if topic is None or partition is None or start_offset is None:
-                raise usage_error("--topic, --partition and --start-offset go together")
+                raise usage_error(
+                    "a hanging transaction needs all of --topic, --partition and --start-offset"
+                )
             found = _hanging_at(admin, named(topic, partition), start_offset)
             admin.abort_hanging_transaction(found)
             aborted = _row(found)
             words = (
-                f"aborted what producer {found.producer.producer_id} had open in {found.partition} "
-                f"since offset {start_offset}"
+                f"aborted the hanging transaction of producer {found.producer.producer_id} in "
+                f"{found.partition} "
+                f"from offset {start_offset} on"
             )
     if as_json:
         print_json(aborted)
@@ -237,20 +251,24 @@ def abort(
         show(words)
 
 
-# --- what hangs ---------------------------------------------------------------------------------------------------
+# --- hanging transactions------------------------------------------------------------------------------------
 
 
 def _hanging_at(admin: Admin, place: TopicPartition, start_offset: int) -> HangingTransaction:
-    """The one that begins there. One that somebody will end is not for us: its other partitions would not know."""
+    """The hanging transaction that starts there.
+
+    A transaction that its coordinator knows is refused: aborting it in one partition would leave the others
+    open.
+    """
     opened = {
         each.transaction_start: each
         for each in admin.describe_producers([place])[place]
         if each.transaction_start is not None
     }
     if start_offset not in opened:
-        others = f"; what is open there begins at {', '.join(map(str, sorted(opened)))}" if opened else ""
+        others = f"; open transactions start at {', '.join(map(str, sorted(opened)))}" if opened else ""
         raise CommandError(
-            f"no transaction that begins at offset {start_offset} is open in {place}{others}", NOT_FOUND
+            f"{place} has no open transaction that starts at offset {start_offset}{others}", NOT_FOUND
         )
     for each in admin.find_hanging_transactions([place]):
         if each.producer.transaction_start == start_offset:
@@ -260,17 +278,17 @@ def _hanging_at(admin: Admin, place: TopicPartition, start_offset: int) -> Hangi
     if not owner:
         raise CommandError(f"the transaction in {place} has just ended")
     raise CommandError(
-        f"the transaction in {place} does not hang, it is that of {owner[0]!r}: "
-        f"abort it everywhere with `ottla txn abort {owner[0]}`"
+        f"the transaction in {place} does not hang, it belongs to {owner[0]!r}: "
+        f"abort it with `ottla txn abort {owner[0]}`"
     )
 
 
 def _places(admin: Admin, texts: list[str], broker: int | None) -> list[TopicPartition]:
-    """The partitions to look at: those that have a leader."""
+    """The selected partitions that have a leader."""
     from ottla.cli.group import named_partitions
 
     if broker is not None and broker not in {node.id for node in admin.describe_cluster().nodes}:
-        raise CommandError(f"there is no broker {broker} in the cluster", NOT_FOUND)
+        raise CommandError(f"the cluster has no broker {broker}", NOT_FOUND)
     wanted = set(named_partitions(admin, texts))
     leaders = {
         named(name, part.partition): part.leader
@@ -280,12 +298,12 @@ def _places(admin: Admin, texts: list[str], broker: int | None) -> list[TopicPar
     }
     silent = [place for place, leader in leaders.items() if leader < 0]
     if silent:
-        say(f"{len(silent)} partition(s) have no leader and cannot be looked at, such as {silent[0]}")
+        say(f"{len(silent)} partition(s) without a leader cannot be checked, such as {silent[0]}")
     return [place for place, leader in leaders.items() if leader >= 0 and broker in (None, leader)]
 
 
 def _max_timeout_ms(admin: Admin) -> int:
-    """The longest time-out that any broker grants: whatever is older was not ended when it had to be."""
+    """The largest transaction timeout of all brokers: an older open transaction has missed its timeout."""
     from ottla.client.admin.core import Resource
 
     found = []
@@ -312,7 +330,7 @@ def _print_hanging(found: list[HangingTransaction], age_ms: int, as_json: bool) 
         print_json(rows)
         return
     if not rows:
-        say(f"no transaction hangs (of those that nothing was written to for {duration_text(age_ms)})")
+        say(f"no hanging transactions (checked: transactions without a write for {duration_text(age_ms)})")
         return
     head = ("topic", "partition", "start_offset", "producer_id", "producer_epoch", "transactional_id")
     now_ms = _now_ms()
@@ -325,12 +343,12 @@ def _print_hanging(found: list[HangingTransaction], age_ms: int, as_json: bool) 
     )  # fmt: skip
     first = rows[0]
     say(
-        "end one with `ottla txn abort"
+        "abort one with `ottla txn abort"
         f" --topic {first['topic']} --partition {first['partition']} --start-offset {first['start_offset']}`"
     )
 
 
-# --- printing and reading -----------------------------------------------------------------------------------------
+# --- output and options -------------------------------------------------------------------------------------
 
 
 def _print_producers(admin: Admin, places: list[TopicPartition], as_json: bool) -> None:
@@ -364,7 +382,7 @@ def _print_producers(admin: Admin, places: list[TopicPartition], as_json: bool) 
             ],
         )  # fmt: skip
     else:
-        say("no producer is remembered there")
+        say("no producers")
 
 
 def _state(text: str) -> str:
@@ -373,7 +391,7 @@ def _state(text: str) -> str:
 
     known = {name.lower(): name for name in STATES}
     if text.lower() not in known:
-        raise usage_error(f"there is no state {text!r}; there are {', '.join(STATES)}")
+        raise usage_error(f"--state {text!r} is unknown: use one of {', '.join(STATES)}")
     return known[text.lower()]
 
 

@@ -1,4 +1,4 @@
-"""`ottla up`: one broker that needs nothing else, or a whole cluster, in the foreground until Ctrl-C."""
+"""`ottla up`: one broker without dependencies, or a local cluster, in the foreground until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def up(
     listen: Annotated[
         str,
         typer.Option(
-            "--listen", "-l", metavar="HOST:PORT", help="Where clients connect; port 0 takes a free one."
+            "--listen", "-l", metavar="HOST:PORT", help="Address for clients; port 0 takes a free one."
         ),
     ] = run_broker.DEFAULT_LISTEN,
     data_dir: Annotated[
         str,
-        typer.Option("--data-dir", "-d", metavar="DIR", help="Where the data lives; made if it is missing."),
+        typer.Option("--data-dir", "-d", metavar="DIR", help="Data directory; created if missing."),
     ] = run_broker.DEFAULT_DATA_DIR,
     brokers: Annotated[
         int | None,
@@ -30,7 +30,7 @@ def up(
             "--brokers",
             "-n",
             metavar="N",
-            help="A local cluster of N brokers, on this port and those after it.",
+            help="Start a local cluster of N brokers on the port of --listen and the next ones.",
         ),
     ] = None,
     zookeeper: Annotated[
@@ -39,21 +39,21 @@ def up(
             "--zookeeper",
             "-z",
             metavar="HOST:PORT",
-            help="The ZooKeeper of the cluster to join; with --brokers instead of starting one.",
+            help="Join the cluster of this ZooKeeper; with --brokers, use it instead of starting one.",
         ),
     ] = None,
     no_console: Annotated[
-        bool, typer.Option("--no-console", help="Without the web console (this version has none yet).")
+        bool, typer.Option("--no-console", help="No web console (this version has none).")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", "-s", metavar="NAME=VALUE", help="Any broker config; may be repeated."),
+        typer.Option("--set", "-s", metavar="NAME=VALUE", help="Any broker config; repeat for several."),
     ] = None,
 ) -> None:
-    """Start one broker with embedded metadata, or a cluster, in the foreground.
+    """Start one broker with embedded metadata, or a local cluster, in the foreground.
 
-    Ctrl-C or SIGTERM stops it cleanly; its data is there at the next start. A cluster keeps its metadata in
-    ZooKeeper: --brokers starts one for it (pip install "ottla[cluster]"), unless --zookeeper names another.
+    Ctrl-C or SIGTERM stops it cleanly; the data is kept for the next start. A cluster keeps its metadata in
+    ZooKeeper. --brokers starts a ZooKeeper (pip install "ottla[cluster]") unless --zookeeper names one.
 
     \b
     Example:
@@ -61,5 +61,5 @@ def up(
       ottla up --brokers 3
       ottla up --listen 0.0.0.0:9092 --data-dir /var/lib/ottla --set num.partitions=3
     """
-    del no_console  # nothing to switch off yet; scripts may already say so
+    del no_console  # accepted for scripts; there is no console
     run_broker.up(listen, data_dir, settings or (), brokers=brokers, zookeeper=zookeeper)

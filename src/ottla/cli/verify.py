@@ -1,10 +1,10 @@
-"""`ottla log verify`: what is wrong with a data directory, what that means, and what to do about it.
+"""`ottla log verify`: the texts of its findings. Each says what is damaged, what it means and what to do.
 
-`server/data_dir_check.py` and `log/log_check.py` find; here stands what is said about each kind of finding, and how bad it is:
+`server/data_dir_check.py` and `log/log_check.py` find the damage. Each kind of finding has a level:
 
-    note    nothing is lost and nothing needs doing
-    mend    something is damaged that is made anew, or that a person should put right; no record is lost by it
-    loss    records that were acknowledged cannot be read, or cannot be relied on
+    note    no damage; nothing to do
+    mend    damage that is repaired at the next start or by the operator; no record is lost
+    loss    acknowledged records are lost, unreadable or doubtful
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ class Words(NamedTuple):
     do: str
 
 
-_NEW_INDEX: Final = (
-    "nothing is lost: it can be made anew from the log, until then look-ups may fail or be slow"
-)
-_DELETE_INDEX: Final = "stop the broker and delete the file; the next start makes it anew"
-_RESTORE: Final = "restore the partition's folder from a copy or another replica"
+_NEW_INDEX: Final = "nothing is lost: it can be rebuilt from the log; until then lookups may fail or be slow"
+_DELETE_INDEX: Final = "stop the broker and delete the file; the next start rebuilds it"
+_RESTORE: Final = "restore the partition's folder from a backup or another replica"
 
 WORDS: Final[dict[str, Words]] = {
     "bad-crc": Words(
         "loss",
         "the batch's CRC is wrong ({detail})",
-        "its bytes changed after they were written; readers will refuse it",
-        f"{_RESTORE}; to go on without it, delete the records up to it (DeleteRecords) or skip its offsets",
+        "its bytes changed after they were written; consumers will reject it",
+        f"{_RESTORE}; to go on without the batch, delete all records up to it (DeleteRecords) or skip its "
+        "offsets",
     ),
     "torn-tail": Words(
         "mend",
-        "the last batch is cut off ({detail})",
+        "the last batch is incomplete ({detail})",
         "a crash interrupted a write that was never acknowledged",
-        "nothing: the next start cuts it off, the log then ends at offset {offset}",
+        "nothing: the next start truncates the log to offset {offset}",
     ),
     "torn": Words(
         "loss",
-        "a batch is cut off ({detail})",
-        "the log had counted as durable beyond this point: acknowledged records are missing",
-        f"{_RESTORE}; else ottla serves up to offset {{offset}} and cuts off the rest if it is at the end",
+        "a batch is incomplete ({detail})",
+        "the log was synced beyond this point: acknowledged records are missing",
+        f"{_RESTORE}; otherwise ottla serves up to offset {{offset}} and truncates the rest if it is at the "
+        "end",
     ),
     "zeros": Words(
         "loss",
         "zeros instead of batches ({detail})",
-        "the disk lost what had counted as durable, or the file was allocated ahead and never filled",
-        f"{_RESTORE}; else ottla serves up to offset {{offset}}",
+        "the disk lost synced data, or the file was preallocated and never filled",
+        f"{_RESTORE}; otherwise ottla serves up to offset {{offset}}",
     ),
     "not-a-batch": Words(
         "loss",
-        "no batch begins here ({detail} left)",
-        "the file was overwritten or damaged; nothing after this place can be found",
-        f"{_RESTORE}; else ottla serves up to offset {{offset}}",
+        "no batch starts here ({detail} left)",
+        "the file was overwritten or damaged; nothing after this position can be found",
+        f"{_RESTORE}; otherwise ottla serves up to offset {{offset}}",
     ),
     "old-format": Words(
         "loss",
-        "a message of the format before Kafka 0.11",
-        "ottla does not read it",
-        "let Kafka rewrite the topic (mirror it to a new one) before the move",
+        "a message in the format before Kafka 0.11",
+        "ottla does not support this format",
+        "mirror the topic to a new one with Kafka before the import",
     ),
     "out-of-order": Words(
         "loss",
-        "offsets go back ({detail})",
-        "two histories were mixed in one file; ottla stops reading here",
+        "offsets decrease ({detail})",
+        "the file mixes two histories; ottla stops reading here",
         _RESTORE,
     ),
     "foreign-base": Words(
@@ -82,158 +82,165 @@ WORDS: Final[dict[str, Words]] = {
     ),
     "overlap": Words(
         "loss",
-        "the segment begins before the one before it ends ({detail})",
-        "a segment of another history, or one that compaction should have removed, lies here",
+        "the segment overlaps the previous one ({detail})",
+        "one of the two belongs to another history, or compaction should have deleted it",
         f"compare the two with `ottla log dump` and move the wrong one away, or {_RESTORE}",
     ),
     "gap": Words(
         "loss",
         "{detail} are missing",
         "the topic is not compacted, so records were lost here",
-        f"{_RESTORE}; else consumers pass over the gap",
+        f"{_RESTORE}; otherwise consumers skip the gap",
     ),
     "gap-unknown": Words(
         "note",
-        "{detail} are not there",
-        "right if the topic is, or was, compacted; its settings are not known here",
-        "nothing, if it is; else restore it from a copy",
+        "{detail} are missing",
+        "correct if the topic is, or was, compacted; its configs are not known here",
+        "nothing if it is compacted; otherwise restore it from a backup",
     ),
     "records": Words(
         "loss",
         "the records cannot be decoded: {detail}",
-        "the CRC is right, so they were written like this: by a faulty client, or by a fault of a broker",
-        "find out who produced them (`ottla log dump`); consumers will fail on them",
+        "the CRC is correct, so a client or a broker wrote them like this",
+        "find their producer with `ottla log dump`; consumers will fail on them",
     ),
     "recovery-point-beyond": Words(
         "loss",
         "the recovery point is {detail}",
-        "what had been made durable is missing at the end",
-        f"{_RESTORE}; else ottla serves up to offset {{offset}} and gives later offsets out again",
+        "synced records are missing at the end",
+        f"{_RESTORE}; otherwise ottla serves up to offset {{offset}} and reuses later offsets",
     ),
     "watermark-beyond": Words(
         "loss",
         "the high watermark is {detail}",
         "consumers may have read records that are missing now",
-        f"{_RESTORE}; else ottla serves up to offset {{offset}} and gives later offsets out again",
+        f"{_RESTORE}; otherwise ottla serves up to offset {{offset}} and reuses later offsets",
     ),
     "start-beyond": Words(
         "loss",
-        "the log start is {detail}",
-        "the records after those that were deleted are missing",
-        f"{_RESTORE}; else ottla begins an empty log at that offset",
+        "the log start offset is {detail}",
+        "the records after the deleted ones are missing",
+        f"{_RESTORE}; otherwise ottla starts an empty log at that offset",
     ),
-    "index-missing": Words("mend", "the index is missing", _NEW_INDEX, "nothing: the next start makes it anew"),
-    "index-odd": Words("mend", "the index has bytes that are no entry", _NEW_INDEX, _DELETE_INDEX),
+    "index-missing": Words("mend", "the index is missing", _NEW_INDEX, "nothing: the next start rebuilds it"),
+    "index-odd": Words("mend", "the index ends with an incomplete entry", _NEW_INDEX, _DELETE_INDEX),
     "index-order": Words("mend", "the index's entries are out of order", _NEW_INDEX, _DELETE_INDEX),
     "index-beyond": Words(
-        "mend", "the index points beyond the log ({detail})", _NEW_INDEX, _DELETE_INDEX
+        "mend", "the index points beyond the end of the log ({detail})", _NEW_INDEX, _DELETE_INDEX
     ),
     "index-wrong": Words(
-        "mend", "the index does not fit the log ({detail})", _NEW_INDEX, _DELETE_INDEX
+        "mend", "the index does not match the log ({detail})", _NEW_INDEX, _DELETE_INDEX
     ),
-    "index-short": Words("mend", "the index is short: {detail}", _NEW_INDEX, _DELETE_INDEX),
+    "index-short": Words("mend", "the index is incomplete: {detail}", _NEW_INDEX, _DELETE_INDEX),
     "index-without-log": Words(
-        "mend", "an index without its log", "its segment is gone", "nothing: the next start removes it"
+        "mend", "an index without its log", "its segment was deleted", "nothing: the next start deletes it"
     ),
     "time-wrong": Words("mend", "a timestamp of the index is wrong ({detail})", _NEW_INDEX, _DELETE_INDEX),
     "txn-index-wrong": Words(
         "mend",
-        "the index of aborted transactions does not fit the log {detail}",
-        "readers of committed records could see aborted ones until it is made anew",
+        "the index of aborted transactions does not match the log {detail}",
+        "read_committed consumers could see aborted records until it is rebuilt",
         _DELETE_INDEX,
     ),
     "snapshot-damaged": Words(
         "mend",
         "the producer snapshot is damaged",
-        "nothing is lost: the states of producers are made anew from an older one and the log",
+        "nothing is lost: the producer state is rebuilt from an older snapshot and the log",
         "nothing; or stop the broker and delete it",
     ),
     "snapshot-beyond": Words(
-        "mend", "a producer snapshot of what is not there ({detail})", "the log was cut", "nothing: the next start removes it"
+        "mend", "a producer snapshot beyond the end of the log "
+            "({detail})", "the log was truncated", "nothing: the next start deletes it"
     ),
     "epochs-damaged": Words(
         "mend",
-        "the leader epochs are damaged",
-        "nothing is lost: they are made anew from the log",
-        "nothing: the next start makes them anew",
+        "the leader epoch checkpoint is damaged",
+        "nothing is lost: it is rebuilt from the log",
+        "nothing: the next start rebuilds it",
     ),
     "epochs-beyond": Words(
-        "mend", "a leader epoch begins beyond the log's end ({detail})", "the log was cut", "nothing: the next start mends it"
+        "mend", "a leader epoch starts beyond the end of the log "
+            "({detail})", "the log was truncated", "nothing: the next start repairs it"
     ),
     "epochs-missing": Words(
         "mend",
         "leader epochs of the log are missing in the checkpoint: {detail}",
-        "another replica could not find out where its history parts from this one",
-        "stop the broker and delete the file; the next start makes it anew from the log",
+        "other replicas could not find the offset where their history diverges from this one",
+        "stop the broker and delete the file; the next start rebuilds it from the log",
     ),
     "partition-metadata-damaged": Words(
         "mend",
-        "the file with the topic's id is damaged",
-        "the partition is taken for that of the topic of its name",
+        "the file with the topic id is damaged",
+        "the partition is assigned to the topic by its name only",
         "stop the broker and delete it",
     ),
     "partition-metadata-foreign": Words(
         "loss",
-        "the folder belongs to another topic of this name",
-        "a start removes it as one of a deleted topic",
-        "if you want its records, move the folder away before the next start",
+        "the folder belongs to another topic with the same name",
+        "the next start deletes it as a deleted topic",
+        "to keep its records, move the folder away before the next start",
     ),
     "no-segments": Words("note", "no segment yet", "nothing was ever written here", "nothing"),
     "leftover": Words(
         "note",
-        "a leftover of a write, a compaction or a deletion that was interrupted",
+        "a leftover of an interrupted write, compaction or deletion",
         "it is not part of the log",
-        "nothing: the next start removes or finishes it",
+        "nothing: the next start deletes or finishes it",
     ),
-    "stray-file": Words("note", "not a file of a broker", "it is not in the way", "nothing; move it away if you like"),
+    "stray-file": Words("note", "not a file of a broker", "the broker ignores it", "nothing; it can be "
+        "moved away"),
     "stray-folder": Words(
         "mend",
-        "a partition that no topic knows",
-        "its topic was deleted, or the metadata is not this directory's; a start removes it, or sets it aside in a "
-        "directory that was Kafka's",
-        "if you want its records, move the folder away before the next start",
+        "a partition without a topic",
+        "its topic was deleted, or the metadata belongs to another directory. The next start deletes it; in "
+        "an imported "
+        "Kafka directory it is renamed to …-stray",
+        "to keep its records, move the folder away before the next start",
     ),
     "folder-delete": Words(
-        "note", "a partition that is being deleted", "its topic was deleted", "nothing: the next start removes it"
+        "note", "a partition that is being deleted", "its topic was deleted", "nothing: the next start "
+            "deletes it"
     ),
     "folder-stray": Words(
         "note",
-        "a partition that was set aside",
-        "no topic knew it at a start",
-        "look at it with `ottla log dump`, and delete it when nobody needs it",
+        "a stray partition",
+        "it had no topic at an earlier start",
+        "look at it with `ottla log dump`, and delete it when it is not needed",
     ),
     "folder-future": Words(
         "note",
-        "a copy of a partition on its way between directories",
-        "the move was not finished; the partition itself is complete without it",
-        "nothing; delete it once the broker is stopped if the move is not wanted",
+        "an incomplete copy of a partition between log directories",
+        "the move is not finished; the partition is complete without the copy",
+        "nothing; to give up the move, stop the broker and delete the copy",
     ),
     "duplicate-partition": Words(
         "loss",
         "the partition is also in {detail}",
-        "two directories claim it; which one is newer nobody knows",
+        "two directories have it, and it is unknown which one is newer",
         "compare their ends with `ottla log dump` and move one of them away",
     ),
     "partition-missing": Words(
         "loss",
         "the folder is missing",
-        "the partition had records up to offset {offset}; a start would begin it anew, empty",
-        "restore the folder from a copy before the next start",
+        "the partition had records up to offset {offset}; the next start would re-create it empty",
+        "restore the folder from a backup before the next start",
     ),
     "checkpoint-damaged": Words(
         "mend",
         "the checkpoint is damaged",
-        "nothing is lost: the logs are read again from their start, and records deleted by request may come back",
-        "restore it from a copy, or let the next start make it anew",
+        "nothing is lost: the next start reads the logs from their start; records deleted by DeleteRecords "
+        "may come back",
+        "restore it from a backup, or let the next start rebuild it",
     ),
     "properties-missing": Words(
         "mend",
-        "the file that says whose directory this is is missing",
-        "ottla writes it anew from its journal; Kafka refuses the directory",
-        "restore it from a copy",
+        "the file with the directory's cluster and node id is missing",
+        "ottla rewrites it from its journal; Kafka refuses the directory",
+        "restore it from a backup",
     ),
     "properties-damaged": Words(
-        "mend", "it does not name its cluster", "the file is cut off or was edited", "restore it from a copy"
+        "mend", "it has no cluster.id or no version", "the file is incomplete or was "
+            "edited", "restore it from a backup"
     ),
     "properties-foreign": Words(
         "loss",
@@ -244,24 +251,24 @@ WORDS: Final[dict[str, Words]] = {
     "journal-missing": Words(
         "loss",
         "the metadata journal is missing",
-        "topics and settings are not known; the broker refuses to start",
-        "restore metadata.journal from a copy",
+        "topics and settings are unknown; the broker refuses to start",
+        "restore metadata.journal from a backup",
     ),
     "journal-damaged": Words(
         "loss",
-        "the metadata journal is damaged, with whole entries behind",
+        "the metadata journal is damaged, with whole entries after the damage",
         "topics, settings or deletions are missing; the broker refuses to start",
-        "restore metadata.journal from a copy",
+        "restore metadata.journal from a backup",
     ),
     "journal-torn": Words(
         "mend",
-        "the journal's last entry is cut off ({detail})",
+        "the last entry of the journal is incomplete ({detail})",
         "a crash interrupted a change that was never acknowledged",
-        "nothing: the next start cuts it off",
+        "nothing: the next start truncates it",
     ),
 }  # fmt: skip
 _KAFKA_METADATA: Final = "kafka-metadata:"
-#: Only asked whether somebody has it: struct flock as `runtime/platform.py` lays it out.
+#: To query the lock without taking it: struct flock as in `runtime/platform.py`.
 _FLOCK: Final = "hhqqi0q"
 
 
@@ -281,11 +288,11 @@ def worded(finding: Finding) -> Report:
     words = WORDS[kind]
     level, means, do = words.level, words.means, words.do
     if kind != finding.kind:
-        # Kafka's own metadata: of no use to ottla once it has been taken over.
-        means = "this is Kafka's metadata log; ottla reads it once, when it takes the directory over"
-        do = "before a take-over: restore the folder from a copy or another controller. After it: nothing"
+        # ottla does not need Kafka's metadata after the import.
+        means = "this is Kafka's metadata log; ottla reads it once, when it imports the directory"
+        do = "before the import: restore the folder from a backup or another controller. After it: nothing"
         level = "mend" if level == "loss" else level
-    # A position of an index says nothing of offsets; what has no offset is not asked for one.
+    # Findings about an index have no offset, and their texts use none.
     fields = {"detail": finding.detail, "offset": finding.offset}
     return Report(
         finding.kind, level, finding.path, finding.position, finding.offset,
@@ -294,7 +301,7 @@ def worded(finding: Finding) -> Report:
 
 
 class ReadOnlyFiles:
-    """The file system, for looking only."""
+    """Read-only access to the file system."""
 
     def list(self, path: str) -> list[str]:
         try:
@@ -314,7 +321,7 @@ class ReadOnlyFiles:
                 file.seek(position)
                 return file.read(size)
         except FileNotFoundError:
-            # Deleted meanwhile by a broker at work.
+            # A running broker has deleted it meanwhile.
             return b""
 
     def read_file(self, path: str) -> bytes | None:
@@ -326,7 +333,7 @@ class ReadOnlyFiles:
 
 
 def in_use(path: str) -> bool:
-    """Whether a broker, ottla or Kafka, is at work on a data directory. Asks for its lock without taking it."""
+    """Whether a broker (ottla or Kafka) runs on a data directory. Queries its lock without taking it."""
     try:
         fd = os.open(f"{path}/.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

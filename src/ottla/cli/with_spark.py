@@ -1,4 +1,6 @@
-"""Spark for a command: its session, whose Java and workers talk to a file and not to the terminal, and which leaves Ctrl-C to the command."""
+"""The Spark session of a command. Java and the workers log to a file, and the command keeps Ctrl-C for
+itself.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def log_path(plan: Plan) -> Path:
-    """Where Spark's own words go: into the checkpoint, if that is on this machine."""
+    """Spark's log file: in the checkpoint, if that is on this machine."""
     status_path = plan.status_path
     return (
         Path(status_path).with_name("spark.log")
@@ -32,16 +34,16 @@ def log_path(plan: Plan) -> Path:
 
 @contextlib.contextmanager
 def spark_for(plan: Plan, master: str | None, remote: str | None) -> Iterator[SparkSession]:
-    """A session whose Java talks to a file; Ctrl-C stays ours."""
+    """A session whose Java logs to a file; the command keeps its signal handlers."""
     try:
-        import pyspark  # noqa: F401  # to know that it is there
+        import pyspark  # noqa: F401  # check that it is installed
 
         from ottla.spark import register
         from ottla.spark.java import NoJava
         from ottla.spark.session import spark_session
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is not installed: pip install 'ottla[spark]'") from None
-    # PySpark logs as JSON what it also raises.
+    # PySpark logs errors as JSON in addition to raising them.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     log = log_path(plan)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -54,9 +56,9 @@ def spark_for(plan: Plan, master: str | None, remote: str | None) -> Iterator[Sp
     except Exception as error:
         from ottla.spark.pipeline.causes import cause_of
 
-        raise CommandError(f"Spark does not start: {cause_of(str(error))}\nMore is in {log}") from None
+        raise CommandError(f"Spark did not start: {cause_of(str(error))}\nSee {log} for details") from None
     finally:
-        # PySpark takes Ctrl-C for itself.
+        # PySpark installs its own handler for Ctrl-C.
         for number, handler in before.items():
             signal.signal(number, handler)
     try:
@@ -69,7 +71,7 @@ def spark_for(plan: Plan, master: str | None, remote: str | None) -> Iterator[Sp
 
 @contextlib.contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
-    """What is started inside has this file as its standard error, and so have its own children."""
+    """Processes started inside write their standard error to this file, and so do their children."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("ab") as file:

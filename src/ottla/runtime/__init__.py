@@ -1,1 +1,1 @@
-"""The world behind the ports: sockets, files, clocks and threads. It performs what the core asks for and decides nothing."""
+"""Adapters for sockets, files, clocks and threads: they perform the core's effects and decide nothing."""

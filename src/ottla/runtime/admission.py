@@ -1,11 +1,12 @@
-"""Which new connections are taken: how many in all, how many of one address, and how fast they come.
+"""Limits on new connections: in all, per address, and per second (KIP-612).
 
-One address cannot starve the others: beyond its rate its connections are accepted but not read until their turn comes, and
-beyond `_WAIT_MS_MAX` they are closed. So the queue of the listener, which all share, keeps moving.
+One address cannot starve the others. Beyond its rate its connections are accepted but not read for a while,
+and if that wait would exceed `_WAIT_MS_MAX`, they are closed. So the accept queue, which all clients share,
+keeps moving.
 
-In a cluster some connections are reserved for other brokers. A broker is known by the address at which this broker has
-reached it, or because it has proven it (`Transport.is_broker`). Where clients have the address of a broker, as on one
-machine, the reserve is theirs too until they are told apart by proof.
+In a cluster some connections are reserved for other brokers. A broker is recognized by the address at which
+this broker has reached it, or by its authentication (`Transport.is_broker`). Clients on the address of a
+broker, as on one machine, can use the reserve too.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from ottla.model.limits import (
 )
 from ottla.model.rates import RateLimiter
 
-#: A connection that comes too fast waits at most this long; then it is closed.
+#: A connection beyond the rate of its address waits at most this long; otherwise it is closed.
 _WAIT_MS_MAX: Final = 10_000
-#: In a small broker the reserve is not more than this part of all connections.
+#: The reserve is at most this part of all connections.
 _RESERVED_PART: Final = 8
-#: An IPv6 host usually has a network of its own.
+#: An IPv6 host usually has its own /64 network.
 _IPV6_PREFIX: Final = 64
 
 
 class Admission:
     def __init__(self, connections_max: int, broker_addresses: Callable[[], Collection[str]] | None) -> None:
-        """`connections_max` is what the descriptors allow; `broker_addresses` is None outside of a cluster."""
+        """`connections_max` is the bound by descriptors; `broker_addresses` is None without a cluster."""
         self._connections_max = connections_max
         self._broker_addresses = broker_addresses
         self._rates = RateLimiter(ADDRESSES_REMEMBERED_MAX)
@@ -45,20 +46,20 @@ class Admission:
         return self._broker_addresses is not None and host in self._broker_addresses()
 
     def refusal(self, host: str, config: BrokerConfig, brokers: int) -> str | None:
-        """Why one more connection of a host is not taken. `brokers`: how many of the open ones have proven to be brokers'."""
+        """Why a new connection is refused, or None. `brokers`: authenticated connections of brokers."""
         limit = min(config.max_connections, self._connections_max)
         if self._broker_addresses is not None and not self.is_broker(host):
             reserved = min(BROKER_CONNECTIONS_RESERVED, limit // _RESERVED_PART)
             limit -= max(0, reserved - brokers)
         if self._all >= limit:
-            return f"too many connections (from {host}): {limit} are open, see max.connections"
+            return f"connection from {host} refused: {limit} connections are open (max.connections)"
         per_host = config.max_connections_per_ip_overrides.get(host, config.max_connections_per_ip)
         if self._by_host[host] >= per_host:
-            return f"too many connections (from {host}): {per_host} are open, see max.connections.per.ip"
+            return f"connection from {host} refused: it has {per_host} open already (max.connections.per.ip)"
         return None
 
     def wait_ms(self, host: str, config: BrokerConfig, now_ms: int) -> float | None:
-        """How long a new connection is not read because its address makes too many; None: it is closed."""
+        """How long a new connection is not read because of the rate of its address; None: close it."""
         if self.is_broker(host):
             return 0.0
         rate = config.max_connection_creation_rate_per_ip
@@ -68,9 +69,9 @@ class Admission:
         return None if wait_ms is None or failed_ms > _WAIT_MS_MAX else max(wait_ms, failed_ms)
 
     def authentication_failed(self, host: str, now_ms: int) -> None:
-        """The next connections of its address wait: guessing secrets is slow."""
+        """Delay the next connections from its address, so that guessing secrets is slow."""
         rate = AUTHENTICATION_FAILURES_PER_SECOND
-        # However often: the wait grows to the maximum and not beyond.
+        # The wait is bounded, however many failures there are.
         self._failures.take(address_key(host), now_ms, rate=rate, burst=rate, wait_ms_max=2 * _WAIT_MS_MAX)
 
     def opened(self, host: str) -> None:
@@ -85,7 +86,7 @@ class Admission:
 
 
 def address_key(host: str) -> str:
-    """What one client cannot change at will: its IPv4 address, or its IPv6 network."""
+    """The part of an address that a client cannot change at will: its IPv4 address, or its IPv6 network."""
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host.partition("%")[0])

@@ -1,9 +1,10 @@
-"""What must not hold up the loop: syncs in rounds, jobs, and the metadata journal. Each in its own thread or threads.
+"""Blocking work in threads: syncs (`Syncer`) and jobs (`Jobs`).
 
-Syncs are a group commit: everything asked for while a round runs waits for the next one, and a round syncs each file once
-however many appends it covers. One request may ask for thousands of files: each round takes a few of those beside whatever
-others asked for, so that nobody waits for all of them. A round is one hand-over to the thread and one back; files of a large round are shared
-out to a small pool, because each sync waits for the device and not for us.
+Syncs are a group commit. Requests during a round wait for the next round, and a round syncs each file once
+however many appends it covers. A request for thousands of files (bulk) is spread over many rounds, a few
+files each, so that other requests do not wait for all of them. A round is one hand-over to the sync thread
+and one back. The files of a large round are synced by a small thread pool, because a sync waits for the
+device and not for the CPU.
 """
 
 from __future__ import annotations
@@ -19,32 +20,34 @@ from typing import Any, NamedTuple
 
 from ottla.ports.disk import Disk, DiskError
 
-#: From this many files on a round is shared out.
+#: From this many files on, a round uses the thread pool.
 _SHARE_FROM = 4
-#: Files of requests for very many files in one round: some tens of milliseconds, even if they are new.
+#: Bulk files per round: some tens of milliseconds, even for new files.
 _BULK_MAX = 16
-#: After this long a sync is tried again whose file could not be opened.
+#: A sync whose file could not be opened is retried after this long.
 _AGAIN_S = 0.2
 
 
 class _Outcome(NamedTuple):
-    """How the syncs of one round ended."""
+    """The result of one round of syncs."""
 
-    #: What was synced.
+    #: Synced targets.
     targets: list[Any]
-    #: (path, why) of syncs that failed, which is final. Their targets are among `targets`.
+    #: (path, reason) of failed syncs, which are final. Their targets are among `targets`.
     failures: list[tuple[str, str]]
-    #: (target, why) of files that could not be opened, for a reason of their own.
+    #: (target, reason) of files that could not be opened because of their path.
     refused: list[tuple[Any, str]]
-    #: Files and directories that could not be opened for want of descriptors or memory: asked for again after a pause.
+    #: Files and directories that could not be opened for lack of descriptors or memory: retried after a
+    #: pause.
     again: list[tuple[Any, str | None, Any]]
 
 
 class Syncer:
-    """Rounds of syncs. `done(targets, failures, refused)` is called on the loop after each.
+    """Rounds of syncs. `done(targets, failures, refused)` is called on the loop after each round.
 
-    A failure is (path, why) of one file or directory: whatever else was in the round was synced nevertheless. A file that
-    could not be opened because descriptors or memory were short is synced after a pause; until then its target is not done.
+    A failure is (path, reason) of one file or directory; the other files of the round are synced
+    nevertheless. A file that could not be opened for lack of descriptors or memory is retried after a pause;
+    until then its target is not done.
     """
 
     def __init__(
@@ -57,12 +60,12 @@ class Syncer:
         self._loop = loop
         self._disk = disk
         self._done = done
-        #: (target, directory to sync with it) by file; and of directories alone, the same.
+        #: (target, directory to sync with it) by file; and the same for directories without a file.
         self._files: dict[Any, tuple[Any, str | None]] = {}
         self._loose: list[tuple[Any, str | None]] = []
-        #: The same as `_files`, of requests for very many files.
+        #: Like `_files`, for bulk requests.
         self._bulk: OrderedDict[Any, tuple[Any, str | None]] = OrderedDict()
-        #: All that ever failed, for whoever stops the loop before it could be told.
+        #: All failures so far, for a stop before the loop could report them.
         self.failures: list[tuple[str, str]] = []
         self._busy = False
         self._scheduled = False
@@ -82,7 +85,7 @@ class Syncer:
                     if is_bulk:
                         files = self._bulk
                 if files is not self._bulk:
-                    # Somebody else waits for it now.
+                    # It is no longer only a bulk file.
                     self._bulk.pop(file, None)
             # The last target of a file covers the ones before it, but not their directory.
             if before is not None and directory is None:
@@ -91,7 +94,7 @@ class Syncer:
         else:
             self._loose.append((target, directory))
         if not self._busy and not self._scheduled:
-            # Not at once: what else this turn appends shall join the round.
+            # Deferred, so that other appends of this turn join the round.
             self._scheduled = True
             self._loop.call_soon(self._start)
 
@@ -125,7 +128,7 @@ class Syncer:
             try:
                 self._loop.call_soon_threadsafe(self._finished, outcome)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
+                return  # the loop is closed
 
     def _round(
         self, files: dict[Any, tuple[Any, str | None]], loose: list[tuple[Any, str | None]]
@@ -154,11 +157,11 @@ class Syncer:
         return outcome
 
     def _sync_all(self, items: list[Any], sync: Callable[[Any], DiskError | None]) -> dict[Any, DiskError]:
-        """The errors of those that failed."""
+        """The errors by failed item."""
         results: Iterable[DiskError | None] | None = None
         if len(items) >= _SHARE_FROM:
             with suppress(RuntimeError):
-                # RuntimeError: no threads to be had. Then this one does it all.
+                # RuntimeError: no thread can be started. Then this thread syncs all items.
                 if self._pool is None:
                     self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ottla-sync")
                 results = self._pool.map(sync, items)
@@ -182,7 +185,7 @@ class Syncer:
 
 
 def _attempt(path: str, sync: Callable[[Any], None], what: Any) -> DiskError | None:
-    """Why a sync failed, if it did."""
+    """Sync; returns the error, if any."""
     try:
         sync(what)
     except DiskError as error:
@@ -190,15 +193,16 @@ def _attempt(path: str, sync: Callable[[Any], None], what: Any) -> DiskError | N
     except MemoryError as error:
         return DiskError(f"{path}: {error!r}", short=True, path=path)
     except Exception as error:
-        # What it was about is not known to be durable.
+        # The file may not be durable.
         return DiskError(f"{path}: {error!r}", broken=True, path=path)
     return None
 
 
 class Jobs:
-    """Runs functions in a pool; `done(result, error)` on the loop.
+    """Run functions in a thread pool, and `done(result, error)` on the loop.
 
-    An error that is not the disk's is an internal one: `contain(what, error)` is called with it on the loop, before `done`.
+    Any exception but DiskError is an internal error: `contain(what, error)` is called on the loop, before
+    `done`.
     """
 
     def __init__(
@@ -211,7 +215,7 @@ class Jobs:
         self._loop = loop
         self._contain = contain
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        # At least one thread, from now on.
+        # Start at least one thread now.
         self._pool.submit(int)
 
     def run(self, job: Callable[[], Any], done: Callable[[Any, str | None], None]) -> None:
@@ -228,9 +232,9 @@ class Jobs:
             try:
                 self._loop.call_soon_threadsafe(done, result, error)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
+                return  # the loop is closed
 
-        # RuntimeError: no further thread to be had. The job stands in line all the same, for the first thread.
+        # RuntimeError: no further thread can be started. The job is queued for the first thread nevertheless.
         with suppress(RuntimeError):
             self._pool.submit(work)
 

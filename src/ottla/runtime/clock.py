@@ -1,7 +1,7 @@
-"""The time as the core is given it: milliseconds that pass evenly and never go back while the process runs.
+"""The core's clock: milliseconds that never go back while the process runs.
 
-It is the wall clock at the start plus the monotonic clock since, so deadlines are not touched by a clock that is set. How far
-the wall clock is ahead of it by now is told apart (`wall_ahead_ms`), for what is dated: records, retention.
+It is the wall clock at the start plus the monotonic clock since then, so a clock change does not move
+deadlines. `wall_ahead_ms` is how far the wall clock is ahead of it, for record timestamps and retention.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Clock:
     def now_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000 + self._offset_ms
 
-    def look_at_the_wall(self) -> bool:
-        """Called now and then; True if `wall_ahead_ms` has changed: the wall clock was set, or has drifted."""
+    def read_wall_clock(self) -> bool:
+        """Called periodically; True if `wall_ahead_ms` has changed: the clock was set, or has drifted."""
         ahead_ms = int(time.time() * 1000) - self.now_ms()
         if abs(ahead_ms - self.wall_ahead_ms) <= _STEP_MS:
             return False

@@ -1,8 +1,9 @@
-"""One attempt to connect to another broker, without holding up the loop.
+"""One attempt to connect to another broker, without blocking the loop.
 
-`done(socket, None)` or `done(None, why not)` is called once, never within the call that begins it, and not at all after
-`cancel`. Names are looked up in a thread of their own, numbers need none; all addresses of a name are tried in turn. The
-error is REFUSED only if each of them answered that nobody listens there: nothing else proves that a broker is gone.
+`done(socket, None)` or `done(None, error)` is called once, never within the constructor, and not at all after
+`cancel`. Host names are resolved in a thread, IP addresses need none. All addresses of a name are tried in
+turn. The error is REFUSED only if every address refused the connection: nothing else proves that the broker
+process has ended.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import Any, Final, TypeAlias
 
 from ottla.ports.effects import REFUSED
 
-#: How long one address may leave us without an answer. Waiting longer is the caller's to decide, by dialing again.
+#: Timeout per address. A caller that wants to wait longer makes another attempt.
 _CONNECT_S: Final = 10.0
 
 Done: TypeAlias = Callable[[socket.socket | None, str | None], None]
 
 
-class Dial:
+class ConnectAttempt:
     __slots__ = ("_addresses", "_done", "_errors", "_limit", "_loop", "_sock", "_to")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str, port: int, done: Done) -> None:
@@ -58,12 +59,12 @@ class Dial:
         try:
             addresses = _addresses(host, port)
         except OSError as error:
-            self._post([], f"{host} cannot be looked up: {error.strerror}")
+            self._post([], f"cannot resolve {host}: {error.strerror}")
         else:
             self._post(addresses, None)
 
     def _post(self, addresses: list[tuple[Any, ...]], error: str | None) -> None:
-        # The loop may have been closed meanwhile: nobody waits any more.
+        # RuntimeError: the loop was closed meanwhile.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._looked_up, addresses, error)
 
@@ -77,7 +78,7 @@ class Dial:
         if self._done is None:
             return
         if not self._addresses:
-            # A time-out or an unknown name among refusals leaves it open whether it is there.
+            # A timeout or an unknown name among refusals does not prove that the broker has ended.
             doubts = [error for error in self._errors if error != REFUSED]
             self._end(None, doubts[0] if doubts else REFUSED)
             return
@@ -103,8 +104,8 @@ class Dial:
         assert sock is not None
         error_number = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error_number == 0:
-            # A port of the range that outgoing connections use may be given to this very one: TCP then connects it to
-            # itself, and it would keep the port from the broker that wants it back.
+            # The kernel may give this connection the target port as its ephemeral port. TCP then connects it
+            # to itself, and it would block the port for the broker that wants to listen on it.
             try:
                 if sock.getsockname() == sock.getpeername():
                     error_number = ECONNREFUSED
@@ -127,7 +128,7 @@ class Dial:
 
     def _too_long(self) -> None:
         self._forget()
-        self._errors.append(f"{self._to} does not answer")
+        self._errors.append(f"{self._to}: no answer within {_CONNECT_S:g} s")
         self._next()
 
     def _forget(self) -> None:

@@ -1,6 +1,6 @@
-"""The core as the shell drives it: what `broker.core.Broker` offers, and nothing of what it is.
+"""The core as the runtime sees it: the protocol that `broker.core.Broker` fulfils.
 
-The runtime performs effects for whatever fits this; the broker's room and this one do not know each other.
+`runtime/` does not import `broker/`, and `broker/` does not import `runtime/`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ottla.security.broker_handshake import HandshakeInitiator
 
 
 class Session(Protocol):
-    """A connection as the core sees it. `transport` is the shell's to set."""
+    """A connection as the core sees it. The runtime sets `transport`."""
 
     peer: str
     closed: bool
-    #: The core does not want more of its requests for now.
+    #: The core asked to stop reading requests.
     paused: bool
-    #: One of its answers was large: its next request waits until that has left. The shell resets it.
+    #: One of its responses was large: the next request waits until it has left. The runtime resets it.
     has_large_answer: bool
-    #: What the core keeps of its answers.
+    #: Bytes of its responses in the core.
     held_bytes: int
     transport: Any
 
@@ -36,18 +36,18 @@ class Alarm(Protocol):
     sooner: bool
 
     def sweep(self) -> None:
-        """Free what cancelled deadlines have left behind."""
+        """Free the memory of cancelled deadlines."""
 
 
 @runtime_checkable
 class Interruptible(Protocol):
-    """Something with callbacks on the event loop. One of them raised: it ends what it was doing and tells those that wait."""
+    """An object with callbacks on the event loop. When one raises, it ends its work and notifies callers."""
 
     def interrupted(self, error: Exception) -> None: ...
 
 
 class Isolation(Protocol):
-    """What keeps an internal error with the work that raised it."""
+    """Contains an internal error: only the work that raised it fails."""
 
     def run(self, what: str, action: Callable[..., object], *arguments: Any) -> None: ...
     def contain(self, what: str, error: Exception) -> None: ...
@@ -64,11 +64,11 @@ class Core(Protocol):
     def timers(self) -> Alarm: ...
     @property
     def held_bytes(self) -> int:
-        """What is kept of requests that wait."""
+        """Bytes of waiting requests."""
 
     @property
     def held_answer_bytes(self) -> int:
-        """What is kept of answers behind others of their connections."""
+        """Bytes of responses that wait behind others of their connection."""
 
     @property
     def next_deadline_ms(self) -> int | None: ...
@@ -88,9 +88,9 @@ class Core(Protocol):
 
 
 class ClusterCore(Core, Protocol):
-    """What a core in a cluster offers beside that."""
+    """Additional methods of a core in a cluster."""
 
-    #: How many records of the metadata log a new broker reads beside the snapshot.
+    #: Records of the metadata log that a new broker reads after the snapshot.
     records_in_log: int
 
     def prove_to(self, node_id: int) -> HandshakeInitiator | None: ...

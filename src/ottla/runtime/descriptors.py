@@ -1,9 +1,9 @@
-"""How the descriptors of this process are shared out, so that sockets and log files do not starve each other.
+"""Shares of the file descriptors of this process, so that sockets and log files do not starve each other.
 
-log files       a quarter, at least 64 and at most 16,384 (`SystemDisk` closes and reopens files to stay within it)
-other brokers   in a cluster a sixteenth, at most 1,024: connections that this broker makes
-own use         what is open when the broker starts, and 48: syncs, jobs, ZooKeeper, the compaction process
-connections     the rest: `max.connections` cannot be more than that
+log files a quarter, at least 64 and at most 16,384 (`SystemDisk` closes and reopens files to stay within it)
+other brokers in a cluster a sixteenth, at most 1,024: outgoing connections of this broker own use descriptors
+open at the start, and 48: syncs, jobs, ZooKeeper, the compaction process connections the rest: an upper bound
+on `max.connections`
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 _OWN: Final = 48
 _FILES_MIN, _FILES_MAX = 64, 16_384
 _PEERS_MAX: Final = 1024
-#: Below this it is worth a word even if nobody set max.connections.
+#: Below this the bound is logged even if max.connections is not set.
 _FEW: Final = 2000
 
 
@@ -25,18 +25,20 @@ class Shares(NamedTuple):
     connections: int
 
     def news(self, wanted: int, *, is_set: bool) -> str | None:
-        """What to log if fewer connections are held than max.connections says."""
+        """The log line for a bound below max.connections; None if no line is needed."""
         if wanted <= self.connections or not (is_set or self.connections < _FEW):
             return None
         return (
-            f"max.connections is {wanted}, but at most {self.connections} are held: this process may open {self.limit} "
-            f"descriptors, and {self.limit - self.connections} are kept for log files and other brokers. "
+            f"max.connections is {wanted}, but only {self.connections} are possible: this process may open "
+            f"{self.limit} "
+            f"descriptors, and {self.limit - self.connections} of them are reserved for log files and other "
+            "brokers. "
             "Raise the limit (`ulimit -n`, or LimitNOFILE= of systemd) and restart"
         )
 
 
 def share_out(*, clustered: bool) -> Shares:
-    """Raise the soft limit to the hard one, and divide."""
+    """Raise the soft limit to the hard limit, and divide it."""
     return shares_of(_raise_limit(), in_use=_in_use(), clustered=clustered)
 
 
@@ -47,7 +49,7 @@ def shares_of(limit: int, *, in_use: int, clustered: bool) -> Shares:
 
 
 def _raise_limit() -> int:
-    """H2: as many descriptors as we may have."""
+    """H2: raise the limit as far as allowed; returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         hard = 1 << 20

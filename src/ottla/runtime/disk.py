@@ -1,12 +1,13 @@
 """The Disk port on the operating system.
 
-Files are opened when they are used and closed again when too many are open, so that the number of partitions is not
-bounded by the number of descriptors. A pinned file (being sent, or synced in a thread) keeps its descriptor, even if it
+Files are opened on use and closed again when too many are open, so the number of partitions is not bounded by
+the number of descriptors. A pinned file (being sent, or synced in a thread) keeps its descriptor, even if it
 is closed or deleted meanwhile; the last unpin closes it.
 
-Threads: one thread opens, reads, writes and pins through file handles; others may only `sync` and call the methods that
-take a path. Only that one thread takes descriptors back, so none can go, or come to mean another file, under a read or a
-write. Whoever works through handles in a second thread (the metadata journal) has a SystemDisk of its own.
+Threads: one thread opens, reads, writes and pins through file handles. Other threads may only `sync` and call
+methods that take a path. Only the first thread closes descriptors, so a descriptor cannot disappear or be
+reused during a read or write. Code that uses handles in a second thread (the metadata journal) has its own
+SystemDisk.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from ottla.runtime.platform import (
     write_parts,
 )
 
-#: How much of a file a copy reads at once.
+#: Bytes per read of a copy.
 _COPY_BYTES: Final = 1 << 20
-#: Only the user whose broker it is may read records, keys and metadata. Directories that exist keep their mode.
+#: Only the user of the broker may read records, keys and metadata. Existing directories keep their mode.
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 
@@ -57,17 +58,17 @@ class SystemDisk:
         #: Open files, the least recently opened first.
         self._open: dict[OpenFile, None] = {}
         self._lock = threading.RLock()
-        #: Directories that were taken, and the descriptors of their locks.
+        #: Locked directories, with the descriptors of their locks.
         self._locks: dict[str, int] = {}
         self._temporaries = count()
 
-    # --- files ------------------------------------------------------------------------------------------------
+    # --- files ----------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> OpenFile:
         file = OpenFile(path, -1)
         if create:
             with failures(path), self._lock:
-                # Made now, so that its name is there; the descriptor may be taken back like any other.
+                # Created now, so that its name exists; the descriptor may be closed again like any other.
                 file.fd = self._new_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
                 self._open[file] = None
                 self._take_back(file)
@@ -83,15 +84,18 @@ class SystemDisk:
     def pin(self, file: OpenFile) -> int:
         """Keep the file open until `unpin`; returns its descriptor.
 
-        Of different files at most half of those that may be open, so that the log can go on: then a `short` DiskError.
+        At most half of the allowed files can be pinned, so that the log can go on; beyond that, a `short`
+        DiskError.
         """
         with self._lock:
             if file.pins:
-                # It is open, and counted.
+                # It is open and counted already.
                 file.pins += 1
                 return file.fd
             if self._pinned >= self._pins_max:
-                raise DiskError(f"{file.path}: {self._pinned} files are being sent already", short=True)
+                raise DiskError(
+                    f"{file.path}: no free descriptor, {self._pinned} files are being sent", short=True
+                )
             fd = file.fd if file.fd >= 0 else self._reopen(file)
             self._pinned += 1
             file.pins = 1
@@ -129,7 +133,7 @@ class SystemDisk:
                 os.ftruncate(fd, position)
             except OSError as second:
                 raise DiskError(
-                    f"{file.path}: {error.strerror}, and cutting it back failed: {second.strerror}",
+                    f"{file.path}: {error.strerror}, and truncating it failed: {second.strerror}",
                     broken=error.errno in DEVICE_ERRNOS or second.errno in DEVICE_ERRNOS,
                     torn=True,
                     path=file.path,
@@ -173,12 +177,12 @@ class SystemDisk:
             if is_open:
                 fd = self._pin(file)
             elif file.closed:
-                # Removed while the sync was on its way: there is nothing left to keep.
+                # Deleted while the sync was waiting.
                 return
             else:
                 with failures(file.path):
-                    # A descriptor of its own, closed again at once: a round over a thousand files that were taken back must
-                    # not open them all, and this thread may take none back.
+                    # A separate descriptor, closed at once: a round over a thousand closed files must not
+                    # open them all, and this thread may not close others.
                     fd = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
         try:
             sync_data(fd)
@@ -195,7 +199,7 @@ class SystemDisk:
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
-                # Deleted while the sync was on its way: there is nothing left to keep.
+                # Deleted while the sync was waiting.
                 return
         try:
             with sync_failures(path):
@@ -204,7 +208,8 @@ class SystemDisk:
             os.close(fd)
 
     def sync_device(self, path: str) -> None:
-        # A descriptor that is as old as this process is told of every write that failed since.
+        # syncfs reports every failed write since the descriptor was opened, and the lock was opened at the
+        # start.
         lock = self._locks.get(path)
         if HAS_SYNCFS and lock is not None:
             with sync_failures(path):
@@ -221,7 +226,7 @@ class SystemDisk:
                     os.close(fd)
             self.sync_dir(above)
 
-    # --- names ------------------------------------------------------------------------------------------------
+    # --- names ----------------------------------------------------------------------------------------------
 
     def read_file(self, path: str) -> bytes | None:
         with failures(path):
@@ -232,7 +237,7 @@ class SystemDisk:
                 return None
 
     def replace_file(self, path: str, data: bytes) -> None:
-        # A name of its own: two threads may be replacing the same file.
+        # A unique name: two threads may replace the same file.
         temporary = f"{path}.{next(self._temporaries)}.tmp"
         with failures(path):
             try:
@@ -287,7 +292,7 @@ class SystemDisk:
 
     def move(self, file: File, target: str) -> None:
         assert isinstance(file, OpenFile)
-        # Nobody may open it by its name between the two.
+        # Under the lock, so that no thread opens it by its old name between the two steps.
         with self._lock:
             self.rename(file.path, target)
             file.path = target
@@ -305,10 +310,10 @@ class SystemDisk:
             device = os.statvfs(path)
         return device.f_blocks * device.f_frsize, device.f_bavail * device.f_frsize
 
-    # --- not part of the port ---------------------------------------------------------------------------------
+    # --- not part of the port -------------------------------------------------------------------------------
 
     def lock(self, path: str) -> bool:
-        """Take a directory for this process; False if another one has it."""
+        """Lock a directory for this process; False if another process has locked it."""
         with failures(path):
             os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
             fd = os.open(f"{path}/.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
@@ -322,7 +327,7 @@ class SystemDisk:
         return True
 
     def release(self) -> None:
-        """Close everything, and let go of locked directories."""
+        """Close all files and unlock all directories."""
         with self._lock:
             for file in list(self._open):
                 self._release(file)
@@ -349,13 +354,13 @@ class SystemDisk:
         except OSError as error:
             if error.errno not in (EMFILE, ENFILE):
                 raise
-            # Our own that nobody uses now go first.
+            # Close unused files of this disk first.
             for file in [file for file in self._open if not file.pins][: max(1, len(self._open) // 2)]:
                 self._release(file)
             return os.open(path, flags, _FILE_MODE)
 
     def _take_back(self, keep: OpenFile) -> None:
-        """Close the files that were opened first, down to the number allowed."""
+        """Close the files that were opened first, down to the allowed number."""
         excess = len(self._open) - self._files_max
         if excess > 0:
             idle = (file for file in self._open if not file.pins and file is not keep)
@@ -370,9 +375,9 @@ class SystemDisk:
 
 
 class failures:  # noqa: N801  (reads as what it is: `with failures(path):`)
-    """Turn what the operating system says into the port's own error.
+    """Turn an OSError into a DiskError.
 
-    Not a generator: opening ten thousand logs comes by here a hundred thousand times.
+    Not a generator, for speed: opening ten thousand logs uses this a hundred thousand times.
     """
 
     __slots__ = ("_path",)

@@ -1,10 +1,11 @@
-"""The metadata log of a single node: a journal in its own directory, behind the same port as a cluster's store.
+"""The metadata journal of a single broker.
 
-    metadata.journal     entries:  length u32 | CRC-32C u32 of the payload | payload: one JSON record a line
+    metadata.journal     entries:  length u32 | CRC-32C u32 of the payload | payload: one JSON record per line
 
-An entry is what was proposed together: it is there whole or, after a crash, not at all. `append` returns once it is
-durable. A torn last entry is cut off at start (and kept beside it); damage before the end is refused, because later
-records depend on it. Synchronous over the Disk port: the shell calls it in a thread, the simulator directly.
+The records of an entry were proposed together: after a crash all of them exist, or none. `append` returns
+once the entry is durable. At the start an incomplete last entry is truncated (and kept in a file beside the
+journal). Damage before the end stops the start, because later records depend on earlier ones. Synchronous
+over the Disk port: the runtime calls it in a thread, the simulator directly.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from ottla.metadata.records import Record, decode, encode
 from ottla.ports.disk import Disk, DiskError, File
 
 JOURNAL: Final = "metadata.journal"
-#: Beside the journal: what the last start that had to cut it cut off.
+#: Suffix of the file beside the journal with the bytes of the last truncation.
 _CUT: Final = ".cut"
 _HEAD: Final = struct.Struct(">II")
-#: What the payload of every entry begins with.
+#: Every payload starts with these bytes.
 _FIRST_BYTES: Final = b'{"kind":'
 
 
 class DamagedJournal(Exception):
-    """The journal has a bad entry with good ones behind it."""
+    """The journal has a damaged entry with whole entries after it."""
 
 
 class EmbeddedStore:
@@ -50,25 +51,26 @@ class EmbeddedStore:
         data = self._disk.read_file(self._path)
         self._file = self._disk.open(self._path, create=True)
         if not data:
-            # The first start, or one after it that died before its first entry: no name is durable yet.
+            # The first start, or a start after a crash before the first entry: no name is durable yet.
             self._disk.sync_dir(_above(self._directory))
             data = b""
         records, at = read_journal(data)
         if at < len(data):
             if entry_after(data, at):
                 raise DamagedJournal(
-                    f"{self._path} is damaged at byte {at} of {len(data)}: restore it from a copy, "
-                    "or move the data directory away and start anew"
+                    f"{self._path} is damaged at byte {at} of {len(data)}: restore it from a backup, "
+                    "or move the data directory away and start with an empty one"
                 )
             kept = self._keep_aside(data[at:])
             self._disk.truncate(self._file, at)
             self._say(
-                f"{self._path}: the last {len(data) - at} of {len(data)} bytes were not a whole entry, most likely half "
-                f"written when the broker ended, and were cut off; {len(records)} records before them are whole. "
+                f"{self._path}: truncated {len(data) - at} of {len(data)} bytes at the end, an incomplete "
+                "entry, most likely "
+                f"of a write that a crash interrupted; {len(records)} records before it are complete. "
                 + (f"The bytes are kept in {self._path}{_CUT}" if kept else "The bytes could not be kept")
             )
-        # A process that was killed may have left its last entry, or the name of a journal written anew, in the page cache
-        # alone, and we act on it from now on.
+        # After a kill the last entry, or the name of a rewritten journal, may be only in the page cache. Both
+        # are used from here on, so they must be durable.
         self._disk.sync(self._file)
         self._disk.sync_dir(self._directory)
         self._size = at
@@ -76,7 +78,7 @@ class EmbeddedStore:
         return records
 
     def _keep_aside(self, rest: bytes) -> bool:
-        """What is cut off is most likely half an entry that nobody relied on; but if it was damage, people may want it."""
+        """Keep the truncated bytes: most likely an unacknowledged entry, but perhaps damage."""
         try:
             file = self._disk.open(f"{self._path}{_CUT}", create=True)
             self._disk.truncate(file, self._disk.write(file, 0, (rest,)))
@@ -86,7 +88,7 @@ class EmbeddedStore:
         return True
 
     def append(self, records: list[Record]) -> None:
-        """Make one entry durable. Raises DiskError; then the journal is as before."""
+        """Make one entry durable. After a DiskError the journal is unchanged."""
         if self._failed is not None:
             raise DiskError(self._failed)
         payload = b"\n".join(encode(record) for record in records)
@@ -95,19 +97,21 @@ class EmbeddedStore:
             self._disk.sync(self._file)
         except DiskError as error:
             if not error.short:
-                # R11: a failed sync is final, whatever a second one would say.
-                self._failed = f"the metadata journal is not written any more since a sync failed: {error}"
+                # R11: a failed sync is final, whatever a second sync would return.
+                self._failed = (
+                    f"the metadata journal is read-only since a sync failed: {error}. Restart the broker"
+                )
             try:
                 self._disk.truncate(self._file, self._size)
             except DiskError as second:
-                # A start would find an entry that was refused.
-                self._failed = self._failed or f"the metadata journal could not be cut back: {second}"
+                # The next start would read a rejected entry.
+                self._failed = self._failed or f"the metadata journal could not be truncated: {second}"
             raise
         self._size = end
         self.records_on_disk += len(records)
 
     def rewrite(self, records: list[Record]) -> None:
-        """Replace the journal by these records: what a long history amounts to."""
+        """Replace the journal by these records, the current state after a long history."""
         if self._failed is not None:
             raise DiskError(self._failed)
         payload = b"\n".join(encode(record) for record in records)
@@ -116,7 +120,7 @@ class EmbeddedStore:
             self._disk.replace_file(self._path, data)
         except DiskError as error:
             if not error.passing:
-                # Which of the two files has the name is not known any more.
+                # It is unknown which of the two files has the name.
                 self._failed = f"the metadata journal could not be replaced: {error}"
             raise
         self._disk.close(self._file)
@@ -129,7 +133,7 @@ class EmbeddedStore:
 
 
 def read_journal(data: bytes) -> tuple[list[Record | None], int]:
-    """The records of all whole entries, and where the last of them ends."""
+    """The records of all whole entries, and the end of the last one."""
     records: list[Record | None] = []
     at = 0
     while (payload := _payload(data, at)) is not None:
@@ -139,17 +143,17 @@ def read_journal(data: bytes) -> tuple[list[Record | None], int]:
 
 
 def _payload(data: bytes, at: int) -> bytes | None:
-    """The payload of the entry at a position, or None if there is no whole one."""
+    """The payload of the entry at a position, or None if the entry is incomplete or damaged."""
     if len(data) - at < _HEAD.size:
         return None
     length, crc = _HEAD.unpack_from(data, at)
     payload = data[at + _HEAD.size : at + _HEAD.size + length]
-    # Zeros, which is what a power cut may leave of a last entry, would be an empty payload and its right CRC.
+    # A power cut may leave zeros, which look like an empty payload with a correct CRC.
     return payload if payload and len(payload) == length and crc32c(payload) == crc else None
 
 
 def entry_after(data: bytes, at: int) -> bool:
-    """Whether a whole entry stands anywhere behind a bad one, whose length may be the very thing that is wrong."""
+    """Whether a whole entry exists anywhere after a damaged one, whose length cannot be trusted."""
     found = data.find(_FIRST_BYTES, at + _HEAD.size)
     while found >= 0:
         start = found - _HEAD.size

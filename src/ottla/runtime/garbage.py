@@ -1,12 +1,13 @@
-"""Python's garbage collector in a broker's process: no collection may hold up the event loop.
+"""Python's garbage collector in a broker process: no collection may block the event loop for long.
 
-A full collection walks over every object there is. With 100,000 partitions that takes a second or more, in which nobody is served.
-So objects that have survived one full collection are frozen (`gc.freeze`): no later collection looks at them. A full
-collection then walks only over what is new since the one before, some ten milliseconds at most.
+A full collection visits every object. With 100,000 partitions it takes a second or more, and no request is
+served meanwhile. So objects that survive one full collection are frozen (`gc.freeze`): later collections skip
+them. A full collection then visits only the objects since the previous one, which takes some ten milliseconds
+at most.
 
-Most frozen objects are freed all the same when they are not used any more, because nothing refers to them. Only reference cycles stay.
-So objects with long lives (connections, logs, transactions) have no reference cycles when they end. For the rest there is
-a thorough collection of everything. It is due when far more objects were frozen than the broker's partitions account for.
+Frozen objects are still freed by reference counting. Only reference cycles stay. So long-lived objects
+(connections, logs, transactions) have no reference cycles when they end. For the rest there is a thorough
+collection of everything, when far more objects were frozen than the broker's partitions account for.
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: Twice as many full collections as Python's own, each over half as many objects: some 40,000, which takes 5 to 15 ms.
+#: Twice as many full collections as by default, each over half as many objects: some 40,000, which takes 5 to
+#: 15 ms.
 _THRESHOLDS: Final = (700, 10, 5)
-_LOOK_SECONDS: Final = 60.0
-#: So many frozen objects, beside those of partitions, make a thorough collection due. They take some 500 MB at most.
+_CHECK_SECONDS: Final = 60.0
+#: This many frozen objects, apart from those of partitions, trigger a thorough collection: some 500 MB at
+#: most.
 _FROZEN_MAX: Final = 3_000_000
-#: Objects of one partition whose log is open, and some more.
+#: Objects of one partition with an open log, with a margin.
 _OBJECTS_PER_PARTITION: Final = 60
 
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """For work that makes very many objects which stay: looking at them again and again on the way takes a third of its time."""
+    """Disable collections during work that creates very many lasting objects: visiting them again and again
+    would take a third of the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -41,10 +46,10 @@ def no_collections() -> Iterator[None]:
 
 class Collector:
     def __init__(self, partitions: Callable[[], int], say: Callable[[str], None]) -> None:
-        """`partitions()` is how many the broker has."""
+        """`partitions()` returns the number of partitions on this broker."""
         self._partitions = partitions
         self._say = say
-        #: Objects that were frozen since the last thorough collection, and the partitions that there were then.
+        #: Objects frozen since the last thorough collection, and the number of partitions at that time.
         self.frozen = 0
         self._partitions_then = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -63,11 +68,12 @@ class Collector:
             self._timer.cancel()
 
     def collect_all(self) -> None:
-        """A thorough collection; what is left is frozen."""
+        """A thorough collection; surviving objects are frozen."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        # The collector waits until a quarter is new of what the last full collection left: now that is nothing.
+        # A full collection is due when the new objects exceed a quarter of the survivors of the last one: now
+        # zero.
         gc.collect()
         self.frozen = 0
         self._partitions_then = self._partitions()
@@ -78,13 +84,13 @@ class Collector:
         return self.frozen > _FROZEN_MAX + grown * _OBJECTS_PER_PARTITION
 
     def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        """The interpreter calls this before and after every collection, in whichever thread it was due."""
+        """The interpreter calls this before and after every collection, in any thread."""
         if phase == "stop" and info["generation"] == 2:
             self.frozen += len(gc.get_objects(2))
             gc.freeze()
 
     def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(_LOOK_SECONDS, self._look, loop)
+        self._timer = loop.call_later(_CHECK_SECONDS, self._look, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         self._look_later(loop)

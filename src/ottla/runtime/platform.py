@@ -1,5 +1,5 @@
-"""What this machine's kernel offers, chosen once. Each choice has a fallback, and setting the environment variable
-OTTLA_PORTABLE=1 chooses all fallbacks, so that the tests can run them on a machine that would not need them.
+"""Kernel features of this machine, chosen once. Each has a fallback. OTTLA_PORTABLE=1 in the environment
+selects all fallbacks, so that the tests can run them on any machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 PORTABLE: Final = os.environ.get("OTTLA_PORTABLE") == "1"
 _LINUX: Final = sys.platform == "linux" and not PORTABLE
 
-#: Tells the kernel that more follows, so that a header does not travel alone.
+#: Tells the kernel that more data follows, so that a header is not sent alone.
 MSG_MORE: Final[int] = getattr(socket, "MSG_MORE", 0) if not PORTABLE else 0
 #: Whether os.sendfile(socket, file, position, size) has Linux's meaning; elsewhere files are read and sent.
 HAS_SENDFILE: Final = _LINUX and hasattr(os, "sendfile")
@@ -24,12 +24,12 @@ HAS_SENDFILE: Final = _LINUX and hasattr(os, "sendfile")
 #: Whether there is epoll.
 HAS_EPOLL: Final = _LINUX
 
-#: Reads only what is in memory; 0 where the kernel cannot say.
+#: A read with this flag fails if the data is not in the page cache; 0 if the kernel does not support it.
 RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0) if _LINUX else 0
 
 
 def in_memory(fd: int, position: int, size: int) -> bool:
-    """Whether a read of this range would not wait for the device, judged by its first and last byte."""
+    """Whether this range is in the page cache, judged by its first and last byte."""
     if not RWF_NOWAIT:
         return True
     byte = bytearray(1)
@@ -39,12 +39,12 @@ def in_memory(fd: int, position: int, size: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        return True  # this file system cannot say: read as if it were
+        return True  # the file system does not support the flag: assume that it is
     return True
 
 
 def load(fd: int, position: int, size: int) -> None:
-    """Bring a range into memory. Takes as long as the device takes."""
+    """Read a range into the page cache. Waits for the device."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, position, size, os.POSIX_FADV_WILLNEED)
     end = position + size
@@ -57,7 +57,7 @@ def _join_and_write(fd: int, parts: Sequence[Any], position: int) -> int:
 
 
 def _full_sync(fd: int) -> None:
-    """fsync, and on macOS the call that reaches the platter: fsync alone stops at the drive's cache there."""
+    """fsync; on macOS F_FULLFSYNC, because fsync stops at the drive's cache there."""
     if sys.platform == "darwin":
         import fcntl
 
@@ -66,14 +66,15 @@ def _full_sync(fd: int) -> None:
         os.fsync(fd)
 
 
-#: struct flock: type, whence, start, length (0: all of it), process id (0 is asked for), padded to its end.
+#: struct flock: type, whence, start, length (0: all), process id (must be 0), padding.
 _FLOCK: Final = "hhqqi0q"
 
 
 def lock_against_java(fd: int) -> None:
-    """Take the lock that Kafka takes on the same file, of another kind than flock's. BlockingIOError if it is taken.
+    """Take the lock that Kafka takes on the same file (fcntl, not flock). BlockingIOError if it is taken.
 
-    Of the open file where the kernel offers it; else of the process, which loses it when it closes the file elsewhere.
+    The lock belongs to the open file if the kernel supports that; otherwise to the process, which loses it
+    when it closes another descriptor of the file.
     """
     import fcntl
 
@@ -86,7 +87,7 @@ def lock_against_java(fd: int) -> None:
 def is_locked(path: str) -> bool:
     """Whether another process holds the lock of `lock_against_java` on a file, without taking it.
 
-    Where the kernel cannot tell, it counts as locked while it exists.
+    If the kernel does not support the query, an existing file counts as locked.
     """
     import fcntl
 
@@ -109,12 +110,12 @@ def _kernel() -> tuple[int, int]:
     return int(major), int(rest.partition(".")[0])
 
 
-#: Whether syncfs tells of writes that failed; before Linux 5.8 it said nothing.
+#: Whether syncfs reports failed writes, as it does from Linux 5.8 on.
 HAS_SYNCFS: Final = _LINUX and _kernel() >= (5, 8)
 
 
 def sync_file_system(fd: int) -> None:
-    """Make everything on the file system of an open file durable. OSError if a write failed since it was opened."""
+    """Sync the file system of an open file. OSError if a write has failed since the file was opened."""
     import ctypes
 
     if ctypes.CDLL(None, use_errno=True).syncfs(fd):
@@ -122,17 +123,17 @@ def sync_file_system(fd: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-#: `mallopt` of glibc: how many heaps threads may use.
+#: Parameter of glibc's `mallopt`: the maximum number of heaps.
 _M_ARENA_MAX: Final = -8
 
 
 def use_one_heap() -> None:
-    """All threads allocate from one heap (glibc). `trim_memory` gives back less of the heaps of other threads."""
+    """Let all threads allocate from one heap (glibc), because `trim_memory` returns less of other heaps."""
     _call_c("mallopt", _M_ARENA_MAX, 1)
 
 
 def trim_memory() -> None:
-    """Give freed memory back to the system, where the C library keeps it (glibc)."""
+    """Return freed memory to the system (glibc)."""
     _call_c("malloc_trim", 0)
 
 
@@ -147,7 +148,7 @@ def _call_c(name: str, *arguments: int) -> None:
 
 
 def resident_bytes() -> int:
-    """The memory of this process that is in use now; 0 where the system does not tell."""
+    """The resident memory of this process; 0 if unknown."""
     try:
         with open("/proc/self/statm", "rb") as status:
             return int(status.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

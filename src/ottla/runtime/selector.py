@@ -1,6 +1,8 @@
-"""epoll for asyncio's event loop, with a third of the work per event and per change that `selectors.EpollSelector` has.
+"""An epoll selector for asyncio with a third of the work per event and per change of
+`selectors.EpollSelector`.
 
-File objects are descriptors (ints), or have a `fileno()`. One thread uses it, as the event loop does.
+File objects are descriptors (ints), or have a `fileno()`. It is used by one thread only, that of the event
+loop.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from typing import Any, Final
 
 from ottla.runtime.platform import HAS_EPOLL
 
-#: The most events that one look brings; others come with the next one.
+#: Upper bound on the events of one poll; the rest comes with the next one.
 _EVENTS_MAX: Final = 256
-#: The bits of epoll that are asked for or come unasked: in, priority, out, error, hang-up.
+#: The bits of epoll events: in, priority, out, error, hang-up.
 _BITS: Final = 0x1F
 
 
@@ -29,9 +31,9 @@ class Epoll(BaseSelector):
         self._epoll = select.epoll()
         self._poll = self._epoll.poll
         self._keys: dict[int, SelectorKey] = {}
-        #: What is asked of epoll, by what is asked of a selector.
+        #: epoll flags by selector events.
         self._flags = (0, select.EPOLLIN, select.EPOLLOUT, select.EPOLLIN | select.EPOLLOUT)
-        #: What a selector reports, by what epoll does: errors and hang-ups are for whoever waits, as in `selectors`.
+        #: Selector events by epoll events: errors and hang-ups wake readers and writers, as in `selectors`.
         self._masks = tuple(
             (EVENT_WRITE if event & ~select.EPOLLIN else 0) | (EVENT_READ if event & ~select.EPOLLOUT else 0)
             for event in range(_BITS + 1)
@@ -48,7 +50,7 @@ class Epoll(BaseSelector):
     def unregister(self, fileobj: Any) -> SelectorKey:
         fd = fileobj if fileobj.__class__ is int else fileobj.fileno()
         key = self._keys.pop(fd)
-        # OSError: it was closed before, which has removed it.
+        # OSError: closing the descriptor has removed it already.
         with suppress(OSError):
             self._epoll.unregister(fd)
         return key

@@ -1,9 +1,9 @@
-"""How long the turns of the event loop take: while one client's requests are served, all others wait.
+"""Measure the turns of the event loop: while the requests of one client are served, all other clients wait.
 
-A turn ends with one reading of the clock (`look_at_s` says whether there is more to do), so that measuring costs a request some 50 ns.
-Only every 20 ms, and after each turn that took longer than that, the thread's CPU clock is read too: a turn can have used no more of
-it than was used since the last reading, nor more than the time that passed. So on a machine that is busy with other things a turn
-does not look longer than it is, but for 20 ms at most; and no turn of more than 20 ms is missed.
+A turn ends with one reading of the clock (compared with `look_at_s`), which costs a request some 50 ns. The
+thread's CPU clock is read only every 20 ms, and after each turn of more than 20 ms. The CPU time of a turn is
+at most the CPU time since the last reading, and at most the time that passed. So on a busy machine a turn is
+overestimated by 20 ms at most, and no turn of more than 20 ms is missed.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class Turns:
     __slots__ = ("_cpu_s", "_now_ms", "_report", "longest", "look_at_s")
 
     def __init__(self, now_ms: Callable[[], int], report: Callable[[LongestTurn], None]) -> None:
-        """`report(turn)` is called with every turn that is looked at."""
+        """`report(turn)` is called with every measured turn."""
         self._now_ms = now_ms
         self._report = report
         self._cpu_s = thread_time()
         self.longest = LongestTurn()
-        #: By `time.monotonic()`: turns that end later are looked at.
+        #: By `time.monotonic()`: turns that end later are measured.
         self.look_at_s = 0.0
 
     def look(self, began_ms: int, what: Callable[[], str]) -> None:
-        """A turn that began then is over."""
+        """Measure a turn that began at `began_ms`."""
         cpu_s, before_s = thread_time(), self._cpu_s
         self._cpu_s = cpu_s
         self.look_at_s = monotonic() + _LOOK_EVERY_S
         wall_ms = self._now_ms() - began_ms
-        # The clock counts whole milliseconds: one more may have passed.
+        # The clock has whole milliseconds: one more may have passed.
         cpu_ms = min((cpu_s - before_s) * 1000, wall_ms + 1.0)
         if cpu_ms > self.longest.cpu_ms or wall_ms > 1000 * _LOOK_EVERY_S:
             turn = LongestTurn(cpu_ms, wall_ms, what())
@@ -60,7 +60,7 @@ class Turns:
 
 
 def request_in(data: Any, at: int) -> str:
-    """The API and version of the request that begins there; nothing particular if it is none."""
+    """The API and version of the request at a position; "a request" if it is unknown."""
     try:
         key, version = _API.unpack_from(data, at)
     except struct.error:

@@ -1,11 +1,12 @@
-"""The worker: a process of its own for work that would take the interpreter from everybody else. So far: compaction.
+"""The worker process: work that would hold the interpreter lock for long. It runs log compaction.
 
-`Worker` is the shell's side. It starts the process with the first task, hands it one task at a time and ends it when it has
-been idle for a while, which gives its memory back. `main` is the process: one JSON line in is a task, one line out its outcome.
+`Worker` is the broker's side. It starts the process with the first task, sends one task at a time, and ends
+the process after some idle time to free its memory. `main` is the process: a JSON line in is a task, a JSON
+line out is its outcome.
 
-The process never outlives its broker by more than a moment: a thread of it waits at the pipe and ends it when the other
-side closes, as that of a killed broker does. What it writes until then has names that nobody else uses and means nothing
-before the broker renames it (`log/swap.py`), so not even that moment can disturb the broker's next life.
+The process ends with its broker: one of its threads reads the pipe and ends the process when the pipe closes,
+also after a kill of the broker. Files that it has written have temporary names and take effect only when the
+broker renames them (`log/swap.py`). So they cannot disturb the next start of the broker.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from ottla.records.errors import CorruptRecords
 from ottla.runtime.disk import SystemDisk
 
 _IDLE_SECONDS: Final = 10.0
-#: Below everything that somebody waits for.
+#: Lower priority than everything that clients wait for.
 _NICENESS: Final = 10
-#: Written at most before it is handed to the device. A sync of a gigabyte at the end would hold up those of the broker.
+#: Sync after this many written bytes. One sync of a gigabyte at the end would delay the syncs of the broker.
 _UNSYNCED_BYTES_MAX: Final = 8 << 20
 _READ_BYTES: Final = 1 << 16
 
@@ -39,7 +40,7 @@ Done = Callable[[Outcome | None, str | None], None]
 
 
 class Worker:
-    """At most one process and one task. Called on the loop's thread alone."""
+    """At most one process and one task. Called only on the thread of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, command: tuple[str, ...] | None = None) -> None:
         self._loop = loop
@@ -59,21 +60,21 @@ class Worker:
         try:
             process = self._process or self._start()
         except OSError as error:
-            # Not at once: the core is still in the middle of asking.
+            # Deferred, because the core is still performing its effects.
             self._loop.call_soon(self._finish, None, f"the worker process could not be started: {error}")
             return
         assert process.stdin is not None
         try:
             self._unsent += json.dumps(task._asdict()).encode() + b"\n"
-            # A task of many segments is longer than a pipe, and a process takes a while to start.
+            # A task of many segments exceeds the pipe's buffer, and the process needs time to start.
             self._loop.add_writer(process.stdin.fileno(), self._writable)
         except Exception:
-            # Whoever asked hears of it by the exception.
+            # The exception notifies the caller, so `done` is not called.
             self._done = None
             raise
 
     def stop(self) -> None:
-        """End the process, whatever it does; nobody is told."""
+        """Kill the process; `done` is not called."""
         self._done = None
         if self._idle is not None:
             self._idle.cancel()
@@ -105,7 +106,7 @@ class Worker:
         except BlockingIOError:
             return
         except BrokenPipeError:
-            # One that died is noticed where its answer is waited for.
+            # `_readable` notices that the process has ended.
             self._unsent.clear()
         if not self._unsent:
             self._loop.remove_writer(process.stdin.fileno())
@@ -131,7 +132,7 @@ class Worker:
             self._finish(None if error is not None else Outcome.parse(answer), error)
 
     def interrupted(self, error: Exception) -> None:
-        """A callback raised, or the process answered what cannot be read."""
+        """A callback raised, or the answer of the process was invalid."""
         self._answer.clear()
         self._end()
         self._finish(None, f"the worker process: internal error: {error!r}")
@@ -157,11 +158,11 @@ class Worker:
         return code
 
 
-# --- the process -----------------------------------------------------------------------------------------------------
+# --- the process --------------------------------------------------------------------------------------------
 
 
 class _WorkerDisk(SystemDisk):
-    """Hands what it writes to the device in small portions."""
+    """Syncs its writes in small portions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +182,7 @@ def _length(part: Buffer) -> int:
 
 
 class _Pace:
-    """Keeps reading and writing together below a number of bytes a second."""
+    """Limits the sum of reads and writes to a number of bytes per second."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -208,7 +209,7 @@ def _perform(line: bytes) -> dict[str, Any]:
 
 
 def main() -> int:
-    # Ctrl-C in a terminal reaches the broker too, and it is the broker who ends this.
+    # Ctrl-C in a terminal reaches the broker too, and the broker ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(_NICENESS)
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -216,7 +217,7 @@ def main() -> int:
     def listen() -> None:
         for line in sys.stdin.buffer:
             tasks.put(line)
-        # The broker is gone: whatever is being written is of no use to anybody.
+        # The broker has ended, so the current task is useless.
         os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()

@@ -1,19 +1,24 @@
-"""What the cluster keeps in ZooKeeper: paths, and the bytes of each znode. All under the chroot.
+"""The znodes of a cluster in ZooKeeper: their paths and bytes. All are below the chroot.
 
-    /cluster_id               persistent  the id of the cluster, made by its first broker
-    /cluster_secret           persistent  64 hexadecimal digits: what brokers prove themselves to each other with, made by the first
-    /brokers/ids              persistent  empty; its version counts registrations, so that two cannot cross
-    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean", "damaged",
-                                          "durable", "epoch"}
+    /cluster_id               persistent  the id of the cluster, created by its first broker
+    /cluster_secret           persistent  64 hexadecimal digits: the secret for authentication between brokers,
+                                          created by the first broker
+    /brokers/ids              persistent  empty; every registration increases its version, so that no two
+                                          interleave
+    /brokers/ids/<id>         ephemeral   {"host", "port", "rack", "directories", "incarnation", "clean",
+                                          "damaged", "durable", "epoch"}
     /controller               ephemeral   {"node_id", "epoch"}
-    /controller_epoch         persistent  a number; its version is what every write of the controller checks
-    /metadata/end             persistent  {"end": N, "snapshot": S}; what brokers watch. S is -1 if there is none
-    /metadata/log/<first>     persistent  an entry: a head {"by", "epoch", "tag", "records"}, then one JSON record a line
+    /controller_epoch         persistent  a number; every write of the controller checks its version
+    /metadata/end             persistent  {"end": N, "snapshot": S}; watched by all brokers. S is -1 if there is
+                                          no snapshot
+    /metadata/log/<first>     persistent  an entry: a head {"by", "epoch", "tag", "records"}, then one JSON
+                                          record per line
     /metadata/snapshot/<S>    persistent  {"chunks": n}, empty until it is published by /metadata/end
-    /metadata/snapshot/<S>/<chunk>        one JSON record a line
+    /metadata/snapshot/<S>/<chunk>        one JSON record per line
 
-Offsets count records and have 20 digits in names, chunks have 6, so that names sort as numbers. The tag of an entry is
-unique to the attempt that wrote it: by it a writer that lost its connection recognises its own work.
+Offsets count records. They have 20 digits in names, chunks have 6, so that names sort as numbers. The tag of
+an entry is unique to the attempt that wrote it: a writer that lost its connection recognizes its own entry by
+the tag.
 """
 
 from __future__ import annotations
@@ -34,28 +39,28 @@ END: Final = "/metadata/end"
 LOG: Final = "/metadata/log"
 SNAPSHOTS: Final = "/metadata/snapshot"
 
-#: Here Kafka keeps the id of its cluster; other znodes of its own bear the same names as ours.
+#: The cluster id of Apache Kafka. Other znodes of Kafka have the same names as ours.
 KAFKAS: Final = "/cluster/id"
 
 CHUNK_BYTES_MAX: Final = 512 * 1024
 
 
 class Holder(NamedTuple):
-    """Who holds /controller."""
+    """The controller in /controller."""
 
     node_id: int
     epoch: int
 
 
 class Control(NamedTuple):
-    """A hold on the cluster: the epoch, and the version of /controller_epoch that every write checks."""
+    """The controller epoch, and the version of /controller_epoch that every write checks."""
 
     epoch: int
     version: int
 
 
 class End(NamedTuple):
-    """Where the log ends, and the offset of the published snapshot. `version` is the znode's."""
+    """The end of the metadata log, the offset of the published snapshot, and the version of the znode."""
 
     end: int
     snapshot: int
@@ -88,7 +93,7 @@ def chunk(offset: int, number: int) -> str:
 
 
 def first_znodes() -> list[tuple[str, bytes]]:
-    """What the first broker of a cluster makes, parents first."""
+    """The znodes that the first broker of a cluster creates, parents first."""
     return [
         ("/brokers", b""),
         (IDS, b""),
@@ -106,7 +111,7 @@ def _json(fields: dict[str, Any]) -> bytes:
 
 def encode_registration(registration: Registration) -> bytes:
     fields = registration._asdict()
-    # The number is the znode's name.
+    # The node id is the name of the znode.
     del fields["node_id"]
     return _json(fields)
 
@@ -123,7 +128,7 @@ def decode_registration(node_id: int, data: bytes, czxid: int) -> Registration:
         clean=fields["clean"],
         damaged=fields.get("damaged", False),
         durable=fields.get("durable", True),
-        # A broker before the handshake between brokers has none: its znode's czxid was its epoch.
+        # Brokers without the handshake between brokers write no epoch: theirs is the czxid of the znode.
         epoch=fields.get("epoch", czxid),
     )
 
@@ -152,7 +157,7 @@ def encode_entry(*, by: int, epoch: int, tag: str, size: int, body: bytes) -> by
 
 
 def decode_entry(data: bytes) -> Entry:
-    """The head, and the records as they are: who wrote them need not decode them."""
+    """The head, and the encoded records: the writer of an entry need not decode them."""
     head, *lines = data.split(b"\n")
     fields = json.loads(head)
     return Entry(fields["tag"], fields["records"], lines)
@@ -172,12 +177,12 @@ def encode_records(records: Sequence[Record]) -> bytes:
 
 
 def decoded(lines: Sequence[bytes]) -> list[Record]:
-    """The records of these lines without those of a kind that only a newer version knows."""
+    """The records of these lines, without kinds of a newer version."""
     return [record for record in map(decode, lines) if record is not None]
 
 
 def chunks_of(records: Sequence[Record]) -> Iterator[bytes]:
-    """Chunks for a snapshot, one at a time: encoding a large image in one go would hold up the event loop."""
+    """The chunks of a snapshot, one at a time: encoding a large image at once would block the event loop."""
     lines: list[bytes] = []
     size = 0
     for record in records:

@@ -1,10 +1,10 @@
-"""The connection to ZooKeeper: kazoo's requests as futures of the event loop, and its states as calls.
+"""The connection to ZooKeeper: kazoo's requests as futures of the event loop, its states as calls.
 
-kazoo runs one thread for its connection, and by default one more each for answers and for watches, which may overtake
-each other. Here all three kinds of news are handed to the loop by that one thread, in the order in which the server
-sent them: the handler below runs kazoo's callbacks where they occur, and each does no more than post to the loop.
+kazoo runs one thread for its connection, and by default one more for responses and one for watches, which can
+reorder events. Here the connection thread hands all events to the loop in the order in which the server sent
+them. The handler below runs kazoo's callbacks in that thread, and each callback only posts to the loop.
 
-Nothing here blocks. Paths are given without the chroot; it is made if it is missing.
+Nothing here blocks. Paths are given without the chroot, which is created if it is missing.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from ottla.config.broker import BrokerConfig
 from ottla.security.cluster_secret import SECRET_BYTES
 
-#: What a request ends with when its connection did: whether it was carried out is not known.
+#: Errors of a request whose connection ended: it is unknown whether the request was executed.
 UNKNOWN_OUTCOME: Final = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
 
-#: What a multi fails with when somebody else was quicker.
+#: Errors of a multi that lost a race.
 _RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
 
-#: How long the end of a session may take.
+#: Upper bound on closing a session.
 _CLOSE_S: Final = 2.0
 
-# What people should know of connections is said by the store; kazoo's own log is there for who asks for it.
+# The store logs connection problems. kazoo's own log is available under this name.
 _LOG: Final = logging.getLogger("ottla.zookeeper")
 _LOG.addHandler(logging.NullHandler())
 
 
 _PASSWORD_CHARS_MIN: Final = 4
-#: What a cluster secret looks like in a request or an answer, and the password of a session.
+#: A cluster secret in a request or response, and the password of a session.
 _CLUSTER_SECRET: Final = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 _SESSION_PASSWORD: Final = re.compile(r"""(passwd(?:=|: ))b?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")
-#: The fields of ZookeeperSettings that no log may show.
+#: Fields of ZookeeperSettings that must not be logged.
 _SECRETS: Final = frozenset(("digest", "keystore_password"))
 
 
 class ZookeeperSettings(NamedTuple):
-    """How to reach ZooKeeper. Files are PEM."""
+    """Settings of the ZooKeeper client. Files are PEM."""
 
     #: HOST:PORT,HOST:PORT/chroot, as in Kafka's zookeeper.connect
     connect: str
@@ -71,10 +71,10 @@ class ZookeeperSettings(NamedTuple):
     connection_timeout_ms: int = 18_000
     #: "user:password" of ZooKeeper's digest scheme
     digest: str = ""
-    #: Whether the znodes that are made here belong to that user alone.
+    #: Whether new znodes belong to that user only.
     set_acl: bool = False
     tls: bool = False
-    #: Certificates to believe
+    #: Trusted certificates
     truststore: str | None = None
     #: Certificate and private key of this broker, in one file
     keystore: str | None = None
@@ -90,7 +90,7 @@ class ZookeeperSettings(NamedTuple):
 
     @staticmethod
     def from_config(config: BrokerConfig) -> ZookeeperSettings:
-        """Of a broker that has zookeeper.connect."""
+        """The settings of a broker with zookeeper.connect."""
         assert config.zookeeper_connect is not None
         session_timeout_ms = config.zookeeper_session_timeout_ms
         return ZookeeperSettings(
@@ -107,7 +107,7 @@ class ZookeeperSettings(NamedTuple):
         )
 
     def tls_context(self) -> ssl.SSLContext:
-        """Raises OSError if a file is missing or is not what it should be."""
+        """Raises OSError if a file is missing or invalid."""
         context = ssl.create_default_context(cafile=self.truststore)
         context.check_hostname = self.check_hostname
         if self.keystore is not None:
@@ -125,7 +125,7 @@ class ZookeeperSettings(NamedTuple):
 
 
 class _Trouble(logging.Handler):
-    """Keeps why the last attempt to connect failed, which kazoo tells its log alone."""
+    """Keeps the reason of the last failed connect, which kazoo only logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -138,16 +138,19 @@ class _Trouble(logging.Handler):
 
 
 class _Hidden(logging.Filter):
-    """Takes secrets out of kazoo's log, whose debug lines show each request and answer: the password of the digest scheme, the
-    cluster secret, and the password of the session, with which another could take the session over."""
+    """Removes secrets from kazoo's log, whose debug lines show each request and response.
+
+    Secrets are the digest password, the cluster secret, and the session password, with which another client
+    could take over the session.
+    """
 
     def __init__(self, digest: str) -> None:
         super().__init__()
         password = digest.partition(":")[2]
-        # A short one alone could be a part of any word.
+        # A short password could be part of any word.
         hidden = [digest, password] if len(password) >= _PASSWORD_CHARS_MIN else [digest]
         hidden = [each for each in hidden if each]
-        # As they are, and as they look within a repr; the longest first.
+        # Plain and as in a repr, the longest first.
         texts = {text for each in hidden for text in (each, repr(each)[1:-1])}
         self._secrets = sorted(texts, key=len, reverse=True)
 
@@ -162,14 +165,14 @@ class _Hidden(logging.Filter):
 
 
 class _AtOnce:
-    """In the place of kazoo's queues: what is put there is run at once, in the thread that puts it there."""
+    """Replaces kazoo's queues: runs a function at once, in the calling thread."""
 
     def put(self, function: Callable[[], object]) -> None:
         function()
 
 
 class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's handler without its two worker threads, and with a way to connect that leaves no socket open."""
+    """kazoo's handler without its two worker threads, and with a connect that leaks no socket."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
@@ -195,7 +198,7 @@ class _LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo h
 
 
 class Link:
-    """One client of ZooKeeper. `on_state(state)` gets kazoo's CONNECTED, SUSPENDED and LOST."""
+    """A ZooKeeper client. `on_state(state)` is called with kazoo's CONNECTED, SUSPENDED and LOST."""
 
     def __init__(
         self,
@@ -213,31 +216,33 @@ class Link:
         logger.addHandler(self._trouble)
         logger.addFilter(_Hidden(settings.digest))
         self._client = KazooClient(
-            # An attempt to connect may take the session's time-out divided by the number of servers. If there is only one,
-            # a single attempt at it while it starts could cost the session: it is named three times.
+            # kazoo gives each connect the session timeout divided by the number of servers. With one server,
+            # one attempt while it starts could use up the session timeout, so it is listed three times.
             hosts=settings.hosts if "," in settings.hosts else ",".join([settings.hosts] * 3),
             timeout=settings.session_timeout_ms / 1000,
             handler=handler,
             logger=logger,
             auth_data={("digest", settings.digest)} if settings.digest else None,
             default_acl=CREATOR_ALL_ACL if settings.set_acl else None,
-            # kazoo's own pauses between two attempts grow to an hour.
+            # kazoo's default backoff grows to an hour.
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.05, backoff=1.5, max_delay=0.5, sleep_func=handler.sleep_func
             ),
         )
         self._client.add_listener(self._state_changed)
-        #: The session of the connection that was told last, or 0.
+        #: The session of the last reported connection, or 0.
         self.session = 0
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- start and close ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         self._client.start_async()
 
     async def close(self) -> None:
-        """End the session: what it held is gone at once. A server that does not answer is not waited for: the session
-        then ends by itself."""
+        """End the session, which deletes its ephemeral znodes at once.
+
+        A server that does not answer is not waited for: the session then expires.
+        """
         closed = self._loop.create_future()
 
         def stop() -> None:
@@ -252,27 +257,27 @@ class Link:
 
     @property
     def trouble(self) -> str:
-        """Why the last attempt to connect failed, or nothing."""
+        """The reason of the last failed connect, or an empty text."""
         return self._trouble.last
 
     def _state_changed(self, state: str) -> None:
         client_id = self._client.client_id
-        self._post(self._tell_state, state, client_id[0] if client_id else 0)
+        self._post(self._report_state, state, client_id[0] if client_id else 0)
 
-    def _tell_state(self, state: str, session: int) -> None:
+    def _report_state(self, state: str, session: int) -> None:
         if state != KazooState.SUSPENDED:
             self.session = session
         self._on_state(state)
 
     def _post(self, function: Callable[..., object], *arguments: object) -> None:
-        # The loop may be closed before the connection: nobody is left to hear it then.
+        # RuntimeError: the loop was closed before the connection.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    # --- requests ---------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def get(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
-        """(data, stat), or NoNodeError; without a znode there is no watch either."""
+        """(data, stat), or NoNodeError; the watch is set only if the znode exists."""
         return self._future(self._client.get_async(self._root + path, watch=self._watcher(watch)))
 
     def exists(self, path: str, watch: Callable[[], object] | None = None) -> asyncio.Future[Any]:
@@ -283,12 +288,15 @@ class Link:
         return self._future(self._client.get_children_async(self._root + path, watch=self._watcher(watch)))
 
     def sync(self) -> asyncio.Future[Any]:
-        """Done when our server has seen everything that was decided before."""
+        """Done when our server has applied all earlier writes of the ensemble."""
         return self._future(self._client.sync_async(self._root or "/"))
 
     def multi(self, operations: Sequence[tuple[Any, ...]]) -> asyncio.Future[Any]:
-        """All of these or none: ("check", path, version), ("set", path, data, version), ("create", path, data),
-        ("ephemeral", path, data), ("delete", path). The results in order; each is an exception if any failed."""
+        """Execute all of these operations or none; returns their results in order, exceptions if any failed.
+
+        ("check", path, version), ("set", path, data, version), ("create", path, data), ("ephemeral", path,
+        data), ("delete", path)
+        """
         transaction = self._client.transaction()
         for kind, name, *rest in operations:
             path = self._root + name
@@ -303,19 +311,21 @@ class Link:
         return self._future(transaction.commit_async())
 
     async def commit(self, operations: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """As `multi`, for who expects it to succeed: raises why it did not."""
+        """Like `multi`, but raises the cause of a failure."""
         results: list[Any] = await self.multi(operations)
         if not succeeded(results):
             raise cause(results)
         return results
 
     async def ensure(self, znodes: Sequence[tuple[str, bytes]]) -> None:
-        """Make those of these znodes that are missing, and the chroot above them. What is above the chroot is everybody's:
-        other clusters, of other users, lie beside this one."""
+        """Create the missing ones of these znodes, and the chroot.
+
+        Parents of the chroot are open to everybody, because clusters of other users may be beside this one.
+        """
         parts = self._root.split("/")[1:]
         above = [("/" + "/".join(parts[: count + 1]), b"") for count in range(len(parts))]
         for path, data in [*above, *((self._root + path, data) for path, data in znodes)]:
-            # Looked for first: who may not write there may still use what is there.
+            # Checked first: a user without write access can still use existing znodes.
             if await self._future(self._client.exists_async(path)) is None:
                 acl = OPEN_ACL_UNSAFE if len(path) < len(self._root) else None
                 with contextlib.suppress(NodeExistsError):
@@ -331,7 +341,7 @@ class Link:
             return None
 
         def fired(event: WatchedEvent) -> None:
-            # NONE says that the watch is gone with its connection, which the state tells as well.
+            # NONE means that the watch ended with its connection, which `on_state` reports as well.
             if event.type != EventType.NONE:
                 self._post(watch)
 
@@ -340,22 +350,22 @@ class Link:
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
     if future.done():
-        return  # nobody waits for it any more
+        return  # cancelled
     if result.exception is None:
         future.set_result(result.value)
     else:
         future.set_exception(result.exception)
-        # Who was cancelled meanwhile never asks; that is no oversight worth a warning.
+        # A cancelled caller never retrieves the exception: suppress asyncio's warning.
         future.exception()
 
 
 def succeeded(results: Sequence[Any]) -> bool:
-    """Whether a multi was carried out."""
+    """Whether a multi was executed."""
     return not any(isinstance(result, Exception) for result in results)
 
 
 def cause(results: Sequence[Any]) -> Exception:
-    """Which of the results of a failed multi says why: the others say that they were taken back."""
+    """The result of a failed multi that has the cause; the others were rolled back."""
     for result in results:
         if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
             return result
@@ -363,12 +373,12 @@ def cause(results: Sequence[Any]) -> Exception:
 
 
 def raise_unless_race(results: Sequence[Any]) -> None:
-    """That somebody was quicker is seen by the next attempt; any other failure would come again and again."""
+    """Ignore a lost race, which the next attempt sees; raise any other error, which would repeat."""
     if not succeeded(results) and not isinstance(why := cause(results), _RACES):
         raise why
 
 
 def in_words(error: Exception) -> str:
     if isinstance(error, NoAuthError):
-        return "not allowed: the znodes belong to another user (see zookeeper.digest and zookeeper.set.acl)"
+        return "not allowed: the znodes belong to another user; check zookeeper.digest and zookeeper.set.acl"
     return str(error) or type(error).__name__

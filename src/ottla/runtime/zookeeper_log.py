@@ -1,12 +1,14 @@
-"""The metadata log in ZooKeeper: read by all in order, written by the controller, shortened by snapshots.
+"""The metadata log in ZooKeeper: read by all brokers, written by the controller, trimmed by snapshots.
 
-An append is one multi: check the version of /controller_epoch, set /metadata/end by version, create the entry. If the
-connection breaks, the same multi is sent again after the log was read: the version of /metadata/end, and the name of the
-entry, let at most one of the two through, and if the first one did, its entry was read and recognised by its tag. So each proposal is in the log
-once, or it is known not to be (R6). Appends go one at a time; what is proposed meanwhile gathers and shares the next.
+An append is one multi: check the version of /controller_epoch, set /metadata/end by version, create the
+entry. If the connection breaks, the log is read and the same multi is sent again. The version of
+/metadata/end and the name of the entry let at most one of the two multis succeed. If the first one did, its
+entry was read and recognized by its tag. So each proposal is in the log once, or it is known not to be (R6).
+Appends go one at a time; proposals meanwhile share the next one.
 
-Every coroutine here belongs to one connection and may be cancelled at any `await` when that breaks: what has to outlive
-it is in the fields, and each can be begun again. `zookeeper_store.py` runs them.
+Every coroutine here belongs to one connection and may be cancelled at any `await` when the connection breaks.
+State that outlives the connection is in the fields, and each coroutine can be restarted. `zookeeper_store.py`
+runs them.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from ottla.runtime.zookeeper_layout import Control, End
 from ottla.runtime.zookeeper_link import Link, cause, in_words, succeeded
 from ottla.runtime.zookeeper_snapshot import read_snapshot, trim, write_snapshot
 
-#: Entries that are asked for at once while catching up.
+#: Entries that are requested at once while catching up.
 _READ_AHEAD: Final = 16
 
 NOT_CONTROLLER: Final = "this broker is not the controller"
@@ -32,7 +34,7 @@ FENCED: Final = "another controller has taken over"
 
 
 class GapInLog(Exception):
-    """An entry is missing that no snapshot replaces: somebody deleted it."""
+    """An entry is missing and no snapshot replaces it: it was deleted from outside."""
 
 
 class _Proposal(NamedTuple):
@@ -42,7 +44,7 @@ class _Proposal(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """An append on its way: what it was told to be, so that it can be told again."""
+    """An append in progress, kept so that it can be sent again."""
 
     proposals: list[_Proposal]
     tag: str
@@ -60,30 +62,30 @@ class MetadataLog:
         self._node_id = node_id
         self._events = events
         self._now_ms = now_ms
-        #: Records that were delivered; -1 before the first connection.
+        #: The number of delivered records; -1 before the first connection.
         self.position = -1
-        #: As read or written last.
+        #: The end as last read or written.
         self.end = End(0, -1, -1)
-        #: Set by a claim, taken away when another controller or the end of the session shows.
+        #: Set by a claim; None after another controller took over or the session ended.
         self.control: Control | None = None
         self._queue: deque[_Proposal] = deque()
         self._unsettled: _Batch | None = None
         self._attempts = 0
         self._asked = asyncio.Event()
-        #: Held by whoever reads the log, so that each entry is asked for once.
+        #: Held while the log is read, so that each entry is requested once.
         self._reading = asyncio.Lock()
-        #: Held by whoever writes /metadata/end: appends, and the publication of a snapshot.
+        #: Held by writers of /metadata/end: appends, and the publication of a snapshot.
         self._writing = asyncio.Lock()
         #: One snapshot at a time: each deletes all others.
         self._snapshotting = asyncio.Lock()
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading --------------------------------------------------------------------------------------------
 
     async def catch_up(self, moved: asyncio.Event | None = None) -> None:
         """Read up to the end. With `moved`, watch for the next change."""
         async with self._reading:
             position = self.position
-            # Asked for together with the end: most often it is the one entry that is new.
+            # Requested together with the end: most often there is exactly one new entry.
             next_entry = self._link.get(layout.entry(position)) if position >= 0 else None
             data, stat = await self._link.get(layout.END, watch=moved.set if moved else None)
             end = layout.decode_end(data, stat.version)
@@ -102,11 +104,11 @@ class MetadataLog:
                 await self._read_entries(end)
 
     async def _read_entries(self, end: End) -> None:
-        """As many of the entries up to the end as are there; the snapshot, if the next one is not."""
+        """Read the existing entries up to the end; the snapshot, if the next entry is missing."""
         names = await self._link.children(layout.LOG) if self.position >= 0 else []
         firsts = sorted(first for first in map(int, names) if self.position <= first < end.end)
         if not firsts or firsts[0] != self.position:
-            # Unless it was delivered meanwhile, as an append of our own.
+            # Unless it was delivered meanwhile as our own append.
             if self.position < end.end:
                 await self._restore()
             return
@@ -118,11 +120,11 @@ class MetadataLog:
                 try:
                     data, _ = await answer
                 except NoNodeError:
-                    return  # trimmed meanwhile: there is a snapshot now
+                    return  # trimmed meanwhile: a snapshot replaces it
                 self._deliver(first, data)
 
     async def _restore(self) -> None:
-        """Begin anew from the published snapshot, which holds more than what we have read."""
+        """Restart from the published snapshot, which is ahead of our position."""
         data, stat = await self._link.get(layout.END)
         end = layout.decode_end(data, stat.version)
         if end.snapshot <= self.position < end.end:
@@ -133,7 +135,7 @@ class MetadataLog:
             self._events.restored(records, self._now_ms())
 
     def _deliver(self, first: int, data: bytes) -> None:
-        """An entry of the log, unless it was delivered: our own are as soon as they succeed."""
+        """Deliver an entry. Our own entries were delivered when their append succeeded."""
         if first != self.position:
             return
         entry = layout.decode_entry(data)
@@ -144,15 +146,15 @@ class MetadataLog:
         self.position = first + entry.size
         self._events.committed(entry.records(), self._now_ms())
 
-    # --- writing ----------------------------------------------------------------------------------------------
+    # --- writing --------------------------------------------------------------------------------------------
 
     def propose(self, records: Sequence[Record], done: Done) -> None:
         self._queue.append(_Proposal(list(records), layout.encode_records(records), done))
         self._asked.set()
 
     async def write(self) -> None:
-        """Append what is proposed, as long as the connection lasts."""
-        # Something may be left of the last connection.
+        """Append proposals as long as the connection lasts."""
+        # Proposals may be left from the last connection.
         self._asked.set()
         while True:
             await self._asked.wait()
@@ -188,7 +190,7 @@ class MetadataLog:
             self.end = End(new_end, end.snapshot, results[1].version)
             self._landed(batch)
             return
-        # Because an attempt before this one succeeded, which reading shows; or because of another controller.
+        # Either an earlier attempt succeeded, which reading shows, or there is another controller.
         await self.catch_up()
         if self._unsettled is not batch:
             return
@@ -198,14 +200,14 @@ class MetadataLog:
                 self.control = None
             self.refuse(FENCED)
         elif self.end.version != end.version:
-            # The end moved and the epoch did not: a snapshot of ours was published unseen. Again, from the new end.
+            # The end moved but not the epoch: our snapshot was published unnoticed. Retry from the new end.
             self._unsettled = None
             self._queue.extendleft(reversed(batch.proposals))
         else:
             self.refuse(in_words(cause(results)))
 
     def _gather(self) -> _Batch | None:
-        """As many proposals as one append holds; none if the first is too large for any."""
+        """As many proposals as fit into one append; None if the first one is too large."""
         taken: list[_Proposal] = []
         bytes_left = APPEND_BYTES_MAX
         while self._queue and len(self._queue[0].body) <= bytes_left:
@@ -219,10 +221,10 @@ class MetadataLog:
 
     def _landed(self, batch: _Batch) -> None:
         """Our entry is in the log."""
-        assert self.position == batch.end.end, "the controller has read what it builds upon"
+        assert self.position == batch.end.end, "the controller has read all earlier entries"
         self._unsettled = None
         self.position += batch.size
-        # All of them before the first answer: until then, the state is not that of any place in the log.
+        # Apply all records before the first callback: until then the state matches no position of the log.
         records = [record for proposal in batch.proposals for record in proposal.records]
         if records:
             self._events.committed(records, self._now_ms())
@@ -230,18 +232,19 @@ class MetadataLog:
             proposal.done(None)
 
     def _refuse_oversized(self) -> None:
-        """The core proposes nothing that is too large; if it does, only that proposal gets this error."""
+        """Reject an oversized proposal. The core should not make any; only this proposal gets this error."""
         oversized, *behind = self._queue
         self._queue.clear()
         self._events.rejected(self._now_ms())
         oversized.done(
-            f"a change of {len(oversized.body)} bytes is larger than the {APPEND_BYTES_MAX} of one append"
+            f"a metadata change of {len(oversized.body)} bytes exceeds the limit of {APPEND_BYTES_MAX} "
+            "bytes per append"
         )
         for proposal in behind:
             proposal.done(SUPERSEDED)
 
     def refuse(self, error: str) -> None:
-        """All that waits, and what is under way, once it is known not to be in the log."""
+        """Reject all waiting proposals, and the current batch, which is known not to be in the log."""
         refused = [*(self._unsettled.proposals if self._unsettled else ()), *self._queue]
         self._unsettled = None
         self._queue.clear()
@@ -250,16 +253,16 @@ class MetadataLog:
             for proposal in refused:
                 proposal.done(error)
 
-    # --- snapshots --------------------------------------------------------------------------------------------
+    # --- snapshots ------------------------------------------------------------------------------------------
 
     async def snapshot(self, records: Sequence[Record], offset: int) -> str | None:
-        """Write one, publish it, and delete what it replaces. Why not, if not."""
+        """Write and publish a snapshot, and delete the entries that it replaces. Returns an error, or None."""
         if self.control is None:
             return NOT_CONTROLLER
         fence = ("check", layout.CONTROLLER_EPOCH, self.control.version)
         try:
             async with self._snapshotting:
-                # Unless it was published unseen by a connection before this one, or a later one is there.
+                # Unless an earlier connection published it unnoticed, or a newer one exists.
                 if offset > self.end.snapshot:
                     chunks = await write_snapshot(self._link, fence, records, offset)
                     await self._publish(fence, offset, chunks)
@@ -270,7 +273,7 @@ class MetadataLog:
 
     async def _publish(self, fence: tuple[str, str, int], offset: int, chunks: int) -> None:
         async with self._writing:
-            # An append of unknown outcome may have moved the end.
+            # An append with an unknown outcome may have moved the end.
             await self.catch_up()
             results = await self._link.commit(
                 [

@@ -1,7 +1,7 @@
-"""Who is alive and who controls, in ZooKeeper: ephemeral znodes, watched by everybody.
+"""Live brokers and the controller in ZooKeeper: ephemeral znodes, watched by all brokers.
 
-Each of these can be begun again when its connection broke: a registration or a claim that succeeded unseen recognises
-itself by the session that owns its znode. `zookeeper_store.py` runs them.
+Each coroutine can be restarted after its connection broke: a registration or a claim that succeeded unnoticed
+is recognized by the session that owns its znode. `zookeeper_store.py` runs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.runtime.zookeeper_link import Link, raise_unless_race
 
 
 class Members:
-    """What was last told of brokers and controller, so that only changes are."""
+    """The last reported brokers and controller; only changes are reported."""
 
     def __init__(self, link: Link, events: StoreEvents, now_ms: Callable[[], int]) -> None:
         self._link = link
@@ -37,7 +37,7 @@ class Members:
             try:
                 data, stat = await answer
             except NoNodeError:
-                continue  # gone meanwhile: the watch has fired
+                continue  # deleted meanwhile: the watch has fired
             live[node_id] = layout.decode_registration(node_id, data, stat.czxid)
         if live != self._live:
             self._live = live
@@ -48,7 +48,7 @@ class Members:
             data, _ = await self._link.get(layout.CONTROLLER, watch=moved.set)
         except NoNodeError:
             if await self._link.exists(layout.CONTROLLER, watch=moved.set) is not None:
-                # Claimed between the two: once more.
+                # Claimed between the two requests: read again.
                 moved.set()
                 return
             epoch, _ = await self._link.get(layout.CONTROLLER_EPOCH)
@@ -61,11 +61,11 @@ class Members:
 
 
 async def register(link: Link, registration: Registration) -> tuple[int, str | None]:
-    """(broker epoch, None), or 0 and who has the number."""
+    """(broker epoch, None), or 0 and the broker that uses the node id."""
     path = layout.broker(registration.node_id)
     while True:
         parent, present = link.get(layout.IDS), link.get(path)
-        # Every registration moves this version: what we see now is what our multi meets, or it fails.
+        # Every registration increases this version: our multi fails if anything has changed since this read.
         _, parent_stat = await parent
         operations: list[tuple[Any, ...]] = [("set", layout.IDS, b"", parent_stat.version)]
         replaced = 0
@@ -80,19 +80,19 @@ async def register(link: Link, registration: Registration) -> tuple[int, str | N
                 return other.epoch, None
             if not ours and set(other.directories).isdisjoint(registration.directories):
                 return 0, (
-                    f"node id {registration.node_id} is taken by the broker at {other.host}:{other.port}, "
-                    "which has another data directory: give this one another node.id"
+                    f"node id {registration.node_id} is in use by the broker at {other.host}:{other.port} "
+                    "with another data directory: set another node.id for this broker"
                 )
             replaced = other.epoch
             operations.append(("delete", path))
         epoch = registered_epoch(registration.epoch, parent_stat.version + 1, replaced)
         data = layout.encode_registration(registration._replace(epoch=epoch))
-        # Whether it succeeds or not, the next turn sees whose it is.
+        # In either case the next round sees the owner of the znode.
         raise_unless_race(await link.multi([*operations, ("ephemeral", path, data)]))
 
 
 async def claim(link: Link, node_id: int, rival: Holder | None) -> tuple[Control | None, str | None]:
-    """Our control, or who has it. A rival that still has it is deposed."""
+    """Our control, or an error that names the controller. `rival` is replaced if it is the controller."""
     while True:
         present, asked = link.get(layout.CONTROLLER), link.get(layout.CONTROLLER_EPOCH)
         operations: list[tuple[Any, ...]] = []
@@ -108,7 +108,8 @@ async def claim(link: Link, node_id: int, rival: Holder | None) -> tuple[Control
                 return Control(epoch, epoch_stat.version), None
             if holder != rival:
                 return None, f"held by {holder.node_id}"
-            # Whoever follows the rival moves the epoch that is set below by version: this deletes no other's znode.
+            # A successor of the rival would change the epoch, which is set below by version. So no other
+            # znode is deleted.
             operations.append(("delete", layout.CONTROLLER))
         operations += [
             ("ephemeral", layout.CONTROLLER, layout.encode_holder(Holder(node_id, epoch + 1))),

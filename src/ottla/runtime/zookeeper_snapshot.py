@@ -1,8 +1,8 @@
-"""Snapshots of the metadata in ZooKeeper: written in chunks, read back, and what they replace deleted.
+"""Metadata snapshots in ZooKeeper: write in chunks, read, and delete replaced entries.
 
-A snapshot counts once /metadata/end names it; until then it is nobody's, and what a controller left unfinished is
-deleted by the next one that trims. Every write carries the fence of its controller (a check of /controller_epoch)
-and raises BadVersionError once another has taken over.
+A snapshot is published once /metadata/end names it. The next trim deletes unpublished snapshots of earlier
+controllers. Every write includes the fence of its controller (a check of /controller_epoch) and raises
+BadVersionError after another controller has taken over.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ottla.metadata.records import Record
 from ottla.runtime import zookeeper_layout as layout
 from ottla.runtime.zookeeper_link import Link
 
-#: Entries before the snapshot that are kept, so that a broker that was away for a moment goes on reading from where it was.
+#: Entries before the snapshot that are kept, so that a briefly disconnected broker can continue to read.
 ENTRIES_KEPT: Final = 100
-#: Deletions that share a multi.
+#: Deletions per multi.
 _DELETIONS: Final = 100
 
 
 async def write_snapshot(link: Link, fence: tuple[Any, ...], records: Sequence[Record], offset: int) -> int:
-    """Write it, unpublished. How many chunks it has."""
+    """Write it, unpublished; returns the number of chunks."""
     await _delete_snapshot(link, fence, offset)
     await link.commit([fence, ("create", layout.snapshot(offset), b"")])
     number = 0
@@ -35,14 +35,14 @@ async def write_snapshot(link: Link, fence: tuple[Any, ...], records: Sequence[R
 
 
 async def read_snapshot(link: Link, offset: int) -> list[Record] | None:
-    """Its records, or None if it was replaced by a newer one meanwhile."""
+    """Its records, or None if a newer snapshot has replaced it."""
     records: list[Record] = []
     try:
         data, _ = await link.get(layout.snapshot(offset))
         for number in range(layout.decode_snapshot(data)):
             data, _ = await link.get(layout.chunk(offset, number))
             records += layout.decoded(data.split(b"\n"))
-            # Others have their turn between two chunks: each takes milliseconds to decode.
+            # Yield to other tasks: each chunk takes milliseconds to decode.
             await asyncio.sleep(0)
     except NoNodeError:
         return None
@@ -54,7 +54,7 @@ async def trim(link: Link, fence: tuple[Any, ...], offset: int) -> None:
     firsts = sorted(int(name) for name in await link.children(layout.LOG))
     old = [first for first in firsts if first < offset][:-ENTRIES_KEPT]
     for start in range(0, len(old), _DELETIONS):
-        # Oldest first: the entries that are left have no gaps, whenever this ends.
+        # Oldest first, so that the remaining entries have no gaps if this is interrupted.
         deletions = [("delete", layout.entry(first)) for first in old[start : start + _DELETIONS]]
         await link.commit([fence, *deletions])
     for name in await link.children(layout.SNAPSHOTS):

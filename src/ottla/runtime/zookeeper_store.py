@@ -1,10 +1,10 @@
-"""The cluster store on ZooKeeper (`ports/store.py`): one connection after another, and what runs on each.
+"""The metadata store on ZooKeeper (`ports/store.py`): connections, and the tasks of each connection.
 
-With each connection `_resume` brings everything up to date; then three tasks follow the end of the log, the live brokers and
-the controller by their watches, and one writes. When the connection breaks all of them are cancelled, so nothing of it
-can act later, and the next connection begins with `_resume` again. What was asked and not yet answered outlives the
-connection and is begun again; only the end of the session ends it. The parts are `zookeeper_log.py` and
-`zookeeper_members.py`; `zookeeper_layout.py` draws the znodes.
+On each connection `_resume` catches up. Then three tasks follow the end of the log, the live brokers and the
+controller by their watches, and one task writes. When the connection breaks, all tasks are cancelled, and the
+next connection starts with `_resume`. Unanswered requests survive the connection and are restarted; only the
+end of the session ends them. The parts are `zookeeper_log.py` and `zookeeper_members.py`;
+`zookeeper_layout.py` has the znodes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ottla.runtime.zookeeper_log import MetadataLog
 from ottla.runtime.zookeeper_members import Members, claim, register
 from ottla.security.cluster_secret import ClusterSecret
 
-#: How long to wait before another attempt when something unforeseen went wrong.
+#: Pause before a retry after an unexpected error.
 _RETRY_S: Final = 1.0
 
-SESSION_LOST: Final = "the session with ZooKeeper was lost"
+SESSION_LOST: Final = "the ZooKeeper session has expired"
 CLOSED: Final = "the store is closed"
 
 
 class StoreUnavailable(Exception):
-    """ZooKeeper cannot be reached or does not let us in; the message says which and what to do."""
+    """ZooKeeper is unreachable or denies access; the message says which, and what to do."""
 
 
 class _Request(NamedTuple):
-    """A registration, claim or snapshot under way: it is begun anew with each connection until it is answered."""
+    """A registration, claim or snapshot in progress: restarted on each connection until it is answered."""
 
     work: Callable[[], Awaitable[Any]]
     answer: Callable[[Any], None]
@@ -44,7 +44,7 @@ class _Request(NamedTuple):
 
 
 class ZookeeperStore:
-    """Made and used on the thread of a running event loop. Raises StoreUnavailable if TLS files are not usable."""
+    """Used only on the thread of a running event loop. Raises StoreUnavailable for invalid TLS files."""
 
     def __init__(
         self,
@@ -64,20 +64,24 @@ class ZookeeperStore:
         try:
             self._link = Link(settings, self._loop, self._state_changed)
         except OSError as error:
-            raise StoreUnavailable(f"the TLS files for ZooKeeper cannot be used: {error}") from error
+            raise StoreUnavailable(
+                f"cannot use the TLS files for ZooKeeper: {error}; check zookeeper.ssl.truststore.location "
+                "and "
+                "zookeeper.ssl.keystore.location"
+            ) from error
         self._log = MetadataLog(self._link, node_id, events, now_ms)
         self._members = Members(self._link, events, now_ms)
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests: list[_Request] = []
         self._opened: asyncio.Future[None] = self._loop.create_future()
-        #: Whether everything is up to date, and work goes on.
+        #: Whether `_resume` has caught up and the tasks run.
         self._ready = False
         self._closed = False
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- connect and close ----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect and read everything; the events of it arrive before this returns. Raises StoreUnavailable."""
+        """Connect and read all metadata; its events arrive before this returns. Raises StoreUnavailable."""
         self._link.start()
         timeout_s = self.settings.connection_timeout_ms / 1000
         done, _ = await asyncio.wait([self._opened], timeout=timeout_s)
@@ -86,14 +90,14 @@ class ZookeeperStore:
             why = f" ({self._link.trouble})" if self._link.trouble else ""
             raise StoreUnavailable(
                 f"no ZooKeeper answers at {self.settings.connect} within {timeout_s:g} s{why}: "
-                "start it, or name another with --zookeeper HOST:PORT"
+                "start it, or set another address with --zookeeper HOST:PORT (zookeeper.connect)"
             )
         if error := self._opened.exception():
             await self.close()
             raise error
 
     async def close(self) -> None:
-        """End the session: the registration, and control, are given up at once."""
+        """End the session, which gives up the registration and the controller role at once."""
         self._closed = True
         self._cut()
         self._refuse_requests(CLOSED)
@@ -102,42 +106,43 @@ class ZookeeperStore:
 
     @property
     def end(self) -> int:
-        """How many records of the log were committed here."""
+        """The number of log records that were delivered."""
         return max(self._log.position, 0)
 
     @property
     def records_in_log(self) -> int:
-        """How many records a new broker reads beside the snapshot: when they are many, it is time for a new one."""
+        """The records that a new broker reads after the snapshot; many of them make a new snapshot due."""
         return self._log.end.end - max(self._log.end.snapshot, 0)
 
-    # --- what is asked ----------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     async def cluster_id(self, candidate: str) -> str:
-        """The id of the cluster; the candidate, if it has none yet. Raises StoreUnavailable."""
+        """The id of the cluster; a new cluster gets the candidate. Raises StoreUnavailable."""
         return (await self._agreed(layout.CLUSTER_ID, candidate.encode())).decode()
 
     async def cluster_secret(self, candidate: ClusterSecret) -> ClusterSecret:
-        """The secret of the cluster; the candidate, if it has none yet. Raises StoreUnavailable."""
+        """The secret of the cluster; a new cluster gets the candidate. Raises StoreUnavailable."""
         stored = await self._agreed(layout.CLUSTER_SECRET, candidate.stored())
         try:
             return ClusterSecret.from_stored(stored)
         except ValueError as error:
             raise StoreUnavailable(
-                f"ZooKeeper at {self.settings.connect}: {layout.CLUSTER_SECRET} has no cluster secret: {error}. "
-                "Stop all brokers and delete that znode: the first broker that starts makes a new one"
+                f"ZooKeeper at {self.settings.connect}: {layout.CLUSTER_SECRET} is no cluster secret: "
+                f"{error}. "
+                "Stop all brokers and delete that znode: the first broker that starts creates a new one"
             ) from None
 
     async def _agreed(self, path: str, candidate: bytes) -> bytes:
-        """What the znode has; the candidate, if there is no such znode yet."""
+        """The data of a znode, which is created with the candidate if it is missing."""
         found: asyncio.Future[tuple[bytes, str | None]] = self._loop.create_future()
 
         def answer(data: bytes, error: str | None = None) -> None:
-            # Who asked may have been cancelled meanwhile.
+            # The caller may have been cancelled meanwhile.
             if not found.done():
                 found.set_result((data, error))
 
         async def agree() -> bytes:
-            # Whoever loses the race, or the connection in its midst, reads what is there in the end.
+            # After a lost race or a lost connection, the existing data is read.
             await self._link.ensure([(path, candidate)])
             data: bytes = (await self._link.get(path))[0]
             return data
@@ -174,7 +179,7 @@ class ZookeeperStore:
         control, error = await claim(self._link, self.node_id, rival)
         if control is None:
             return 0, error
-        # From the new epoch on nobody else can append: the end that is read now is final.
+        # After the new epoch no other controller can append: the end that is read now is final.
         await self._log.catch_up()
         self._log.control = control
         return control.epoch, None
@@ -204,7 +209,7 @@ class ZookeeperStore:
         for request in requests:
             request.refuse(error)
 
-    # --- the connection ---------------------------------------------------------------------------------------
+    # --- the connection -------------------------------------------------------------------------------------
 
     def _state_changed(self, state: str) -> None:
         if self._closed:
@@ -223,25 +228,25 @@ class ZookeeperStore:
                 self._refuse_requests(SESSION_LOST)
 
     async def _resume(self) -> None:
-        """Everything that was missed, then back to work."""
+        """Catch up, then start the tasks of this connection."""
         log_moved, brokers_moved, controller_moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         if not self._opened.done():
             if await self._link.exists(layout.KAFKAS) is not None:
                 raise StoreUnavailable(
-                    "Apache Kafka keeps its metadata there: give ottla a path of its own, "
-                    f"such as {self.settings.hosts}{self.settings.chroot}/ottla"
+                    "Apache Kafka keeps its metadata there: give ottla a separate path, "
+                    f"such as zookeeper.connect={self.settings.hosts}{self.settings.chroot}/ottla"
                 )
             await self._link.ensure(layout.first_znodes())
-        # Another server of the ensemble may lag behind the one we were connected to, or behind our own lost write.
+        # This server of the ensemble may lag behind the previous one, or behind our own unacknowledged write.
         await self._link.sync()
         await self._log.catch_up(log_moved)
         await self._members.read_brokers(brokers_moved)
         await self._members.read_controller(controller_moved)
         if self._log.control is None:
-            # What the dead session sent is not in the log, and cannot come any more.
+            # Unacknowledged appends of the expired session are not in the log, and cannot arrive any more.
             self._log.refuse(SESSION_LOST)
         self._ready = True
-        # Those from before: what the news below makes the core ask for is begun as it is asked.
+        # Only earlier requests: requests that the events below cause are started by `_ask`.
         left = list(self._requests)
         if self._opened.done():
             self._events.store_back(self._now_ms())
@@ -270,7 +275,7 @@ class ZookeeperStore:
                 task.cancel()
 
     async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """A task of one connection. If that breaks, the news of it follows; anything else is told and tried anew."""
+        """Run a task of one connection. Errors other than a broken connection are logged and retried."""
         try:
             await work(*arguments)
         except UNKNOWN_OUTCOME:
@@ -280,7 +285,9 @@ class ZookeeperStore:
                 text = f"ZooKeeper at {self.settings.connect}: {in_words(error)}"
                 self._opened.set_exception(StoreUnavailable(text))
                 return
-            self._say(f"the metadata in ZooKeeper cannot be used: {type(error).__name__}: {in_words(error)}")
+            self._say(
+                f"cannot use the metadata in ZooKeeper, retrying: {type(error).__name__}: {in_words(error)}"
+            )
             self._cut()
             if self._ready:
                 self._ready = False

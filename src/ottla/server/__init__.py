@@ -1,1 +1,1 @@
-"""A broker as a process or inside one: the only place where the core meets its adapters."""
+"""A broker as a process, or embedded in one: core and runtime are put together here."""

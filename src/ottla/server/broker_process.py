@@ -1,7 +1,7 @@
-"""A broker of a local cluster, as its supervisor sees it: a process that it started, or one that was restarted by hand.
+"""A broker process of a local cluster: started by the supervisor, or restarted by hand.
 
-A broker's data directory tells whether one runs on it: its lock is held, and `ottla.pid` names the process. Looking takes no
-lock, since a broker that starts at that moment must find it free.
+The data directory shows whether a broker runs on it: its lock is held, and `ottla.pid` has the process id.
+The check does not take the lock, because a broker that starts at that moment needs it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any, Final
 from ottla.runtime.platform import is_locked
 from ottla.server.directories import PID_FILE
 
-#: In the environment of a broker that is to end with its standard input.
+#: Set in the environment of a broker that has to stop when its standard input closes.
 STOP_WITH_STDIN: Final = "OTTLA_STOP_WITH_STDIN"
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 
 
 class BrokerProcess:
-    """One broker. What it says, and its end, are put into the queue of news as (self, line or None)."""
+    """One broker. Its log lines go into the queue `events` as (self, line), its end as (self, None)."""
 
-    def __init__(self, number: int, config: Path, directory: Path, news: queue.SimpleQueue[Any]) -> None:
+    def __init__(self, number: int, config: Path, directory: Path, events: queue.SimpleQueue[Any]) -> None:
         self.number = number
         self.command = ["broker", "--config", str(config)]
         self.directory = directory
         self.address = ""
-        self.told_dead = False
+        self.end_logged = False
         environment = {**os.environ, STOP_WITH_STDIN: "1"}
         self._process = subprocess.Popen(  # noqa: S603  # this very program
             [sys.executable, "-m", "ottla.cli", *self.command],
@@ -43,19 +43,19 @@ class BrokerProcess:
             start_new_session=True,
         )
         self.pid = self._process.pid
-        self._reader = threading.Thread(target=self._read, args=(news,), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(events,), daemon=True)
         self._reader.start()
 
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 
-    def _read(self, news: queue.SimpleQueue[Any]) -> None:
+    def _read(self, events: queue.SimpleQueue[Any]) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
-            news.put((self, line.rstrip("\n")))
+            events.put((self, line.rstrip("\n")))
         self._process.wait()
-        news.put((self, None))
+        events.put((self, None))
 
     def how_it_ended(self) -> str:
         status = self._process.wait()
@@ -66,12 +66,12 @@ class BrokerProcess:
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
-    def hurry(self) -> None:
-        """A second signal: it does not wait to be relieved. Another one, since two alike may arrive as one."""
+    def skip_controlled_shutdown(self) -> None:
+        """Send a second signal, another one than SIGTERM, because two equal signals may arrive as one."""
         self._process.send_signal(signal.SIGINT)
 
     def end(self, timeout_s: float) -> bool:
-        """Wait for its end, and kill it if it takes too long; False then."""
+        """Wait for its end; kill it after the timeout and return False."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -84,14 +84,14 @@ class BrokerProcess:
 
 
 class AdoptedBroker:
-    """A broker that somebody restarted: not a child of this process, so its words and its exit status go elsewhere."""
+    """A broker that was restarted by hand: its log and exit status are not available here."""
 
     def __init__(self, earlier: BrokerProcess | AdoptedBroker, pid: int) -> None:
         self.number: int = earlier.number
         self.command: list[str] = earlier.command
         self.directory: Path = earlier.directory
         self.address: str = earlier.address
-        self.told_dead = False
+        self.end_logged = False
         self.pid = pid
 
     @property
@@ -104,11 +104,11 @@ class AdoptedBroker:
     def stop(self) -> None:
         self._signal(signal.SIGTERM)
 
-    def hurry(self) -> None:
+    def skip_controlled_shutdown(self) -> None:
         self._signal(signal.SIGINT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # The directory is still this broker's: its process id cannot be another program's by now.
+        # The broker still holds the directory, so its process id cannot belong to another program.
         if self.is_running:
             os.kill(self.pid, number)
 
@@ -118,17 +118,17 @@ class AdoptedBroker:
             if time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
                 return False
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return True
 
 
 def runs_on(directory: Path) -> bool:
-    """Whether a broker has this data directory, as far as its lock tells; that of one that just starts too."""
+    """Whether a broker holds the lock of this data directory; it may still be starting."""
     return is_locked(str(directory / ".lock"))
 
 
 def running_pid(directory: Path) -> int | None:
-    """The process of the broker on this data directory, once it has written its id."""
+    """The process id of the broker on this data directory, once it has written it."""
     if not runs_on(directory):
         return None
     try:

@@ -1,8 +1,7 @@
-"""Whether a whole data directory is sound: its identity, its metadata, its checkpoints, and every partition in it.
+"""Check whole data directories: their identity, metadata, checkpoints, and every partition.
 
-Reads only, and may run beside the broker that owns the directory. What the partitions' own files say is checked by
-`log/log_check.py`; here they are held against what stands above them: the metadata journal (or Kafka's metadata log),
-the checkpoints, and the other directories.
+Read-only; the owning broker may be running. `log/log_check.py` checks the files of a partition. This module
+compares them with the metadata journal (or Kafka's metadata log), the checkpoints, and the other directories.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TEMPORARY: Final = re.compile(r".+\.tmp")
 
 
 class Directory:
-    """What one data directory says of itself."""
+    """The identity, journal and checkpoints of one data directory."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.path = path
@@ -45,7 +44,7 @@ class Directory:
         self.properties = checkpoints.parse_properties(files.read_file(f"{path}/{names.META_PROPERTIES}"))
         self.clean = names.CLEAN_SHUTDOWN in self.names
         self.journal = files.read_file(f"{path}/{JOURNAL}")
-        # Kafka makes a checkpoint empty and fills it later.
+        # Kafka creates a checkpoint empty and fills it later.
         self.offsets = {
             name: checkpoints.parse_offsets(data) if (data := files.read_file(f"{path}/{name}")) else {}
             for name in _OFFSET_FILES
@@ -70,7 +69,7 @@ def verify(
     deep: bool,
     progress: Callable[[str], None] = lambda _path: None,
 ) -> Iterator[Finding]:
-    """Everything that is wrong with these directories of one broker, or with single partition folders."""
+    """Yield all findings in the directories of one broker, or in single partition folders."""
     directories = [Directory(files, path) for path in paths if is_data_dir(files, path)]
     image = _image(directories)
     yield from _identities(directories)
@@ -123,7 +122,7 @@ def _expected(
     compacted: bool | None = None
     if image is not None and topic is not None:
         policy = image.topic_config(partition[0]).get("cleanup.policy", "delete")
-        # A compacted topic that is none any more still has its gaps.
+        # A topic that was compacted earlier still has its gaps.
         compacted = "compact" in policy or partition in (directory.offsets[names.CLEANED_OFFSETS] or {})
     return Expected(
         recovery_point=at(names.RECOVERY_POINTS) or 0,
@@ -164,14 +163,14 @@ def _directory_files(
     if directory.journal is not None:
         yield from _journal(directory, changing=changing)
     elif (
-        # A cluster's broker has none, and Kafka's metadata is elsewhere.
+        # A broker of a cluster has no journal, and Kafka has its own metadata log.
         not {CLUSTER_MARK, names.KAFKA_METADATA} & set(directory.names)
         and any(directory.partitions())
         and image is None
     ):
         yield Finding("journal-missing", f"{path}/{JOURNAL}")
     if image is not None and directory.properties.get("cluster.id", image.cluster_id) != image.cluster_id:
-        detail = f"cluster.id {directory.properties['cluster.id']}, the journal is of {image.cluster_id}"
+        detail = f"cluster.id {directory.properties['cluster.id']}, the journal has {image.cluster_id}"
         yield Finding("properties-foreign", f"{path}/{names.META_PROPERTIES}", detail=detail)
     for name in directory.names:
         renamed = _RENAMED.fullmatch(name)
@@ -197,7 +196,7 @@ def _journal(directory: Directory, *, changing: bool) -> Iterator[Finding]:
 
 
 def _kafka_metadata(files: Files, folder: str, *, changing: bool) -> Iterator[Finding]:
-    # Snapshots let Kafka drop older segments, and its raft log may skip offsets when it does.
+    # Kafka deletes segments behind a snapshot, and its Raft log may then skip offsets.
     expected = Expected(recovery_point=0, compacted=True, changing=changing)
     for finding in verify_partition(files, folder, expected):
         if finding.kind not in ("stray-file", "leftover"):
@@ -207,7 +206,7 @@ def _kafka_metadata(files: Files, folder: str, *, changing: bool) -> Iterator[Fi
 def _missing(
     image: Image, seen: dict[tuple[str, int], str], directories: list[Directory]
 ) -> Iterator[Finding]:
-    """Partitions that the metadata knows, that a checkpoint says had records, and that are not there."""
+    """Missing partitions that had records according to metadata and checkpoint."""
     for topic in image.topics.values():
         for partition in topic.partitions:
             place = (topic.name, partition.partition)

@@ -1,13 +1,16 @@
-"""Taking the directories of a node for this process: they are made, told apart and locked before anything is read.
+"""The data directories of a broker: created, checked and locked before anything is read.
 
-`claim` returns which of them cannot be used, and why; the broker's core goes on without those. What must not be is
-refused: the same directory twice, one inside another, one that another process has, a metadata directory that cannot be
-used, and a metadata journal that is not where this start would look for it.
+`claim` returns the unusable directories with the reason; the broker starts without them. It refuses the start
+if
 
-What a broker knew alone and what a cluster knows cannot be joined. So a directory belongs to one of the two: to a broker of
-its own if it has a journal with topics, to a cluster if it has this mark:
+- a directory is configured twice, is inside another, or is locked by another process,
+- the metadata directory is unusable, or
+- a metadata journal is in another directory than the configured one.
 
-    ottla-cluster     one JSON object: {"zookeeper": "host:port/path", "cluster_id": …} as of the last start
+The metadata of a single broker cannot be merged into a cluster. So a directory belongs either to a single
+broker (it has a journal with topics) or to a cluster (it has this mark):
+
+    ottla-cluster     one JSON object: {"zookeeper": "host:port/path", "cluster_id": …} of the last start
 """
 
 from __future__ import annotations
@@ -25,16 +28,16 @@ from ottla.runtime.disk import SystemDisk
 from ottla.runtime.embedded_store import JOURNAL, read_journal
 
 CLUSTER_MARK: Final = "ottla-cluster"
-#: In the directory of the metadata: the process of the broker that has it.
+#: In the metadata directory: the process id of the running broker.
 PID_FILE: Final = "ottla.pid"
 
 
 class BadDirectories(Exception):
-    """The directories cannot be used as they are configured; the message says why and what to do."""
+    """The configured directories cannot be used; the message says why and what to do."""
 
 
 def with_absolute_paths(config: BrokerConfig) -> BrokerConfig:
-    """The same settings, with directories that mean the same from anywhere: clients see them and name them."""
+    """The same settings with absolute directories: clients see and name them (DescribeLogDirs)."""
     log_dirs = [os.path.abspath(path) for path in config.log_dirs]
     metadata_dir = os.path.abspath(config.metadata_log_dir)
     if (*log_dirs, metadata_dir) == (*config.log_dirs, config.metadata_log_dir):
@@ -44,7 +47,7 @@ def with_absolute_paths(config: BrokerConfig) -> BrokerConfig:
 
 
 def claim(disk: SystemDisk, config: BrokerConfig) -> dict[str, str]:
-    """Lock all directories; returns why some of them cannot be used. Raises BadDirectories."""
+    """Lock all directories; returns the unusable ones with the reason. Raises BadDirectories."""
     metadata_dir = config.metadata_log_dir
     paths = dict.fromkeys((*config.log_dirs, metadata_dir))
     _check_apart(config.log_dirs)
@@ -59,13 +62,13 @@ def claim(disk: SystemDisk, config: BrokerConfig) -> dict[str, str]:
                 )
         except DiskError as error:
             if path == metadata_dir or error.short:
-                raise BadDirectories(f"the directory of the metadata cannot be used: {error}") from error
+                raise BadDirectories(f"cannot use the metadata directory: {error}") from error
             unusable[path] = str(error)
     for path in config.log_dirs:
         has_journal = os.path.exists(f"{path}/{JOURNAL}")
         if path != metadata_dir and has_journal and not os.path.exists(f"{metadata_dir}/{JOURNAL}"):
             raise BadDirectories(
-                f"the metadata is in {path}, not in {metadata_dir}: name that directory first in log.dirs, "
+                f"the metadata journal is in {path}, not in {metadata_dir}: put {path} first in log.dirs, "
                 f"or set metadata.log.dir={path}"
             )
     return unusable
@@ -77,16 +80,16 @@ def _check_apart(paths: Sequence[str]) -> None:
         for other_at, other in enumerate(real):
             if at < other_at and path == other:
                 raise BadDirectories(
-                    f"{paths[at]} and {paths[other_at]} are the same directory: name it once"
+                    f"{paths[at]} and {paths[other_at]} are the same directory: remove one of them"
                 )
             if at != other_at and path.startswith(other.rstrip("/") + "/"):
                 raise BadDirectories(
-                    f"{paths[at]} is inside {paths[other_at]}: choose directories that stand apart"
+                    f"{paths[at]} is inside {paths[other_at]}: choose directories outside of each other"
                 )
 
 
 def is_a_clusters(disk: Disk, config: BrokerConfig) -> bool:
-    """Whether any of the directories was in a cluster before."""
+    """Whether any of the directories belongs to a cluster."""
     for path in config.log_dirs:
         with suppress(DiskError):
             if disk.read_file(f"{path}/{CLUSTER_MARK}") is not None:
@@ -95,7 +98,7 @@ def is_a_clusters(disk: Disk, config: BrokerConfig) -> bool:
 
 
 def refuse_a_clusters(disk: Disk, config: BrokerConfig) -> None:
-    """Before a broker starts alone. Raises BadDirectories."""
+    """Called before a single broker starts. Raises BadDirectories for a directory of a cluster."""
     for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir)):
         data = None
         with suppress(DiskError):
@@ -110,16 +113,18 @@ def refuse_a_clusters(disk: Disk, config: BrokerConfig) -> None:
             zookeeper, brokers = "HOST:PORT", 0
         if brokers:
             raise BadDirectories(
-                f"{path} holds a local cluster: start it with --brokers {brokers}, or choose another --data-dir"
+                f"{path} is the directory of a local cluster: start it with --brokers {brokers}, or choose "
+                "another "
+                "--data-dir"
             )
         raise BadDirectories(
-            f"{path} belongs to a broker of a cluster, whose metadata is in ZooKeeper: start it with "
+            f"{path} belongs to a broker of a cluster with its metadata in ZooKeeper: start it with "
             f"--zookeeper {zookeeper}, or choose another --data-dir"
         )
 
 
 def refuse_a_single_brokers(disk: Disk, config: BrokerConfig, unusable: Container[str]) -> None:
-    """Before a broker joins a cluster. A journal that no topic was ever in is removed. Raises BadDirectories."""
+    """Called before a broker joins a cluster. Deletes a journal without topics. Raises BadDirectories."""
     for path in dict.fromkeys((*config.log_dirs, config.metadata_log_dir)):
         data = disk.read_file(f"{path}/{JOURNAL}") if path not in unusable else None
         if data is None:
@@ -127,15 +132,15 @@ def refuse_a_single_brokers(disk: Disk, config: BrokerConfig, unusable: Containe
         image = Image().apply(read_journal(data)[0])
         if image.topics:
             raise BadDirectories(
-                f"{path} holds {len(image.topics)} topics of a broker of its own, which a cluster cannot take over: "
-                "choose another --data-dir, and copy what is to be kept with a consumer and a producer"
+                f"{path} has {len(image.topics)} topics of a single broker, which a cluster cannot import: "
+                "choose another --data-dir, and copy the topics with a consumer and a producer"
             )
         disk.remove(f"{path}/{JOURNAL}")
         disk.sync_dir(path)
 
 
 def mark_a_clusters(disk: Disk, path: str, **fields: object) -> None:
-    """Say in a directory that it belongs to a cluster."""
+    """Mark a directory as belonging to a cluster."""
     data = json.dumps(fields).encode() + b"\n"
     if disk.read_file(f"{path}/{CLUSTER_MARK}") != data:
         disk.replace_file(f"{path}/{CLUSTER_MARK}", data)

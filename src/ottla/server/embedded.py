@@ -1,7 +1,7 @@
-"""The broker inside another program: `with ottla.Broker() as broker: …` (A11).
+"""The broker embedded in another program: `with ottla.Broker() as broker: …` (A11).
 
-The same node on an event loop of its own, in one background thread. Without a data directory it makes a temporary one and
-removes it at the end.
+It runs a `Node` on its own event loop in one background thread. Without a data directory it creates a
+temporary one and deletes it at the end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ottla.server.node import CannotStart, Node
 
 
 class Broker:
-    """An ottla broker in this process. Started when it is made; `close` stops it cleanly."""
+    """An ottla broker in this process. The constructor starts it; `close` stops it cleanly."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Broker:
         self._thread.start()
         self._ready.wait()
         if self._problems:
-            # Nothing runs that could be stopped: the thread is at its end.
+            # Nothing is left to stop: the thread has ended.
             self._thread.join()
             self._remove_temporary()
             raise CannotStart(str(self._problems[0])) from self._problems[0]
 
     @property
     def address(self) -> str:
-        """What clients take as bootstrap server: host:port."""
+        """The bootstrap server for clients: host:port."""
         return self._node.address
 
     @property
@@ -63,7 +63,7 @@ class Broker:
 
     @property
     def longest_turn(self) -> LongestTurn:
-        """The turn of the broker's event loop that used most CPU time so far, and what it was about: meanwhile other clients waited."""
+        """The turn of the event loop that used most CPU time so far; other clients waited meanwhile."""
         return self._node.longest_turn
 
     def close(self) -> None:

@@ -1,18 +1,20 @@
-"""A whole cluster on one machine: a ZooKeeper and N broker processes, started, told of and stopped together.
+"""A local cluster on one machine: ZooKeeper and N broker processes, started, supervised and stopped together.
 
-    DIR/zookeeper/       ZooKeeper's data, configuration and log
-    DIR/broker-1/ …      the brokers' data directories
-    DIR/broker-1.properties …   the brokers' settings, readable by their owner alone: they may have passwords
-    DIR/ottla-cluster    says that DIR is no broker's own
+    DIR/zookeeper/              ZooKeeper's data, configuration and log
+    DIR/broker-1/ …             the data directories of the brokers
+    DIR/broker-1.properties …   the settings of the brokers (perhaps with passwords), readable only by the owner
+    DIR/ottla-cluster           marks DIR as the directory of a cluster
 
-Each broker is `ottla broker` in a process and a session of its own, so that Ctrl-C reaches us alone and we stop them in order:
-the brokers one after the other, each relieved by those that are left, then ZooKeeper. What a broker says is passed on line
-by line behind its number. One that dies is told of and left dead, with the command that starts it again: a restart that
-nobody sees hides the reason. A broker that was restarted so is adopted: it counts as one of the cluster, and is stopped
-with it. ZooKeeper is stopped last, and while the cluster is not told to stop only when no broker runs any more.
+Each broker is an `ottla broker` process in its own session, so Ctrl-C reaches only the supervisor. It stops
+the brokers one after the other, each with a controlled shutdown, then ZooKeeper. Log lines of a broker are
+printed after its number.
 
-Nothing outlives us: each broker holds the other end of its standard input, which the kernel closes when we die, however we
-do, and ends with it (OTTLA_STOP_WITH_STDIN=1); ZooKeeper's keeper does the same.
+A broker that dies is reported with the command that restarts it. It is not restarted automatically, because
+that would hide the cause. A broker that was restarted by hand is adopted and stopped with the cluster.
+Without a signal, ZooKeeper stops only when no broker runs any more.
+
+No process outlives the supervisor: when it dies, the kernel closes the standard input of each broker, and the
+broker stops (OTTLA_STOP_WITH_STDIN=1). The keeper process of ZooKeeper does the same.
 """
 
 from __future__ import annotations
@@ -34,18 +36,18 @@ from ottla.runtime.local_zookeeper import LocalZookeeper, find_program, free_por
 from ottla.server.broker_process import AdoptedBroker, BrokerProcess, running_pid, runs_on
 from ottla.server.directories import CLUSTER_MARK, mark_a_clusters
 
-#: What a broker says when it serves, before its address (`cli/run_broker.py`).
+#: In the log line of a broker that serves, before its address (`cli/run_broker.py`).
 LISTENS: Final = " listens on "
 _STOP_S: Final = 20.0
-_LOOK_S: Final = 1.0
+_POLL_S: Final = 1.0
 
 
 class ClusterFailed(Exception):
-    """The cluster cannot start; the message says which part of it, and why."""
+    """The cluster cannot start; the message says which part, and why."""
 
 
 class LocalCluster:
-    """`settings` go to all brokers. Port 0 lets each take a free one."""
+    """All brokers get `settings`. With port 0 each takes a free port."""
 
     def __init__(
         self,
@@ -66,15 +68,18 @@ class LocalCluster:
         self._count = brokers
         self._settings = settings
         self._say = say
-        self._news: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._zookeeper: LocalZookeeper | None = None
         self._signals = 0
 
     def run(self) -> int:
-        """Until a signal, or until nothing of it is left; the exit code. Raises ClusterFailed, NoZookeeper."""
+        """Run until a signal or until no broker is left; returns the exit code.
+
+        Raises ClusterFailed, NoZookeeper.
+        """
         for number in (signal.SIGINT, signal.SIGTERM):
-            # A queue may be put to within a handler.
-            signal.signal(number, lambda *_: self._news.put((None, "signal")))
+            # SimpleQueue.put is safe in a signal handler.
+            signal.signal(number, lambda *_: self._events.put((None, "signal")))
         self._check()
         try:
             if not self.zookeeper_connect:
@@ -87,7 +92,7 @@ class LocalCluster:
         except BaseException:
             for broker in self.brokers:
                 broker.stop()
-                broker.hurry()
+                broker.skip_controlled_shutdown()
             for broker in self.brokers:
                 broker.end(_STOP_S)
             raise
@@ -95,16 +100,18 @@ class LocalCluster:
             if self._zookeeper is not None:
                 self._zookeeper.stop()
 
-    # --- the start --------------------------------------------------------------------------------------------
+    # --- start ----------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if (self.directory / "meta.properties").exists():
             if not (self.directory / CLUSTER_MARK).exists():
                 raise ClusterFailed(
-                    f"{self.directory} holds the data of a broker of its own: choose another --data-dir for a cluster"
+                    f"{self.directory} has the data of a single broker: choose another --data-dir for a "
+                    "cluster"
                 )
             raise ClusterFailed(
-                f"{self.directory} is the data directory of one broker of a cluster: choose another --data-dir"
+                f"{self.directory} is the data directory of one broker of a cluster: choose another "
+                "--data-dir"
             )
         self.directory.mkdir(parents=True, exist_ok=True)
         zookeeper = self.zookeeper_connect or "of its own"
@@ -119,13 +126,13 @@ class LocalCluster:
     def _start(self, number: int) -> BrokerProcess:
         port = self.port + number - 1 if self.port else 0
         config = self._write_settings(number, f"{self.host}:{port}")
-        return BrokerProcess(number, config, self._data_directory(number), self._news)
+        return BrokerProcess(number, config, self._data_directory(number), self._events)
 
     def _data_directory(self, number: int) -> Path:
         return self.directory / f"broker-{number}"
 
     def _write_settings(self, number: int, address: str) -> Path:
-        """A broker's settings in a file of the owner alone: everybody can read the arguments of a process."""
+        """Write a broker's settings to a file that only the owner can read: process arguments are public."""
         settings = {
             "broker.rack": socket.gethostname(),
             **self._settings,
@@ -136,7 +143,7 @@ class LocalCluster:
         }
         path = self.directory / f"broker-{number}.properties"
         fresh = path.with_suffix(".new")
-        # Made with its permissions: an earlier one may have had others.
+        # Created with its permissions: an earlier file may have others.
         fresh.unlink(missing_ok=True)
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
             file.write(format_properties(settings))
@@ -144,17 +151,20 @@ class LocalCluster:
         return path
 
     def _wait_ready(self) -> bool:
-        """False if a signal came first."""
+        """Wait until all brokers serve; False if a signal came first."""
         while not all(broker.address for broker in self.brokers):
-            broker, line = self._news.get()
+            broker, line = self._events.get()
             if broker is None:
                 self._signals += 1
                 return False
             if line is None:
-                raise ClusterFailed(f"broker {broker.number} {broker.how_it_ended()} before it could serve")
+                raise ClusterFailed(
+                    f"broker {broker.number} {broker.how_it_ended()} before it could serve; its log lines "
+                    "are above"
+                )
             if LISTENS in line:
                 broker.address = line.rpartition(LISTENS)[2]
-                # A restart is to listen on the port that clients know.
+                # After a restart it has to listen on the port that clients know.
                 self._write_settings(broker.number, broker.address)
             elif not _is_usual(line):
                 self._say(f"broker {broker.number}: {line}")
@@ -185,20 +195,25 @@ class LocalCluster:
         self._say(f"connect to {','.join(each.address for each in self.brokers)}")
         self._say("stop all with Ctrl-C")
 
-    # --- while it runs ----------------------------------------------------------------------------------------
+    # --- supervision ----------------------------------------------------------------------------------------
 
     def _follow(self) -> int:
-        zookeeper_told = False
+        zookeeper_end_logged = False
         while self._is_any_left():
             try:
-                broker, line = self._news.get(timeout=_LOOK_S)
+                broker, line = self._events.get(timeout=_POLL_S)
             except queue.Empty:
                 self._look_for_restarted()
-                if self._zookeeper is not None and not zookeeper_told and not self._zookeeper.is_running:
-                    zookeeper_told = True
+                if (
+                    self._zookeeper is not None
+                    and not zookeeper_end_logged
+                    and not self._zookeeper.is_running
+                ):
+                    zookeeper_end_logged = True
                     self._say(
-                        f"ZooKeeper (pid {self._zookeeper.pid}) has ended; the brokers serve what they lead, but nothing "
-                        "in the cluster can change: stop all with Ctrl-C and start again"
+                        f"ZooKeeper (pid {self._zookeeper.pid}) has ended: the brokers serve their "
+                        "partitions, but "
+                        "metadata cannot change. Stop all with Ctrl-C and start again"
                     )
                 continue
             if broker is None:
@@ -206,37 +221,37 @@ class LocalCluster:
                 self._look_for_restarted()
                 return self._stop()
             if line is None:
-                self._tell_death(broker)
+                self._log_end(broker)
             elif not _is_usual(line):
                 self._say(f"broker {broker.number}: {line}")
-        self._say("no broker is left" + ("" if self._zookeeper is None else ": ZooKeeper is stopped too"))
+        self._say("no broker is left" + ("" if self._zookeeper is None else ": stopping ZooKeeper"))
         return 1
 
     def _is_any_left(self) -> bool:
-        """Also while one that was restarted is not adopted yet."""
-        return any(each.is_running or not each.told_dead or runs_on(each.directory) for each in self.brokers)
+        """Whether a broker runs; also true while a restarted broker is not adopted yet."""
+        return any(each.is_running or not each.end_logged or runs_on(each.directory) for each in self.brokers)
 
     def _look_for_restarted(self) -> None:
-        """Adopt dead brokers that run again, and tell of adopted ones that ended."""
+        """Adopt restarted brokers, and log the end of adopted ones."""
         for at, broker in enumerate(self.brokers):
-            if isinstance(broker, AdoptedBroker) and not broker.told_dead and not broker.is_running:
-                self._tell_death(broker)
-            if broker.told_dead and (pid := running_pid(broker.directory)) is not None:
+            if isinstance(broker, AdoptedBroker) and not broker.end_logged and not broker.is_running:
+                self._log_end(broker)
+            if broker.end_logged and (pid := running_pid(broker.directory)) is not None:
                 self.brokers[at] = AdoptedBroker(broker, pid)
                 self._say(
-                    f"broker {broker.number} runs again (pid {pid}): it belongs to this cluster, which goes on while it "
-                    "runs; Ctrl-C here stops it too"
+                    f"broker {broker.number} runs again (pid {pid}) as part of this cluster; Ctrl-C here "
+                    "stops it too"
                 )
 
-    def _tell_death(self, broker: BrokerProcess | AdoptedBroker) -> None:
-        broker.told_dead = True
+    def _log_end(self, broker: BrokerProcess | AdoptedBroker) -> None:
+        broker.end_logged = True
         self._say(
             f"broker {broker.number} (pid {broker.pid}) {broker.how_it_ended()}; "
             f"restart it with: ottla {shlex.join(broker.command)}"
         )
 
     def _stop(self) -> int:
-        """One after the other, each relieved by the rest; after a second signal all at once."""
+        """Stop one broker after the other with a controlled shutdown; after a second signal, all at once."""
         code = 0
         left = [broker for broker in self.brokers if broker.is_running]
         while left:
@@ -249,21 +264,21 @@ class LocalCluster:
                 for each in left:
                     each.stop()
                 for each in (broker, *left):
-                    each.hurry()
+                    each.skip_controlled_shutdown()
             if not broker.end(max(0.1, deadline - time.monotonic())):
                 self._say(f"broker {broker.number} did not stop within {_STOP_S:g} s and was killed")
                 code = 1
             elif "status" in broker.how_it_ended():
                 self._say(f"broker {broker.number} {broker.how_it_ended()}")
                 code = 1
-            # Its last words.
-            while not self._news.empty():
+            # Its last log lines.
+            while not self._events.empty():
                 self._listen_while_stopping()
         return code
 
     def _listen_while_stopping(self) -> None:
         with suppress(queue.Empty):
-            broker, line = self._news.get(timeout=0.05)
+            broker, line = self._events.get(timeout=0.05)
             if broker is None:
                 self._signals += 1
             elif line is not None and not _is_usual(line):
@@ -271,5 +286,5 @@ class LocalCluster:
 
 
 def _is_usual(line: str) -> bool:
-    """What each broker says at its start and end, and the table says once for all."""
+    """Whether a line is one that every broker logs at its start or end; the table shows the same."""
     return LISTENS in line or line.startswith("data in ") or line in ("stop with Ctrl-C", "stopped cleanly")

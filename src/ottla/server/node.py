@@ -1,10 +1,11 @@
-"""One node: its settings, its directory, its core and its shell, put together and taken apart again.
+"""One broker with its settings, data directories, core and effect runner: start and stop.
 
-`run` is a process of its own (`ottla up`, `ottla broker`): it ends on SIGINT or SIGTERM with everything flushed and the
-clean-shutdown mark written. `Node` itself is used by the embedded broker as well.
+`run` is the broker process (`ottla up`, `ottla broker`). On SIGINT or SIGTERM it flushes everything, writes
+the clean-shutdown mark and ends. The embedded broker uses `Node` as well.
 
-With `zookeeper.connect` it is one of a cluster: it keeps no metadata of its own, serves once the cluster has taken it in,
-and has itself relieved before it stops (`membership.py`). A second signal skips that.
+With `zookeeper.connect` the broker belongs to a cluster. It keeps no metadata journal, serves once the
+controller has registered it, and stops with a controlled shutdown (`cluster_membership.py`). A second signal
+skips that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ottla.ports.disk import DiskError
 from ottla.runtime.clock import Clock
 from ottla.runtime.descriptors import share_out
 from ottla.runtime.disk import SystemDisk
-from ottla.runtime.effect_runner import Shell
+from ottla.runtime.effect_runner import EffectRunner
 from ottla.runtime.embedded_store import DamagedJournal, EmbeddedStore
 from ottla.runtime.entropy import SystemEntropy
 from ottla.runtime.garbage import Collector
@@ -49,9 +50,9 @@ from ottla.server.directories import (
 )
 
 if TYPE_CHECKING:
-    from ottla.server.cluster_membership import ClusterMember
+    from ottla.server.cluster_membership import ClusterMembership
 
-#: Journals with more records than this, and four times what the image needs, are written anew at start.
+#: A journal with more records than this, and more than four times the image's, is rewritten at the start.
 _JOURNAL_RECORDS = 1000
 
 
@@ -59,7 +60,7 @@ class CannotStart(Exception):
     """The node cannot start; the message says why and what to do."""
 
 
-def tell_stderr(text: str) -> None:
+def log_to_stderr(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
@@ -67,17 +68,17 @@ def tell_stderr(text: str) -> None:
 class Node:
     """A broker on an event loop. `start` and `stop` are called on the loop's own thread."""
 
-    def __init__(self, config: BrokerConfig, *, say: Callable[[str], None] = tell_stderr) -> None:
+    def __init__(self, config: BrokerConfig, *, say: Callable[[str], None] = log_to_stderr) -> None:
         self.config = with_absolute_paths(config)
         self.say = say
         self.host = ""
         self.port = 0
-        self._shell: Shell | None = None
+        self._runner: EffectRunner | None = None
         self._longest_turn = LongestTurn()
         self._store: EmbeddedStore | None = None
-        self._member: ClusterMember | None = None
+        self._member: ClusterMembership | None = None
         self._loop: asyncio.AbstractEventLoop
-        #: While it joins its cluster.
+        #: The task that joins the cluster.
         self._joining: asyncio.Task[None] | None = None
         self._stopping = False
 
@@ -89,22 +90,22 @@ class Node:
     @property
     def longest_turn(self) -> LongestTurn:
         """The turn of the event loop that has used most CPU time so far."""
-        return self._shell.turns.longest if self._shell is not None else self._longest_turn
+        return self._runner.turns.longest if self._runner is not None else self._longest_turn
 
     @property
     def data_dir(self) -> str:
-        """The first of the directories."""
+        """The first of the log directories."""
         return self.config.log_dirs[0]
 
     @property
     def metadata_dir(self) -> str:
-        """Where the metadata and the process id are."""
+        """The directory of the metadata journal and of the process id."""
         return self.config.metadata_log_dir
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         shares = self._shares = share_out(clustered=self.config.zookeeper_connect is not None)
         self._disk = SystemDisk(files_max=shares.files)
-        # The journal is written in its own thread: no other file of the broker may take its descriptor back.
+        # The journal is written in its own thread: the limit on open log files must not close its descriptor.
         self._journal_disk = SystemDisk()
         sock = self._bind()
         self._loop = loop
@@ -123,13 +124,13 @@ class Node:
         except (DiskError, DamagedJournal, ForeignDirectory, NoDirectory, BadDirectories) as error:
             raise CannotStart(str(error)) from error
         finally:
-            if self._shell is None:
+            if self._runner is None:
                 sock.close()
                 self._disk.release()
                 self._journal_disk.release()
 
     def _open(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, unusable: dict[str, str]) -> None:
-        """As a broker of its own."""
+        """Start as a broker without a cluster."""
         refuse_a_clusters(self._disk, self.config)
         clock = Clock()
         self._store = EmbeddedStore(self._journal_disk, self.metadata_dir, say=self.say)
@@ -153,7 +154,7 @@ class Node:
         if self._store.records_on_disk > max(_JOURNAL_RECORDS, 4 * len(live)):
             self._store.rewrite(live)
         self._listen(sock)
-        self._shell = Shell(
+        self._runner = EffectRunner(
             self._broker,
             self._disk,
             clock,
@@ -162,14 +163,14 @@ class Node:
             self.say,
             connections_max=self._shares.connections,
         )
-        self._shell.listen(sock)
+        self._runner.listen(sock)
 
     async def _join(
         self, loop: asyncio.AbstractEventLoop, sock: socket.socket, unusable: dict[str, str]
     ) -> None:
-        """As one of a cluster."""
-        # Here, because a broker of its own needs no client of ZooKeeper.
-        from ottla.server.cluster_membership import CannotJoin, ClusterMember
+        """Start as a broker of a cluster."""
+        # Imported here: a broker without a cluster needs no ZooKeeper client.
+        from ottla.server.cluster_membership import CannotJoin, ClusterMembership
 
         refuse_a_single_brokers(self._disk, self.config, unusable)
         entropy = SystemEntropy()
@@ -178,8 +179,9 @@ class Node:
             self.config, self._disk, entropy, say=self.say, unusable=unusable, clustered=True
         )
         try:
-            member = self._member = ClusterMember(self.config, clock, self.say)
-            # A directory that was in a cluster does not found another: if that one is not here, the start is refused.
+            member = self._member = ClusterMembership(self.config, clock, self.say)
+            # A directory of one cluster never starts another cluster: the start fails if that cluster is not
+            # here.
             own = None if is_a_clusters(self._disk, self.config) else broker.directories.unused_cluster_id()
             cluster_id, secret = await member.connect(
                 own or id_text(entropy.id_bytes()), ClusterSecret(entropy.token(SECRET_BYTES))
@@ -190,7 +192,7 @@ class Node:
                     self._disk, each.path, zookeeper=self.config.zookeeper_connect, cluster_id=cluster_id
                 )
             self._listen(sock)
-            shell = self._shell = Shell(
+            runner = self._runner = EffectRunner(
                 broker,
                 self._disk,
                 clock,
@@ -199,12 +201,13 @@ class Node:
                 self.say,
                 connections_max=self._shares.connections,
             )
-            member.cluster.attach(broker, member.store, shell.turn)
-            shell.listen(sock)
-            await member.join(broker, shell.turn)
+            member.cluster.attach(broker, member.store, runner.turn)
+            runner.listen(sock)
+            await member.join(broker, runner.turn)
         except BaseException as error:
-            # A signal (as a cancellation) as well: what was opened is closed again. A crash that the controller has not
-            # heard of (R7) must not be hidden by a mark of this life, which never was one.
+            # Also after a signal, which is a cancellation: close everything. R7: a crash that the controller
+            # does not know of yet must not be hidden by a clean-shutdown mark of this start, which never
+            # served.
             self._close(mark=all(each.clean or each.was_unused for each in broker.directories.online))
             if self._member is not None:
                 await self._member.close()
@@ -214,7 +217,7 @@ class Node:
             raise
 
     def _listen(self, sock: socket.socket) -> None:
-        """Only once the logs are open: until then clients are refused instead of kept waiting."""
+        """Called once the logs are open: until then the kernel refuses clients, so they do not wait."""
         self._disk.replace_file(f"{self.metadata_dir}/{PID_FILE}", f"{os.getpid()}\n".encode())
         try:
             sock.listen(self.config.socket_listen_backlog_size)
@@ -223,7 +226,10 @@ class Node:
 
     def _bind(self) -> socket.socket:
         if len(self.config.listeners) != 1:
-            raise CannotStart("listeners names several listeners; one is served for now")
+            raise CannotStart(
+                f"listeners has {len(self.config.listeners)} entries, but ottla supports one: remove the "
+                "others"
+            )
         listener = self.config.listeners[0]
         family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -255,47 +261,48 @@ class Node:
         listener = self.config.listeners[0]
         return CannotStart(
             f"cannot listen on {listener.host}:{listener.port}: {error.strerror}. "
-            "Choose another with --listen HOST:PORT"
+            "Choose another address with --listen HOST:PORT"
         )
 
     def count_partitions(self) -> int:
         return sum(directory.partitions for directory in self._broker.directories.all)
 
-    # --- the end ----------------------------------------------------------------------------------------------
+    # --- stop -----------------------------------------------------------------------------------------------
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """Have the loop stop, or what it waits for on its way: a start, or the others that relieve this broker."""
+        """Stop the loop, or cancel what it waits for: the start, or the controlled shutdown."""
         if self._joining is not None and not self._joining.done():
             self._joining.cancel()
             return
         if self._member is not None and (at_once or self._stopping):
-            self._member.hurry()
+            self._member.skip_controlled_shutdown()
         if not self._stopping:
             self._stopping = True
             self._loop.stop()
 
     def stop(self) -> bool:
-        """Flush everything and leave the clean-shutdown mark; False, and why is said, if some of it could not be.
+        """Flush everything and write the clean-shutdown mark. False, and a log line, if a part fails.
 
-        Called while the loop does not run."""
+        Called while the loop does not run.
+        """
         self._stopping = True
-        member, shell = self._member, self._shell
-        if member is not None and shell is not None and self.config.controlled_shutdown_enable:
-            self._loop.run_until_complete(member.leave(self._broker, shell.turn))
+        member, runner = self._member, self._runner
+        if member is not None and runner is not None and self.config.controlled_shutdown_enable:
+            self._loop.run_until_complete(member.leave(self._broker, runner.turn))
         problems = self._close()
         if member is not None:
             self._loop.run_until_complete(member.close())
         for problem in problems:
-            self.say(f"{problem}. The next start reads again what it cannot be sure of")
+            self.say(f"{problem}. The next start recovers the affected logs")
         return not problems
 
     def _close(self, *, mark: bool = True) -> list[str]:
-        """Stop serving and close the logs, with the mark that tells the next start so; why not, if that cannot be."""
-        if self._shell is None:
+        """Stop serving, close the logs and write the clean-shutdown mark; returns the problems."""
+        if self._runner is None:
             return []
-        self._shell.stop()
-        self._longest_turn = self._shell.turns.longest
-        self._shell = None
+        self._runner.stop()
+        self._longest_turn = self._runner.turns.longest
+        self._runner = None
         try:
             return self._broker.stop() if mark else []
         finally:
@@ -311,28 +318,28 @@ def run(
     config: BrokerConfig,
     on_ready: Callable[[Node], None],
     *,
-    say: Callable[[str], None] = tell_stderr,
+    say: Callable[[str], None] = log_to_stderr,
     lifeline: int | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the process's exit code. Raises CannotStart.
 
-    `lifeline` is a descriptor to read from: when it ends, so does this process, without waiting to be relieved.
+    `lifeline` is a descriptor to read from: at its end this process stops without a controlled shutdown.
     """
-    # Before the first thread begins.
+    # Before the first thread starts.
     use_one_heap()
     loop = new_event_loop()
     node = Node(config, say=say)
     is_clustered = config.zookeeper_connect is not None
     try:
         if is_clustered:
-            _heed_signals(loop, node, lifeline)
+            _handle_signals(loop, node, lifeline)
         try:
             node.start(loop)
         except asyncio.CancelledError:
             return 0
         if not is_clustered:
-            # A start that is alone takes no turns of the loop: until now a signal has ended the process itself.
-            _heed_signals(loop, node, lifeline)
+            # The start without a cluster does not run the loop: during it a signal ends the process directly.
+            _handle_signals(loop, node, lifeline)
         on_ready(node)
         collector = Collector(node.count_partitions, say)
         collector.start(loop)
@@ -345,7 +352,7 @@ def run(
     return 0 if is_clean else 1
 
 
-def _heed_signals(loop: asyncio.AbstractEventLoop, node: Node, lifeline: int | None) -> None:
+def _handle_signals(loop: asyncio.AbstractEventLoop, node: Node, lifeline: int | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, node.interrupt)
     if lifeline is not None:

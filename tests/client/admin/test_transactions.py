@@ -1,4 +1,4 @@
-"""Which open transactions hang, and what brokers of other ages are asked. The requests themselves: tests/cli/test_txn_command.py."""
+"""Which open transactions hang, and what brokers of other ages are asked. The requests themselves: tests/cli/test_txn.py."""
 
 import asyncio
 from typing import Any

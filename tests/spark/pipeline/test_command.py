@@ -43,7 +43,7 @@ SET = ("--set", "BROKERS=127.0.0.1:9", "--set", "TOPIC=t")
 
 def test_a_good_file_is_0_and_a_bad_one_2_with_every_problem(call: Call, file: Path) -> None:
     code, out, _ = call("validate", file, *SET)
-    assert code == 0 and out == f"{file}: 1 source, 1 step, 1 sink; nothing is wrong\n"
+    assert code == 0 and out == f"{file}: 1 source, 1 step, 1 sink; no problems found\n"
     file.write_text(FILE.replace("from: shouted", "from: shoutd").replace("trigger:", "triger:"))
     code, out, err = call("validate", file, *SET)
     assert code == 2 and out == ""
@@ -61,7 +61,7 @@ def test_what_is_not_there_is_4_and_wrong_usage_2(call: Call, file: Path, tmp_pa
     code, _, err = call("status", file, *SET)
     assert code == 4 and "copy has not run yet" in err
     code, _, err = call("run", file, *SET, "--master", "local[1]", "--remote", "sc://nowhere")
-    assert code == 2 and "exclude each other" in err
+    assert code == 2 and "not both" in err
     code, _, err = call("validate", file)
     assert code == 2 and "BROKERS is not set" in err
     # Before Spark starts.

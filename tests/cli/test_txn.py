@@ -16,7 +16,15 @@ import ottla
 from ottla.client.admin.core import LATEST
 from ottla.client.metadata import TopicPartition
 from tests.cli.conftest import Run
-from tests.cli.transacting import PATIENCE_S, QUIET, TIMEOUT_MS, begin, committed, lose_coordinators, reader
+from tests.cli.open_transactions import (
+    PATIENCE_S,
+    QUIET,
+    TIMEOUT_MS,
+    begin,
+    committed,
+    lose_coordinators,
+    reader,
+)
 
 SETTINGS = {
     "transaction.state.log.num.partitions": "2",
@@ -113,7 +121,7 @@ def test_transactions_are_listed_by_what_is_asked_for(
     assert listed("--longer-than", "100ms") == {name}
     assert listed("--longer-than", "1h") == set()
     assert name in run("txn", "list").out
-    assert "no such transactions" in run("txn", "list", "--pattern", "nobody").err
+    assert "no transactions found" in run("txn", "list", "--pattern", "nobody").err
     open_one.abort_transaction(PATIENCE_S)
 
 
@@ -126,9 +134,7 @@ def test_a_transaction_is_described_with_its_partitions(
     assert told["partitions"] == [{"topic": place.topic, "partition": 0}]
     assert abs(told["started_ms"] - time.time() * 1000) < PATIENCE_S * 1000
     words = run("txn", "describe", name).out
-    assert (
-        f"{name}  Ongoing" in words and "time-out 10m" in words and " ago" in words and place.topic in words
-    )
+    assert f"{name}  Ongoing" in words and "timeout 10m" in words and " ago" in words and place.topic in words
     [row] = run("txn", "describe", "--topic", place.topic, "--json").json
     assert (row["producer_id"], row["start_offset"]) == (told["producer_id"], 0)
     producer.commit_transaction(PATIENCE_S)
@@ -217,7 +223,7 @@ def test_what_hangs_is_found_and_ended(
     refused = abort(place, 0)
     assert refused.code == 1 and f"ottla txn abort {name}" in refused.err
     nowhere = abort(LOST, 2)
-    assert nowhere.code == 4 and "begins at 0, 1" in nowhere.err
+    assert nowhere.code == 4 and "start at 0, 1" in nowhere.err
     going_on.commit_transaction(PATIENCE_S)
 
     words = run("txn", "list", "--hanging", "--older-than", "0ms", "--topic", "lost")

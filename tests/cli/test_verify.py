@@ -405,7 +405,7 @@ def test_the_dump_of_metadata(run_anywhere: Any, data: Path, tmp_path: Path) -> 
     assert [row["name"] for row in rows if row["kind"] == "Topic"] == ["t", "kept"]
     _journal_damaged(data)
     ended = run_anywhere("log", "dump", str(data / "metadata.journal"))
-    assert ended.code == 1 and "with whole entries behind" in ended.out
+    assert ended.code == 1 and "with whole entries after them" in ended.out
     kafka = kafka_directory("4", tmp_path / "kafka")
     ended = run_anywhere("log", "dump", str(kafka), "--json")
     assert ended.code == 0, ended.err

@@ -101,7 +101,7 @@ async def test_a_file_that_is_missing_is_said_at_once(free_port: int) -> None:
             "zookeeper_ssl_keystore_location": str(PEM / name),
             "zookeeper_ssl_keystore_password": password,
         }
-        with pytest.raises(StoreUnavailable, match="TLS files for ZooKeeper cannot be used"):
+        with pytest.raises(StoreUnavailable, match="cannot use the TLS files for ZooKeeper"):
             Member(**settings(free_port, **given))
 
 

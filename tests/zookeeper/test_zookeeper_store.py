@@ -37,7 +37,7 @@ async def test_its_own_earlier_life_is_replaced_at_once_and_another_directory_is
         first, _ = await dead.register(incarnation="first")
         async with member(cluster, 1) as other:
             epoch, error = await other.register(directory="another", incarnation="other")
-            assert epoch == 0 and error is not None and "node id 1 is taken by the broker at h:9001" in error
+            assert epoch == 0 and error is not None and "node id 1 is in use by the broker at h:9001" in error
         async with member(cluster, 1) as again:
             second, error = await again.register(incarnation="second")
             assert error is None and second > first
@@ -169,7 +169,7 @@ async def test_what_does_not_fit_is_refused_before_it_is_sent(cluster: str) -> N
         answers = [one.propose(topic(1000)), one.propose(*too_large), one.propose(topic(1001))]
         await until(lambda: all(answers))
         assert answers[0] == [None]
-        assert f"larger than the {APPEND_BYTES_MAX}" in str(answers[1][0])
+        assert f"exceeds the limit of {APPEND_BYTES_MAX}" in str(answers[1][0])
         # Decided on top of it, and told so: the error of another change would mislead its client.
         assert answers[2] == [SUPERSEDED]
         assert one.calls.count("rejected") == 1
@@ -318,7 +318,7 @@ async def test_the_first_broker_makes_the_cluster_secret_and_the_others_read_it(
         assert len(data) == 2 * SECRET_BYTES and stat.ephemeralOwner == 0
         # One that is no secret is not used, and not shown.
         await link.multi([("set", layout.CLUSTER_SECRET, b"not a secret", stat.version)])
-        with pytest.raises(StoreUnavailable, match="/cluster_secret has no cluster secret") as error:
+        with pytest.raises(StoreUnavailable, match="/cluster_secret is no cluster secret") as error:
             await members[1].store.cluster_secret(own(9))
         assert "not a secret" not in str(error.value)
 

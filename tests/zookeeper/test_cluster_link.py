@@ -12,7 +12,7 @@ from ottla.config.broker import BrokerConfig
 from ottla.ports.effects import CLAIM, PROPOSE, REGISTER, SNAPSHOT, USURP, WATCH
 from ottla.ports.store import Registration
 from ottla.runtime.clock import Clock
-from ottla.runtime.cluster_link import Clustering
+from ottla.runtime.cluster_link import ClusterLink
 from ottla.runtime.zookeeper_link import ZookeeperSettings
 from ottla.runtime.zookeeper_store import ZookeeperStore
 
@@ -55,13 +55,13 @@ class Core:
         self.turns += 1
 
 
-class Running:
+class RunningLink:
     def __init__(self, connect: str, node_id: int) -> None:
         self.said: list[str] = []
         self.core = Core(self.said.append)
         clock = Clock()
         loop = asyncio.get_running_loop()
-        self.cluster = Clustering(loop, clock, self.said.append, client_id="c")
+        self.cluster = ClusterLink(loop, clock, self.said.append, client_id="c")
         self.store = ZookeeperStore(
             ZookeeperSettings(connect), node_id, self.cluster, now_ms=clock.now_ms, say=self.said.append
         )
@@ -80,8 +80,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(connect: str, node_id: int) -> AsyncIterator[Running]:
-    one = Running(connect, node_id)
+async def running(connect: str, node_id: int) -> AsyncIterator[RunningLink]:
+    one = RunningLink(connect, node_id)
     await one.store.connect()
     try:
         yield one

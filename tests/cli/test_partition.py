@@ -45,7 +45,7 @@ def test_partitions_are_listed_with_what_is_not_well(run: Any, made: str) -> Non
     assert text.out.splitlines()[0].split() == ["TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "STATE"]
     assert len(text.out.splitlines()) == 3
     unwell = run("partition", "list", made, "--unwell")
-    assert (unwell.out, unwell.err.strip()) == ("", "all partitions are well")
+    assert (unwell.out, unwell.err.strip()) == ("", "all partitions are healthy")
     assert run("partition", "list", made, "--broker", "9", "--json").json == []
     assert run("partition", "list", "no-such-topic").code == 4
 
@@ -90,13 +90,13 @@ def test_one_broker_has_nothing_to_balance(run: Any, made: str) -> None:
 
 def test_brokers_and_partitions_that_are_not_there_are_4(run: Any, made: str, tmp_path: Path) -> None:
     ended = run("partition", "reassign", "--topic", made, "--to", "1,7")
-    assert (ended.code, "broker 7 is not there: the brokers are 1" in ended.err) == (4, True)
+    assert (ended.code, "broker 7 is down or does not exist: live brokers are 1" in ended.err) == (4, True)
     assert run("partition", "reassign", "--topic", made, "--partition", "5", "--to", "1").code == 4
     assert run("partition", "reassign", "--topic", "no-such-topic", "--to", "1").code == 4
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"partitions": [{"topic": made, "partition": 9, "replicas": [1]}]}))
     ended = run("partition", "reassign", "--file", str(plan))
-    assert (ended.code, f"there is no partition {made}-9" in ended.err) == (4, True)
+    assert (ended.code, f"partition {made}-9 does not exist" in ended.err) == (4, True)
     assert run("partition", "reassign", "--file", str(tmp_path / "none.json")).code == 4
 
 
@@ -133,9 +133,9 @@ def test_more_replicas_than_brokers_cannot_be(run: Any, made: str) -> None:
 
 
 def test_what_is_being_moved(run: Any, made: str) -> None:
-    assert run("partition", "reassign", "--status").out == "nothing is being moved\n"
+    assert run("partition", "reassign", "--status").out == "no partition is being moved\n"
     assert run("partition", "reassign", "--status", "--json").json == []
-    assert run("partition", "reassign", "--cancel", "--topic", made).out == "nothing is being moved\n"
+    assert run("partition", "reassign", "--cancel", "--topic", made).out == "no partition is being moved\n"
     assert run("partition", "reassign", "--cancel", "--json").json == {"cancelled": []}
 
 
@@ -166,6 +166,6 @@ def test_the_only_broker_cannot_be_drained_or_forgotten(run: Any, made: str) -> 
     ended = run("partition", "drain", "1")
     assert (ended.code, "there is no broker to hold anything" in ended.err) == (1, True)
     ended = run("partition", "drain", "1", "--unregister")
-    assert (ended.code, "move them away first" in ended.err) == (1, True)
+    assert (ended.code, "run `ottla partition drain 1` first" in ended.err) == (1, True)
     ended = run("partition", "drain", "7")
-    assert (ended.code, "there is no broker 7" in ended.err) == (4, True)
+    assert (ended.code, "the cluster has no broker 7" in ended.err) == (4, True)
