@@ -352,7 +352,7 @@ def test_files_of_a_log_that_began_again_are_not_taken_for_those_of_a_dropped_se
     log.roll(driver.now_ms)
     driver.broker.log_maintenance.remove_segments(replica, log.drop_segments(1))
     dropped = log.begin_at(0, driver.now_ms)
-    driver.broker.log_maintenance.was_cut(replica, dropped, lambda: None)
+    driver.broker.log_maintenance.truncated(replica, dropped, lambda: None)
     driver.turn()
     driver.advance(10)
     assert log.active.file.path.rpartition("/")[2] in driver.disk.list(log.directory)
