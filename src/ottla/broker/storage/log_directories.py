@@ -84,7 +84,7 @@ class LogDirectories:
     def give_up(self, directory: LogDirectory, reason: str) -> None:
         """Take a directory offline until the next start."""
         directory.offline = reason
-        self._say(
+        self._log_line(
             f"{directory.path} is offline until the next start, its partitions are not served: {reason}. "
             "Check the disk, then restart the broker"
         )
