@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ottla.broker.core import Broker
 from ottla.broker.requests.connection import Connection
-from ottla.broker.storage.kafka_import import take_over
+from ottla.broker.storage.kafka_import import import_kafka_directory
 from ottla.config.broker import BrokerConfig
 from ottla.log.compaction import clean
 from ottla.metadata.records import TopicRemoved
@@ -70,7 +70,7 @@ class Harness:
         self.store = EmbeddedStore(self.disk, self.directory)
         entropy = SeededEntropy(self.random)
         journal = self.store.load()
-        found = take_over(self.disk, self.config, journal, new_id=entropy.id_bytes)
+        found = import_kafka_directory(self.disk, self.config, journal, new_id=entropy.id_bytes)
         self.config = found.config
         if found.records:
             self.store.append(found.records)

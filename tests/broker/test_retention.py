@@ -1,4 +1,4 @@
-"""What is kept of a log and for how long, through the core: the rules, settings changed at run time, and the files."""
+"""Retention, through the core: by time and size, settings changed at run time, and the deletion of files."""
 
 import os
 from pathlib import Path
@@ -50,7 +50,7 @@ def names(tmp_path: Path, pattern: str) -> list[str]:
     return sorted(path.name for path in (tmp_path / "data-0" / "t-0").glob(pattern))
 
 
-# --- the rules --------------------------------------------------------------------------------------------------------
+# --- the rules ----------------------------------------------------------------------------------------------
 
 
 def test_by_time_of_the_newest_record_of_a_segment(driver: Any, client: Any, batch: Any) -> None:
@@ -68,7 +68,7 @@ def test_by_time_of_the_newest_record_of_a_segment(driver: Any, client: Any, bat
 
 
 @pytest.mark.parametrize("retention", ["-1", str(HOUR_MS)], ids=["for-ever", "future"])
-def test_time_takes_nothing_if_it_is_unlimited_or_the_records_are_ahead_of_it(
+def test_unlimited_time_and_timestamps_in_the_future_delete_nothing(
     driver: Any, client: Any, batch: Any, retention: str
 ) -> None:
     client.create(
@@ -83,9 +83,7 @@ def test_time_takes_nothing_if_it_is_unlimited_or_the_records_are_ahead_of_it(
         assert start_of(client) == 20
 
 
-def test_log_append_time_counts_from_the_append_whatever_the_records_say(
-    driver: Any, client: Any, batch: Any
-) -> None:
+def test_log_append_time_is_measured_from_the_append(driver: Any, client: Any, batch: Any) -> None:
     client.create("t", message_timestamp_type="LogAppendTime", retention_ms=str(HOUR_MS))
     client.produce("t", batch(b"old", timestamp_ms=1))
     check(driver)
@@ -94,7 +92,7 @@ def test_log_append_time_counts_from_the_append_whatever_the_records_say(
     assert start_of(client) == 1
 
 
-def test_by_size_while_what_is_left_is_no_less_than_the_bound(driver: Any, client: Any, batch: Any) -> None:
+def test_by_size_while_at_least_retention_bytes_are_left(driver: Any, client: Any, batch: Any) -> None:
     client.create("t", segment_bytes="1048576", retention_ms="-1")
     fill(client, batch, 35)
     log = driver.replica("t").log
@@ -111,7 +109,7 @@ def test_by_size_while_what_is_left_is_no_less_than_the_bound(driver: Any, clien
 @pytest.mark.parametrize(
     ("policy", "kept"), [("compact", True), ("compact,delete", False), ("delete", False)]
 )
-def test_age_and_size_are_for_topics_that_delete(
+def test_age_and_size_apply_to_topics_with_cleanup_policy_delete(
     driver: Any, client: Any, batch: Any, policy: str, kept: bool
 ) -> None:
     client.create(
@@ -124,7 +122,7 @@ def test_age_and_size_are_for_topics_that_delete(
     assert (start_of(client) == 0) is kept
 
 
-# --- settings changed at run time -------------------------------------------------------------------------------------
+# --- settings changed at run time ---------------------------------------------------------------------------
 
 
 def test_retention_of_a_topic_changed_at_run_time(driver: Any, client: Any, batch: Any) -> None:
@@ -189,7 +187,7 @@ def test_jitter_changed_at_run_time(driver: Any, client: Any, batch: Any) -> Non
     assert 0 < sum(len(driver.replica("t", number).log.bases) - 1 for number in range(30)) < 30
 
 
-def test_size_of_indexes_changed_at_run_time_counts_from_the_next_segment(
+def test_size_of_indexes_changed_at_run_time_applies_from_the_next_segment(
     driver: Any, client: Any, batch: Any
 ) -> None:
     client.create("t", index_interval_bytes="1", segment_ms="1000")
@@ -204,7 +202,7 @@ def test_size_of_indexes_changed_at_run_time_counts_from_the_next_segment(
     assert all(segment.index.count <= 5 for segment in driver.replica("t").log.segments[1:])
 
 
-def test_what_a_topic_takes_changed_at_run_time(driver: Any, client: Any, batch: Any) -> None:
+def test_limits_on_records_changed_at_run_time(driver: Any, client: Any, batch: Any) -> None:
     client.create("t")
     assert client.produce("t", batch(VALUE)).error_code.value == 0
     alter(client, TOPIC, "t", max_message_bytes="1000")
@@ -252,7 +250,7 @@ def test_the_interval_between_checks_is_the_brokers(drive: Any, batch: Any) -> N
     assert start_of(client) == 1
 
 
-# --- the files, and who still reads them ------------------------------------------------------------------------------
+# --- the files, and who still reads them --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -276,7 +274,7 @@ def deleted_descriptors(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("old")
-def test_files_get_another_name_at_once_and_go_after_the_delay(
+def test_files_are_renamed_at_once_and_deleted_after_the_delay(
     driver: Any, client: Any, tmp_path: Path
 ) -> None:
     before = names(tmp_path, "0*")
@@ -303,7 +301,7 @@ def test_the_delay_changed_at_run_time(driver: Any, client: Any, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("old")
-def test_a_reader_that_was_sent_there_reads_on(driver: Any, client: Any, tmp_path: Path) -> None:
+def test_a_response_being_sent_still_reads_a_deleted_file(driver: Any, client: Any, tmp_path: Path) -> None:
     log = driver.replica("t").log
     file, position, size = log.slice(3, 20, 1 << 20, whole_first=True)
     wanted = driver.disk.read(file, position, size)
@@ -317,7 +315,9 @@ def test_a_reader_that_was_sent_there_reads_on(driver: Any, client: Any, tmp_pat
 
 
 @pytest.mark.usefixtures("old")
-def test_a_consumer_below_the_new_start_is_told_so(driver: Any, client: Any, values: Any) -> None:
+def test_a_consumer_below_the_new_start_gets_offset_out_of_range(
+    driver: Any, client: Any, values: Any
+) -> None:
     check(driver)
     for offset in (0, 19):
         row = client.fetch("t", offset)
@@ -326,9 +326,7 @@ def test_a_consumer_below_the_new_start_is_told_so(driver: Any, client: Any, val
 
 
 @pytest.mark.usefixtures("old")
-def test_a_fetch_that_waits_below_the_new_start_is_woken_and_told(
-    driver: Any, client: Any, fetching: Any
-) -> None:
+def test_a_fetch_that_waits_below_the_new_start_is_answered(driver: Any, client: Any, fetching: Any) -> None:
     """It waits for more than there is; what it waits for will not come."""
     reader = driver.connect()
     reader.send(
@@ -340,11 +338,11 @@ def test_a_fetch_that_waits_below_the_new_start_is_woken_and_told(
     assert answer.responses[0].partitions[0].error_code.value == OFFSET_OUT_OF_RANGE
 
 
-def test_files_of_a_log_that_began_again_are_not_taken_for_those_of_a_dropped_segment(
+def test_files_of_a_truncated_log_are_not_deleted_with_a_dropped_segment(
     driver: Any, client: Any, batch: Any
 ) -> None:
-    """Issue 8, bug 10, another way to it: segments are renamed once the new start is durable, and by then their names may be
-    in use again."""
+    """Issue 8, bug 10, another way to it: segments are renamed once the new start is durable, and by then
+    their names may be in use again."""
     client.create("t", file_delete_delay_ms="0")
     client.produce("t", batch(b"a"))
     replica = driver.replica("t")
@@ -352,7 +350,7 @@ def test_files_of_a_log_that_began_again_are_not_taken_for_those_of_a_dropped_se
     log.roll(driver.now_ms)
     driver.broker.log_maintenance.remove_segments(replica, log.drop_segments(1))
     dropped = log.begin_at(0, driver.now_ms)
-    driver.broker.log_maintenance.was_cut(replica, dropped, lambda: None)
+    driver.broker.log_maintenance.truncated(replica, dropped, lambda: None)
     driver.turn()
     driver.advance(10)
     assert log.active.file.path.rpartition("/")[2] in driver.disk.list(log.directory)

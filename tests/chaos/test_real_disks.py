@@ -80,12 +80,12 @@ def test_a_tmpfs_that_fills_up(tmp_path: Path, free_port: int) -> None:
                     if ledger.try_to_produce(wire, b"%d" % number, os.urandom(50_000)):
                         break
                 assert 20 < number < 999
-                told(broker, "has no room")
+                told(broker, "is out of disk space")
                 ledger.check(wire)
                 filler.unlink()
                 ledger.produce(wire, b"after")
                 ledger.check(wire)
-                told(broker, "has room again")
+                told(broker, "has disk space again")
             assert broker.stop() == 0
             broker.start()
             with Wire(broker.address) as wire:

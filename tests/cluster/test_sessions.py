@@ -99,7 +99,7 @@ def test_a_leader_is_cut_off_from_zookeeper_alone(
             shared.wait_until(lambda: state_of(shared, topic, 1).leader in (1, 2), "another leads")
             shared.wait_in_sync(topic, 1, (1, 2))
             # The store cannot tell it, so it asks the others; then it sends those away who would hear of leaders from it.
-            shared.nodes[fourth].wait_for("the other brokers have taken this one for dead")
+            shared.nodes[fourth].wait_for("the other brokers have removed it from the cluster")
             with pytest.raises(ConnectionError):
                 state_of(shared, topic, fourth)
             # Nor does it take anything: the client is to ask who leads.

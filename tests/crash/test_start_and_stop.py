@@ -79,7 +79,7 @@ def test_the_counting_disk_sees_a_recovery(
     said: list[str] = []
     with Broker(str(data_dir), say=said.append) as broker:
         assert CountingDisk.log_bytes_read >= 16 * 16_000
-        assert any("recovered after an unclean stop" in line for line in said)
+        assert any("recovered after an unclean shutdown" in line for line in said)
         with Wire(broker.address) as wire:
             assert wire.end_offset("kept") == 32
 

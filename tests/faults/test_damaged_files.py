@@ -162,7 +162,7 @@ def test_a_torn_tail_is_cut_off(tmp_path: Path, free_port: int) -> None:
             broker.start()
             said = told(broker, "bytes of a torn tail were cut off")
             assert str(data_dir / "orders-0") in said and f" {len(torn)} bytes" in said
-            told(broker, "recovered after an unclean stop")
+            told(broker, "recovered after an unclean shutdown")
             with Wire(broker.address) as wire:
                 ledger.check(wire)
                 ledger.produce(wire, b"goes on")

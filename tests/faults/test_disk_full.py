@@ -26,13 +26,13 @@ def test_a_full_disk_refuses_appends_and_takes_them_again_when_there_is_room(
             broker.fail(WRITES, "ENOSPC", f"{data_dir}/*")
             assert ledger.try_to_produce(wire, b"refused") == STORAGE_ERROR
             assert ledger.try_to_produce(wire, b"refused too", acks=1) == STORAGE_ERROR
-            said = told(broker, "has no room")
+            said = told(broker, "is out of disk space")
             assert said.startswith(f"{data_dir} ") and "No space left on device" in said
             assert ledger.check(wire) == [b"before", bytes(2000)]
             broker.heal()
             ledger.produce(wire, b"after")
             assert ledger.check(wire) == [b"before", bytes(2000), b"after"]
-            told(broker, "has room again")
+            told(broker, "has disk space again")
         assert broker.said.count(said) == 1, "it says it once, not for every produce"
         assert broker.stop() == 0
         broker.start()
@@ -49,7 +49,7 @@ def test_a_producer_waits_through_a_full_disk(tmp_path: Path, free_port: int) ->
             producer.send("orders", value=b"0").result(30)
             broker.fail(WRITES, "ENOSPC", f"{tmp_path}/data/*.log")
             waiting = producer.send("orders", value=b"1")
-            told(broker, "has no room")
+            told(broker, "is out of disk space")
             assert not waiting.done()
             broker.heal()
             assert waiting.result(30).offset == 1
@@ -63,7 +63,7 @@ def test_a_flush_that_finds_no_room_is_tried_again(tmp_path: Path, free_port: in
         wire.create("orders")
         broker.fail(WRITES, "ENOSPC", "*.snapshot*")
         ledger.produce(wire, b"before")
-        assert ".snapshot" in told(broker, "has no room")
+        assert ".snapshot" in told(broker, "is out of disk space")
         broker.heal().fail(WRITES, "ENOSPC", "*checkpoint*")
         ledger.produce(wire, b"after")
         wait_until(lambda: any(data_dir.glob("orders-0/*2.snapshot")), "the flush")
@@ -89,7 +89,7 @@ def test_no_room_for_a_new_segment(tmp_path: Path, free_port: int) -> None:
         broker.fail(("create",), "ENOSPC", "*/orders-0/00000000000000000001.*")
         assert ledger.try_to_produce(wire, bytes(9000)) == STORAGE_ERROR
         ledger.produce(wire, b"small")
-        told(broker, "has no room")
+        told(broker, "is out of disk space")
         broker.heal()
         ledger.produce(wire, bytes(7000))
         assert len(ledger.check(wire)) == 3

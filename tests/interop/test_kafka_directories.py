@@ -50,7 +50,7 @@ def taken(home: tuple[Path, Left], tmp_path: Path) -> Iterator[tuple[BrokerProce
 
 def test_everything_is_there(taken: tuple[BrokerProcess, Left]) -> None:
     broker, left = taken
-    assert "took over 17 topics, 27 partitions" in broker.wait_for("took over")
+    assert "imported 17 topics, 27 partitions" in broker.wait_for("imported ")
     assert read(broker.address, left.records, left.starts) == left.records
     admin = AdminClient({"bootstrap.servers": broker.address})
     topics = admin.list_topics(timeout=PATIENCE_S).topics
@@ -81,7 +81,7 @@ def test_it_is_written_on_and_restarted(taken: tuple[BrokerProcess, Left]) -> No
     assert producer.flush(PATIENCE_S) == 0
     assert broker.stop() == 0
     broker.start()
-    assert not any("took over" in line for line in broker.said)
+    assert not any("imported " in line for line in broker.said)
     found = read(broker.address, left.records, left.starts)
     for place, records in found.items():
         extra = 1 if place in {("idempotent", 0), ("trimmed", 0), ("codec-lz4", 0)} else 0

@@ -189,7 +189,7 @@ def test_ottla_goes_on_with_kafkas_transactions(left: Left, java: Java, tmp_path
     shutil.copytree(left.data, data)
     made = left.producers
     with BrokerProcess(data, free_port()) as broker, There(broker.address) as there:
-        broker.wait_for("took over")
+        broker.wait_for("imported ")
         address = broker.address
         # What was decided is carried out, in both partitions and in the offsets of groups.
         for name, state in ((COMMITTED, "CompleteCommit"), (ABORTED, "CompleteAbort")):

@@ -28,10 +28,10 @@ class Held:
         member = quiet.start(2)
         self.done: list[Callable[[], None]] = []
 
-        def was_cut(_replica: Any, _segments: Any, done: Callable[[], None]) -> None:
+        def truncated(_replica: Any, _segments: Any, done: Callable[[], None]) -> None:
             self.done.append(done)
 
-        member.broker.log_maintenance.was_cut = was_cut  # type: ignore[method-assign]
+        member.broker.log_maintenance.truncated = truncated  # type: ignore[method-assign]
         quiet.until(lambda: bool(self.done))
         self.replica = quiet.replica(2, "t")
         assert self.replica.log.next_offset == 1

@@ -46,7 +46,7 @@ def test_its_records_are_served_and_written_on(tmp_path: Path, series: str) -> N
     before = contents(directory / KAFKA_METADATA)
     said: list[str] = []
     with Broker(str(directory), say=said.append) as broker, Peer(broker.address) as peer:
-        assert "took over 2 topics, 3 partitions" in said[0]
+        assert "imported 2 topics, 3 partitions" in said[0]
         assert any("do not start Kafka" in line for line in said)
         assert len(peer.fetch("orders", 0)) == 8
         assert values(broker, "trimmed") == [
@@ -64,7 +64,7 @@ def test_its_records_are_served_and_written_on(tmp_path: Path, series: str) -> N
 
     said.clear()
     with Broker(str(directory), say=said.append) as broker, Peer(broker.address) as peer:
-        assert not any("took over" in line for line in said)
+        assert not any("imported " in line for line in said)
         assert len(values(broker, "trimmed")) == 7
 
 
@@ -112,7 +112,7 @@ def test_a_directory_that_kafka_ran_on_again_is_refused_untouched(tmp_path: Path
     shutil.copytree(directory / "orders-0", directory / "new-0")
     grow_kafkas_metadata(directory)
     before = contents(directory)
-    with pytest.raises(CannotStart, match=r"Kafka has run on .* since ottla took it over"):
+    with pytest.raises(CannotStart, match=r"Kafka has run on .* since ottla imported it"):
         Broker(str(directory))
     assert contents(directory) == before
 
@@ -126,7 +126,7 @@ def test_a_folder_that_no_topic_knows_is_set_aside(tmp_path: Path) -> None:
         pass
     [aside] = directory.glob("unknown-0.*-stray")
     assert (aside / "00000000000000000000.log").read_bytes() == data
-    assert any("is of no topic here" in line for line in said)
+    assert any("no topic owns" in line for line in said)
 
 
 def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_without_a_metadata_log_the_folders_tell(tmp_path: Path) -> None:
         assert len(peer.fetch("orders", 0)) == 8
         assert len(values(broker, "trimmed")) == 6
     assert "2 topics, 3 partitions" in said[0] and "from the partition folders" in said[0]
-    assert any("settings are not known" in line for line in said)
+    assert any("settings of the topics are unknown" in line for line in said)
     image = journal(directory)
     # What is not known must not delete anything.
     assert image.topic_config("trimmed") == {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -203,7 +203,7 @@ def test_damaged_metadata_is_refused_untouched(tmp_path: Path) -> None:
     data[200] ^= 0xFF
     log.write_bytes(data)
     before = contents(directory)
-    with pytest.raises(CannotStart, match=r"Kafka's metadata cannot be taken over.*damaged"):
+    with pytest.raises(CannotStart, match=r"Kafka's metadata cannot be imported.*damaged"):
         Broker(str(directory))
     assert contents(directory) == before
 

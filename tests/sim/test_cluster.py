@@ -57,7 +57,7 @@ def test_a_false_suspicion_costs_an_election_never_data() -> None:
         outcome = cluster.run()
         assert outcome.acknowledged > 100
         elections += cluster.invariants.elections
-        fenced += sum("was taken for dead, and registers anew" in line for line in outcome.trace)
+        fenced += sum("was fenced by the controller, and registers again" in line for line in outcome.trace)
     assert fenced > 20 and elections > 40
 
 

@@ -388,4 +388,4 @@ class ReplicaFetcher:
             else:
                 self._broker.replica_roles.may_have_role(replica)
 
-        self._broker.log_maintenance.was_cut(replica, dropped, done)
+        self._broker.log_maintenance.truncated(replica, dropped, done)

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ottla.broker.core import Broker
-from ottla.broker.storage.kafka_import import take_over
+from ottla.broker.storage.kafka_import import import_kafka_directory
 from ottla.broker.storage.log_directories import NoDirectory
 from ottla.broker.storage.log_directory import ForeignDirectory
 from ottla.config.broker import BrokerConfig
@@ -136,7 +136,9 @@ class Node:
         self._store = EmbeddedStore(self._journal_disk, self.metadata_dir, say=self.say)
         entropy = SystemEntropy()
         journal = self._store.load()
-        found = take_over(self._disk, self.config, journal, unusable=unusable, new_id=entropy.id_bytes)
+        found = import_kafka_directory(
+            self._disk, self.config, journal, unusable=unusable, new_id=entropy.id_bytes
+        )
         self.config = found.config
         if found.records:
             self._store.append(found.records)

@@ -1,4 +1,4 @@
-"""The acting controller on a pure core: what it proposes when, and that it decides nothing when it must not."""
+"""The active controller on a pure core: what it proposes and when, and when it must not decide."""
 
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +47,7 @@ class Controller:
         return self.broker.controller_driver
 
     def begin(self, *partitions: r.Partition, brokers: tuple[int, ...] = (1, 2, 3)) -> None:
-        """A cluster as it was before; its brokers live, each in the life of its number."""
+        """An image with live brokers, each with its number as its broker epoch."""
         made: list[r.Record] = [r.Cluster("the-cluster")]
         made += [r.BrokerRegistration(node, node, "h", 9092) for node in brokers]
         made += [r.Topic("t", T), *(each._replace(partition=at) for at, each in enumerate(partitions))]
@@ -55,7 +55,7 @@ class Controller:
         self.live(*brokers)
 
     def live(self, *nodes: int, **lives: int) -> None:
-        """Registrations: by number, or broker_2=50 for a life of its own."""
+        """Registrations: by number, or broker_2=50 for another broker epoch."""
         epochs = {node: node for node in nodes} | {int(name[7:]): epoch for name, epoch in lives.items()}
         self.broker.lifecycle.live = {
             node: Registration(node, "h", 9092, None, (), "i", True, epoch) for node, epoch in epochs.items()
@@ -111,14 +111,14 @@ def part(*replicas: int, **more: Any) -> r.Partition:
     return r.Partition(T, 0, replicas, more.pop("isr", replicas), more.pop("leader", replicas[0]), **more)
 
 
-def test_a_broker_on_its_own_always_controls(driver: Any) -> None:
+def test_a_standalone_broker_is_always_the_controller(driver: Any) -> None:
     controlling = driver.broker.controller_driver
     assert (controlling.is_active, controlling.may_decide, controlling.epoch) == (True, True, 0)
     controlling.resign()
     assert controlling.is_active
 
 
-def test_the_first_controller_of_a_cluster_begins_with_its_id(controller: Any) -> None:
+def test_the_first_controller_of_a_cluster_proposes_the_cluster_id(controller: Any) -> None:
     c = controller()
     c.live(1, 2)
     assert not c.controller_driver.is_active
@@ -132,7 +132,7 @@ def test_the_first_controller_of_a_cluster_begins_with_its_id(controller: Any) -
     assert c.broker.image.cluster_id == "the-cluster" and c.broker.image.is_live(2)
 
 
-def test_a_controller_that_takes_over_finds_what_happened_while_nobody_controlled(controller: Any) -> None:
+def test_a_new_controller_catches_up_on_changes_without_a_controller(controller: Any) -> None:
     c = controller()
     c.begin(part(2, 1, 3), part(3, 1))
     c.live(1, 3)
@@ -141,7 +141,7 @@ def test_a_controller_that_takes_over_finds_what_happened_while_nobody_controlle
     assert c.broker.image.brokers[2].fenced
 
 
-def test_nothing_is_decided_by_others(controller: Any) -> None:
+def test_a_broker_that_is_not_the_controller_decides_nothing(controller: Any) -> None:
     c = controller()
     c.begin(part(2, 1, 3))
     c.live(1, 3)
@@ -151,7 +151,7 @@ def test_nothing_is_decided_by_others(controller: Any) -> None:
     assert c.perform() == []
 
 
-def test_one_decision_builds_on_another_that_is_not_written_yet(controller: Any) -> None:
+def test_a_decision_builds_on_proposals_that_are_not_committed_yet(controller: Any) -> None:
     c = controller()
     c.begin(part(1, 2, 3))
     c.take_over()
@@ -168,7 +168,7 @@ def test_one_decision_builds_on_another_that_is_not_written_yet(controller: Any)
     assert c.broker.image.topics["t"].partitions[0].isr == (1,)
 
 
-def test_a_suspect_is_fenced_at_once_and_only_its_next_life_counts(controller: Any) -> None:
+def test_a_suspect_is_fenced_at_once_until_it_registers_again(controller: Any) -> None:
     c = controller()
     c.begin(part(2, 1, 3))
     c.take_over()
@@ -183,8 +183,8 @@ def test_a_suspect_is_fenced_at_once_and_only_its_next_life_counts(controller: A
     assert c.broker.image.brokers[2] == r.BrokerRegistration(2, 50, "h", 9092)
 
 
-def test_a_suspect_whose_life_is_not_known_yet_hears_of_its_end(controller: Any) -> None:
-    """It waits for its own life in the image: fenced under an earlier one it would wait for ever."""
+def test_a_suspect_that_is_not_in_the_image_yet_is_added_and_fenced(controller: Any) -> None:
+    """It waits for its own broker epoch in the image: fenced with an earlier one it would hang."""
     c = controller()
     c.begin(part(2, 1, 3))
     c.take_over()
@@ -195,7 +195,7 @@ def test_a_suspect_whose_life_is_not_known_yet_hears_of_its_end(controller: Any)
     assert c.leaders == [1]
 
 
-def test_nobody_suspects_itself_nor_whom_nobody_knows(controller: Any) -> None:
+def test_a_controller_does_not_suspect_itself_or_unknown_brokers(controller: Any) -> None:
     c = controller()
     c.begin(part(2, 1, 3))
     c.take_over()
@@ -204,7 +204,9 @@ def test_nobody_suspects_itself_nor_whom_nobody_knows(controller: Any) -> None:
     assert c.perform() == []
 
 
-def test_r6_while_the_store_is_away_nothing_is_decided_and_then_everything(controller: Any) -> None:
+def test_r6_nothing_is_decided_while_the_store_is_away_and_everything_when_it_is_back(
+    controller: Any,
+) -> None:
     c = controller()
     c.begin(part(2, 1, 3), part(3, 1))
     c.take_over()
@@ -220,7 +222,7 @@ def test_r6_while_the_store_is_away_nothing_is_decided_and_then_everything(contr
     assert c.leaders == [1, 1]
 
 
-def test_a_controller_that_has_heard_of_nobody_fences_nobody(controller: Any) -> None:
+def test_a_controller_without_a_list_of_live_brokers_fences_none(controller: Any) -> None:
     c = controller()
     c.begin(part(2, 1, 3))
     c.live()
@@ -228,7 +230,7 @@ def test_a_controller_that_has_heard_of_nobody_fences_nobody(controller: Any) ->
     assert c.leaders == [2]
 
 
-def test_what_was_refused_is_decided_again_a_moment_later(controller: Any) -> None:
+def test_a_refused_proposal_is_decided_again_a_moment_later(controller: Any) -> None:
     c = controller()
     c.begin(part(2, 1, 3))
     c.take_over()
@@ -242,7 +244,7 @@ def test_what_was_refused_is_decided_again_a_moment_later(controller: Any) -> No
     assert c.leaders == [1]
 
 
-def test_who_lost_control_decides_nothing_more(controller: Any) -> None:
+def test_a_controller_that_resigned_decides_nothing(controller: Any) -> None:
     c = controller()
     c.begin(part(2, 1, 3), part(1, 2, leader=2))
     c.take_over()
@@ -281,10 +283,10 @@ def test_a_proposal_in_parts_is_answered_once(controller: Any) -> None:
         assert answers == expected
 
 
-# --- from time to time ------------------------------------------------------------------------------------------------
+# --- from time to time --------------------------------------------------------------------------------------
 
 
-def test_leadership_goes_back_to_the_preferred_after_a_while(controller: Any) -> None:
+def test_leadership_returns_to_the_preferred_leader(controller: Any) -> None:
     c = controller(leader_imbalance_check_interval_seconds="60")
     c.begin(part(1, 2, leader=2), part(2, 1))
     c.take_over()
@@ -296,7 +298,7 @@ def test_leadership_goes_back_to_the_preferred_after_a_while(controller: Any) ->
     assert c.leaders == [1, 2]
 
 
-def test_or_does_not(controller: Any) -> None:
+def test_leadership_stays_without_auto_leader_rebalance(controller: Any) -> None:
     c = controller(leader_imbalance_check_interval_seconds="60", auto_leader_rebalance_enable="false")
     c.begin(part(1, 2, leader=2))
     c.take_over()
@@ -304,7 +306,7 @@ def test_or_does_not(controller: Any) -> None:
     assert c.perform() == []
 
 
-def test_a_long_log_is_replaced_by_what_it_amounts_to(controller: Any) -> None:
+def test_a_long_metadata_log_is_replaced_by_a_snapshot(controller: Any) -> None:
     c = controller()
     c.begin(part(1, 2))
     c.take_over()
@@ -318,7 +320,7 @@ def test_a_long_log_is_replaced_by_what_it_amounts_to(controller: Any) -> None:
     # One at a time.
     [(_kind, records, done)] = c.snapshots
     assert records == c.broker.image.records()
-    # As the store counts them when it is done.
+    # The number that the store reports afterwards.
     c.broker.records_in_log = 5
     done(None)
     c.advance(30_000)
@@ -334,7 +336,7 @@ def test_a_long_log_is_replaced_by_what_it_amounts_to(controller: Any) -> None:
     assert len(c.snapshots) == 3
 
 
-def test_a_log_that_is_long_because_there_is_much_stays(controller: Any) -> None:
+def test_a_metadata_log_that_is_not_longer_than_its_image_stays(controller: Any) -> None:
     c = controller()
     c.begin(*[part(1, 2)] * 5000)
     c.take_over()
@@ -344,7 +346,7 @@ def test_a_log_that_is_long_because_there_is_much_stays(controller: Any) -> None
     assert c.snapshots == []
 
 
-# --- settings -----------------------------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------------------
 
 
 def test_unclean_elections_that_are_allowed_later_are_held(controller: Any) -> None:
@@ -361,7 +363,7 @@ def test_unclean_elections_that_are_allowed_later_are_held(controller: Any) -> N
     assert c.leaders == [3]
 
 
-def test_r7_nobody_stays_eligible_when_min_isr_is_changed(controller: Any) -> None:
+def test_r7_no_replica_stays_eligible_when_min_isr_is_changed(controller: Any) -> None:
     c = controller(min_insync_replicas="2")
     c.begin(part(1, 2, isr=(1,), eligible=(2,)), part(1, 2))
     c.take_over()

@@ -1,4 +1,4 @@
-"""A broker that cannot reach the cluster store says so at once, every minute, and when it can again."""
+"""A broker that cannot reach the cluster store logs that at once, every minute, and when it is over."""
 
 from tests.broker.api.clustered import join_cluster
 from tests.broker.conftest import Driver
@@ -10,7 +10,7 @@ def of_the_store(driver: Driver) -> list[str]:
     return [line for line in driver.said if "cluster store" in line]
 
 
-def test_an_outage_is_said_at_once_every_minute_and_at_its_end(driver: Driver) -> None:
+def test_an_outage_is_logged_at_once_every_minute_and_at_its_end(driver: Driver) -> None:
     join_cluster(driver)
     driver.broker.store_suspended(driver.now_ms)
     [first] = of_the_store(driver)
@@ -25,7 +25,7 @@ def test_an_outage_is_said_at_once_every_minute_and_at_its_end(driver: Driver) -
     assert "can be reached again, after 181.0 s" in of_the_store(driver)[4]
 
 
-def test_a_session_that_ends_meanwhile_is_the_same_outage(driver: Driver) -> None:
+def test_a_session_that_expires_meanwhile_is_the_same_outage(driver: Driver) -> None:
     join_cluster(driver)
     driver.broker.store_suspended(driver.now_ms)
     driver.broker.store_lost(driver.now_ms)

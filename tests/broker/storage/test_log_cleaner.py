@@ -1,4 +1,4 @@
-"""Which log is compacted and when, and what becomes of an outcome when the log has changed meanwhile."""
+"""The log cleaner: which log it compacts and when, and outputs of a log that has changed meanwhile."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +62,7 @@ def left_over(driver: Driver, topic: str) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.suffix in (".swap", ".cleaned", ".deleted"))
 
 
-def test_a_dirty_log_is_compacted_and_the_old_files_go_later(driver: Driver) -> None:
+def test_a_dirty_log_is_compacted_and_the_old_files_are_deleted_later(driver: Driver) -> None:
     client = driver.connect()
     client.create("t", **COMPACTED)
     fill(client, "t")
@@ -110,7 +110,7 @@ def test_the_dirtiest_comes_first_and_one_at_a_time(driver: Driver) -> None:
     assert driver.held_work[0][0].directory.endswith("/a-0")
 
 
-def test_a_log_that_is_not_dirty_enough_waits_until_its_records_have_waited_too_long(driver: Driver) -> None:
+def test_a_log_that_is_not_dirty_enough_is_compacted_after_max_compaction_lag(driver: Driver) -> None:
     client = driver.connect()
     client.create(
         "t", **{**COMPACTED, "min_cleanable_dirty_ratio": "1", "max_compaction_lag_ms": "60000", "segment_bytes": "5000"}
@@ -142,7 +142,7 @@ def test_a_setting_turns_it_off(drive: Callable[..., Driver]) -> None:
     assert driver.held_work == []
 
 
-# --- the log has changed meanwhile ----------------------------------------------------------------------------------
+# --- the log has changed meanwhile --------------------------------------------------------------------------
 
 
 def delete_records(client: Client, offset: int) -> None:
@@ -150,7 +150,7 @@ def delete_records(client: Client, offset: int) -> None:
     client.ask(DELETE_RECORDS, topics=[{"name": "t", "partitions": rows}], timeout=1000)
 
 
-def test_an_output_of_segments_that_are_gone_is_thrown_away(driver: Driver) -> None:
+def test_an_output_of_deleted_segments_is_discarded(driver: Driver) -> None:
     client = driver.connect()
     client.create("t", **COMPACTED)
     fill(client, "t")
@@ -166,7 +166,7 @@ def test_an_output_of_segments_that_are_gone_is_thrown_away(driver: Driver) -> N
     assert [name for name in left_over(driver, "t") if not name.endswith(".deleted")] == []
 
 
-def test_a_pass_that_fails_because_its_segments_are_gone_is_not_worth_a_word(driver: Driver) -> None:
+def test_a_pass_that_fails_because_its_segments_are_deleted_is_not_logged(driver: Driver) -> None:
     client = driver.connect()
     client.create("t", **COMPACTED)
     fill(client, "t")
@@ -228,10 +228,10 @@ def test_appends_go_on_while_a_pass_is_under_way(driver: Driver) -> None:
     assert [offset for offset, _key in found if offset >= task.end] == list(range(task.end, 50))
 
 
-# --- failures -------------------------------------------------------------------------------------------------------
+# --- failures -----------------------------------------------------------------------------------------------
 
 
-def test_a_failed_pass_is_said_once_and_tried_again_after_a_while(driver: Driver) -> None:
+def test_a_failed_pass_is_logged_once_and_retried_later(driver: Driver) -> None:
     client = driver.connect()
     client.create("t", **COMPACTED)
     fill(client, "t")
@@ -290,7 +290,7 @@ def test_a_sync_that_fails_takes_the_directory_offline(
 
 
 def run(driver: Driver, action: Callable[[], None]) -> None:
-    """With jobs whose failures are told, as the shell tells them."""
+    """Run an action with jobs whose errors reach `done`, as the runtime does."""
     perform = driver._perform
 
     def performing(effect: Any) -> None:

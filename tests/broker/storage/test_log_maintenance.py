@@ -1,4 +1,4 @@
-"""Upkeep over many partitions: in slices, all of them, and with checkpoints that keep what did not change."""
+"""Log maintenance of many partitions: in slices, all of them, with checkpoints that keep unchanged lines."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_retention_goes_over_many_partitions_in_slices(driver: Any, client: Any,
     driver.broker.log_maintenance.retain(driver.now_ms)
     driver.turn()
     assert 0 < left() < 100
-    # A second round does not begin before the first is over, nor does a deleted topic hold it up.
+    # A second round does not begin before the first is over, and a deleted topic does not delay it.
     driver.broker.log_maintenance.retain(driver.now_ms)
     client.ask(20, 5, topic_names=["t"], timeout=1000)
     gone = left()
@@ -36,7 +36,7 @@ def test_retention_goes_over_many_partitions_in_slices(driver: Any, client: Any,
     assert client.create("u")
 
 
-def test_what_retention_has_not_come_to_follows_by_itself(driver: Any, client: Any, batch: Any) -> None:
+def test_retention_reaches_all_partitions_in_later_slices(driver: Any, client: Any, batch: Any) -> None:
     client.create("t", 100, retention_ms="1000")
     for partition in range(100):
         client.produce("t", batch(b"v", timestamp_ms=driver.now_ms), partition)
@@ -51,10 +51,10 @@ def recovery_points(driver: Any, topic: str, partitions: int) -> int:
     return sum(driver.replica(topic, number).log.recovery_point for number in range(partitions))
 
 
-def test_many_logs_with_little_in_them_are_flushed_some_a_second(
+def test_many_logs_with_few_records_are_flushed_a_few_per_second(
     driver: Any, client: Any, batch: Any
 ) -> None:
-    """The oldest first; more would cost more than reading them again."""
+    """The oldest first. Flushing more would cost more than reading them again after a crash."""
     client.create("t", 50)
     for partition in range(50):
         client.produce("t", batch(b"v"), partition)
@@ -67,9 +67,7 @@ def test_many_logs_with_little_in_them_are_flushed_some_a_second(
     assert points(driver) == {("t", number): 1 for number in range(50)}
 
 
-def test_logs_with_much_in_them_and_promises_of_flush_ms_do_not_wait_for_their_turn(
-    driver: Any, client: Any, batch: Any
-) -> None:
+def test_logs_with_many_bytes_or_flush_ms_are_flushed_at_once(driver: Any, client: Any, batch: Any) -> None:
     client.create("t", 50, flush_ms="2000")
     client.create("large", 6)
     for partition in range(50):
@@ -83,7 +81,7 @@ def test_logs_with_much_in_them_and_promises_of_flush_ms_do_not_wait_for_their_t
     assert recovery_points(driver, "t", 50) == 50
 
 
-def test_a_checkpoint_keeps_what_has_not_changed_since_the_start(
+def test_a_checkpoint_keeps_lines_that_have_not_changed_since_the_start(
     driver: Any, client: Any, batch: Any
 ) -> None:
     client.create("t", 2)
@@ -109,9 +107,7 @@ def test_a_checkpoint_keeps_what_has_not_changed_since_the_start(
     assert points(driver) == {("t", 0): 1, ("t", 1): 1}
 
 
-def test_between_two_checkpoints_of_many_partitions_there_is_a_rest(
-    driver: Any, client: Any, batch: Any
-) -> None:
+def test_a_pause_follows_a_checkpoint_of_many_partitions(driver: Any, client: Any, batch: Any) -> None:
     client.create("t", 200)
     broker = driver.broker
     [directory] = broker.directories.all

@@ -1,4 +1,4 @@
-"""New partitions get their replicas together, a slice per turn."""
+"""Replicas of new partitions are created in slices, one per turn."""
 
 from typing import Any
 

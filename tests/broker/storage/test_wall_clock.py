@@ -5,7 +5,7 @@ DAY_MS = 24 * HOUR_MS
 NOW = 1_700_000_000_000
 
 
-def test_retention_does_not_believe_a_clock_that_was_just_set_forward() -> None:
+def test_retention_does_not_trust_a_clock_that_was_just_set_forward() -> None:
     clock = WallClock()
     said = clock.set(DAY_MS, NOW)
     assert said is not None and "forward by 86400 s" in said
@@ -15,7 +15,7 @@ def test_retention_does_not_believe_a_clock_that_was_just_set_forward() -> None:
     assert clock.retention_ms(NOW + HOUR_MS) == NOW + HOUR_MS + DAY_MS
 
 
-def test_a_mistake_that_is_set_right_leaves_nothing_behind() -> None:
+def test_a_clock_that_is_corrected_has_no_effect() -> None:
     clock = WallClock()
     clock.set(DAY_MS, NOW)
     said = clock.set(0, NOW + 1000)
@@ -24,7 +24,7 @@ def test_a_mistake_that_is_set_right_leaves_nothing_behind() -> None:
         assert clock.retention_ms(NOW + later_ms) == NOW + later_ms
 
 
-def test_a_second_step_forward_begins_the_hour_anew() -> None:
+def test_a_second_step_forward_restarts_the_hour() -> None:
     clock = WallClock()
     clock.set(DAY_MS, NOW)
     clock.set(2 * DAY_MS, NOW + HOUR_MS // 2)
@@ -32,7 +32,7 @@ def test_a_second_step_forward_begins_the_hour_anew() -> None:
     assert clock.retention_ms(NOW + 2 * HOUR_MS) == NOW + 2 * HOUR_MS + 2 * DAY_MS
 
 
-def test_a_step_back_counts_at_once() -> None:
+def test_a_step_back_is_used_at_once() -> None:
     clock = WallClock()
     clock.set(-DAY_MS, NOW)
     assert clock.retention_ms(NOW) == NOW - DAY_MS
@@ -41,7 +41,7 @@ def test_a_step_back_counts_at_once() -> None:
     assert clock.retention_ms(NOW + 2) == NOW + 2 - DAY_MS
 
 
-def test_drift_is_followed_without_a_word() -> None:
+def test_drift_is_not_logged() -> None:
     clock = WallClock()
     assert clock.set(600, NOW) is None
     assert clock.set(-900, NOW + 1000) is None

@@ -1,1 +1,1 @@
-"""This broker in its cluster: registration and fencing, controlled shutdown, and the work of the active controller."""
+"""This broker in its cluster: registration, fencing, controlled shutdown, and the active controller."""

@@ -1,13 +1,14 @@
-"""This broker's life in the cluster: its registration, whether it may serve, who controls, and who is watched (R5, R6).
+"""The lifecycle of this broker: registration, fencing, the controller claim, watched peers (R5, R6).
 
-A broker serves (leads and follows) while the image has its record with the epoch of its present registration, unfenced. So
-whatever it led in an earlier life it leads no more until the controller has decided about it. When it finds itself fenced, or
-loses its session with the store, it stops serving and registers anew.
+A broker serves (leads and follows) while the image has its record, unfenced, with the broker epoch of its
+current registration. So after a restart it leads nothing until the controller has decided. When a broker
+finds itself fenced, or its ZooKeeper session expires, it stops serving and registers again.
 
-Whoever finds that nobody controls claims control. A controller whose port refuses is dead, not slow, and is replaced
-at once; so are other brokers by the controller (`Controlling.suspect`). Epochs make a mistake in this harmless.
+A broker that finds no controller claims to be the controller. A controller whose port refuses connections is
+dead, not slow, and is replaced at once. The controller fences other brokers for the same reason
+(`ControllerDriver.suspect`). Epochs make a mistake in this harmless.
 
-A broker on its own always serves and controls itself; nothing here is called for it but `start`.
+A broker without a cluster always serves and is its own controller. Of this class it uses only the attributes.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from ottla.ports.store import Registration
 if TYPE_CHECKING:
     from ottla.broker.cluster.host import ClusterHost
 
-#: When something that should have worked did not.
+#: Pause before a failed registration or claim is repeated.
 _RETRY_MS: Final = 300
-_NOBODY: Final = -1
-#: How long a broker whose connection broke is not named as a leader, if nothing is decided about it meanwhile.
+_NO_CONTROLLER: Final = -1
+#: How long Metadata responses do not name a broker whose connection broke, unless the controller decides
+#: earlier.
 UNREACHABLE_MS: Final = 500
-#: The epoch of a broker on its own.
-_ALONE: Final = 1
+#: The broker epoch of a broker without a cluster.
+_STANDALONE_EPOCH: Final = 1
 
 
 class BrokerLifecycle:
@@ -42,30 +44,30 @@ class BrokerLifecycle:
         self._host = host
         clustered = host.clustered
         self.node_id = host.config.node_id
-        self.broker_epoch = -1 if clustered else _ALONE
+        self.broker_epoch = -1 if clustered else _STANDALONE_EPOCH
         self.is_serving = not clustered
-        self.controller_id = _NOBODY if clustered else self.node_id
+        self.controller_id = _NO_CONTROLLER if clustered else self.node_id
         self.controller_epoch = 0
-        #: Whether the store is out of reach: then nothing is decided.
+        #: The store (ZooKeeper) cannot be reached: nothing can be decided.
         self.suspended = False
         self.live: Mapping[int, Registration] = {}
-        #: Whether this process began with everything that the one before it had.
+        #: The last process closed all log directories cleanly.
         self._is_clean = False
-        #: Whether it lacks something that an earlier one had made durable (R12).
+        #: Records or directories that were durable are missing (R12).
         self._is_damaged = False
         self._registering = False
         self._claiming = False
         self.registration_check = RegistrationCheck(host)
         self._outage = StoreOutage(host)
-        #: Brokers whose connections broke a moment ago: the life in which they did, and until when that is remembered.
+        #: Brokers whose connections broke: their broker epoch, and until when this is remembered.
         self._unreachable: dict[int, tuple[int, int]] = {}
         self._watched: dict[int, tuple[str, int]] = {}
-        #: Who waits for this broker to serve.
+        #: Called when this broker serves, or may not.
         self._joining: Callable[[str | None], None] | None = None
-        #: While this broker stops.
+        #: Set while this broker stops.
         self._stop: ControlledShutdown | None = None
 
-    # --- joining ----------------------------------------------------------------------------------------------
+    # --- joining --------------------------------------------------------------------------------------------
 
     def join(self, now_ms: int, done: Callable[[str | None], None]) -> None:
         host = self._host
@@ -75,10 +77,10 @@ class BrokerLifecycle:
         self._register()
 
     def _lacks_directory(self) -> bool:
-        """Whether a log directory that this broker had in its last life is not to be found any more, or was replaced."""
+        """Whether a log directory of the last registration is missing or was replaced."""
         before = self._host.image.brokers.get(self.node_id)
-        there = {id_text(each.directory_id) for each in self._host.directories.online if each.directory_id}
-        return before is not None and not there.issuperset(before.directories)
+        found = {id_text(each.directory_id) for each in self._host.directories.online if each.directory_id}
+        return before is not None and not found.issuperset(before.directories)
 
     def _register(self) -> None:
         if self._registering or self._leaving:
@@ -93,7 +95,7 @@ class BrokerLifecycle:
             address.port,
             host.config.broker_rack,
             tuple(id_text(each.directory_id) for each in host.directories.all if each.directory_id),
-            # A registration like the one before would be taken for the same one, and get the same epoch.
+            # Without a new id it would look like the last registration, and get its epoch.
             id_text(host.entropy.id_bytes()),
             self._is_clean,
             proposed_epoch(before.epoch if before is not None else -1, host.entropy.token(TOKEN_BYTES)),
@@ -104,7 +106,7 @@ class BrokerLifecycle:
 
     def _registered(self, epoch: int, error: str | None) -> None:
         if not self._registering:
-            # Of a session that is over: `store_back` registers anew.
+            # The answer belongs to an expired session: `store_back` registers again.
             return
         self._registering = False
         if error is not None:
@@ -112,7 +114,7 @@ class BrokerLifecycle:
                 joining, self._joining = self._joining, None
                 joining(error)
             elif not self.suspended:
-                self._host.say(f"this broker cannot register: {error}")
+                self._host.say(f"this broker cannot register in ZooKeeper, and tries again: {error}")
                 self._later(self._register_again)
             return
         self.broker_epoch = epoch
@@ -124,26 +126,28 @@ class BrokerLifecycle:
             self._register()
 
     def check_registration(self) -> None:
-        """The image, or this broker's epoch, has changed: see whether it serves."""
+        """The image or this broker's epoch has changed: start or stop serving."""
         if not self._host.clustered or self.broker_epoch < 0:
             return
         host = self._host
         me = host.image.brokers.get(self.node_id)
         known = me is not None and me.epoch == self.broker_epoch
         if known and me is not None and me.fenced:
-            host.say("this broker was taken for dead, and registers anew")
+            host.say("this broker was fenced by the controller, and registers again")
             self.cease()
             self._register()
         elif me is not None and me.epoch > self.broker_epoch:
-            # Its own next life would be asked for here first. Two that answer to one number must not both lead.
+            # Not this process: its own next registration sets `broker_epoch` first. Two processes with one id
+            # must not lead.
             host.say(
-                f"another process has registered as broker {self.node_id}: this one serves no more. Stop it, and look whether "
-                "its data directory was copied"
+                f"another process has registered as broker {self.node_id}, so this one serves nothing more. "
+                "Stop this one, and check whether its data directory is a copy"
             )
             self.cease()
         elif known and not self.is_serving:
             self.is_serving = True
-            # Only now has the controller seen how this process began (R7). If it must register anew, nothing is lost.
+            # The controller has seen the flags of this start (R7). A later registration of this process lacks
+            # nothing.
             self._is_clean, self._is_damaged = True, False
             host.serve()
             if self._joining is not None:
@@ -151,7 +155,7 @@ class BrokerLifecycle:
                 joining(None)
 
     def cease(self) -> None:
-        """This life of the broker is over."""
+        """The registration ended: stop serving."""
         self.broker_epoch = -1
         if self.is_serving:
             self.is_serving = False
@@ -159,7 +163,7 @@ class BrokerLifecycle:
         if self._stop is not None:
             self._stop.end_if_done()
 
-    # --- what the store tells ---------------------------------------------------------------------------------
+    # --- events of the store --------------------------------------------------------------------------------
 
     def live_brokers(self, live: Mapping[int, Registration], now_ms: int) -> None:
         self.live = live
@@ -189,7 +193,7 @@ class BrokerLifecycle:
 
     @property
     def store_away_ms(self) -> int:
-        """For how long the store cannot be reached; 0 while it can."""
+        """How long the store has been out of reach; 0 while it can be reached."""
         return self._outage.lasts_ms
 
     def store_back(self, now_ms: int) -> None:
@@ -205,7 +209,7 @@ class BrokerLifecycle:
         self.claim_if_free()
 
     def store_lost(self, now_ms: int) -> None:
-        """R6: the session is over, and with it the registration and the control that it held."""
+        """R6: the session expired, and with it the registration and the controller claim."""
         host = self._host
         self.suspended = True
         self._outage.begin(now_ms)
@@ -215,35 +219,38 @@ class BrokerLifecycle:
             host.proposed = host.image
         self.cease()
 
-    # --- control ----------------------------------------------------------------------------------------------
+    # --- the controller -------------------------------------------------------------------------------------
 
     def claim_if_free(self, *, is_controller_gone: bool = False) -> None:
-        """`is_controller_gone`: the controller's port refuses."""
+        """Claim to be the controller if there is none.
+
+        `is_controller_gone`: the controller's port refuses connections.
+        """
         if self.suspended or self.broker_epoch < 0 or self._claiming or not self._may_claim:
             return
         host = self._host
-        if self.controller_id == _NOBODY:
+        if self.controller_id == _NO_CONTROLLER:
             self._claiming = True
             host.outbox.append((CLAIM, self._claimed))
         elif not host.controller_driver.is_active and (
             is_controller_gone or self.controller_id == self.node_id
         ):
-            # Gone, or an earlier life of this broker; its session has not ended yet.
+            # A dead broker, or an earlier process of this one, whose session has not expired yet.
             self._usurp()
 
     def claim_later(self) -> None:
-        """This broker holds control and does not use it: it takes it up once everything is answered that was proposed before."""
+        """This broker resigned but holds the claim: it becomes active when its proposals are answered."""
         self._claiming = True
 
-        def again() -> None:
+        def retry() -> None:
             if self._claiming:
                 if self._host.proposals:
-                    self._later(again)
+                    self._later(retry)
                 else:
                     self._claiming = False
                     self.claim_if_free()
 
-        self._later(again)
+        self._later(retry)
 
     def _usurp(self) -> None:
         if not self._claiming and not self.suspended and self.broker_epoch >= 0 and self._may_claim:
@@ -252,11 +259,11 @@ class BrokerLifecycle:
 
     def _claimed(self, epoch: int, error: str | None) -> None:
         if not self._claiming:
-            # Of a session that is over.
+            # The answer belongs to an expired session.
             return
         self._claiming = False
         host = self._host
-        # The same epoch again if it is still this broker's, which had stepped down (`claim_later`).
+        # The same epoch again, if this broker still holds the claim (`claim_later`).
         is_held = (
             epoch == host.controller_driver.epoch == self.controller_epoch
             and not host.controller_driver.is_active
@@ -267,18 +274,18 @@ class BrokerLifecycle:
             host.isolation.run("the controller", host.controller_driver.take_over, epoch, host.now_ms)
             self.watch()
         else:
-            # Somebody was quicker, whose name follows; or it failed.
+            # Another broker was faster, or the claim failed.
             self._later(self.claim_if_free)
 
     def mark_unreachable(self, node_id: int) -> None:
-        """A connection to this broker broke: if it is dead, that will be in the image in a moment."""
+        """A connection to this broker broke. If it is dead, the image will soon say so."""
         host = self._host
         node = host.image.brokers.get(node_id)
         if node is not None and not node.fenced:
             self._unreachable[node_id] = node.epoch, host.now_ms + UNREACHABLE_MS
 
     def unreachable_brokers(self) -> set[int]:
-        """Those of whom it is not known whether they live: whoever asks for leaders now is better told a little later."""
+        """Brokers that may be dead. A Metadata request that would name one as a leader waits a moment."""
         if not self._unreachable:
             return set()
         host = self._host
@@ -293,7 +300,7 @@ class BrokerLifecycle:
         return set(self._unreachable)
 
     def refused(self, node_id: int, now_ms: int) -> None:
-        """Nobody listens where this broker did: its process is gone."""
+        """The port of this broker refuses connections: its process is dead."""
         self.mark_unreachable(node_id)
         if self.suspended or node_id == self.node_id:
             return
@@ -304,7 +311,7 @@ class BrokerLifecycle:
             self._usurp()
 
     def watch(self) -> None:
-        """The controller watches everybody, everybody watches the controller."""
+        """The controller watches all brokers, and all brokers watch the controller."""
         if self._host.controller_driver.is_active:
             wanted = {
                 each.node_id: (each.host, each.port)
@@ -312,22 +319,29 @@ class BrokerLifecycle:
                 if each.node_id != self.node_id
             }
         else:
-            head = self.live.get(self.controller_id)
-            wanted = {head.node_id: (head.host, head.port)} if head and head.node_id != self.node_id else {}
+            controller = self.live.get(self.controller_id)
+            wanted = (
+                {controller.node_id: (controller.host, controller.port)}
+                if controller and controller.node_id != self.node_id
+                else {}
+            )
         if wanted != self._watched:
             self._watched = wanted
             self._host.outbox.append((WATCH, wanted))
 
-    # --- leaving ----------------------------------------------------------------------------------------------
+    # --- leaving --------------------------------------------------------------------------------------------
 
     def leave(self, now_ms: int, done: Callable[[], None]) -> None:
-        """Let others take over what this broker leads; `done` when it may stop, after ten seconds in any case."""
+        """Controlled shutdown: move leadership to other brokers.
+
+        `done` when it may stop, after ten seconds at most.
+        """
         self._stop = ControlledShutdown(self._host, done)
         self._stop.begin(now_ms)
 
     @property
     def _leaving(self) -> bool:
-        """Whether this broker is about to stop, so that it neither registers again nor claims control."""
+        """This broker is stopping: it does not register again."""
         return self._stop is not None
 
     @property

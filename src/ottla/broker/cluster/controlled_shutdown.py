@@ -1,10 +1,11 @@
-"""A clean stop in a cluster: the controller is asked (BrokerHeartbeat, want_shut_down) to move leadership to other brokers.
+"""Controlled shutdown: asks the controller to move leadership away (BrokerHeartbeat, want_shut_down).
 
-It ends when the controller has done so, when there is nothing to hand over any more, or after ten seconds. There is nothing
-to hand over when no other broker lives, or when this broker's registration is over: the others have elected leaders then.
+It ends when the controller has done so, when there is nothing to hand over, or after ten seconds. There is
+nothing to hand over when no other broker is alive, or when this broker's registration ended: then new leaders
+are elected.
 
-A stopping broker claims no control, since it would give it up at once. But if no controller answers, perhaps because all other
-brokers are stopping too, nobody else will: after a few attempts it claims control and hands over by itself.
+A stopping broker does not claim to be the controller, since it would resign at once. But if no controller
+answers after a few attempts, it does, and hands over by itself: all other brokers may be stopping too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 _BROKER_HEARTBEAT_VERSION: Final = 1
 _LIMIT_MS: Final = 10_000
 _RETRY_MS: Final = 300
-#: Attempts without an answer of a controller before this broker claims control. A controller is elected within the first one.
+#: Attempts without a controller's answer before this broker claims. An election takes less time than one
+#: attempt.
 _ATTEMPTS_MAX: Final = 3
 
 
@@ -30,20 +32,20 @@ class ControlledShutdown:
     def __init__(self, host: ShutdownHost, done: Callable[[], None]) -> None:
         self._host = host
         self._done: Callable[[], None] | None = done
-        self._attempts_in_vain = 0
+        self._failed_attempts = 0
         self._limit = Later(self._end)
-        self._again = Later(self._ask)
+        self._retry = Later(self._ask)
 
     @property
     def may_claim(self) -> bool:
-        return self._attempts_in_vain >= _ATTEMPTS_MAX
+        return self._failed_attempts >= _ATTEMPTS_MAX
 
     def begin(self, now_ms: int) -> None:
         self._host.timers.add(self._limit, now_ms + _LIMIT_MS)
         self._ask()
 
     def end_if_done(self) -> None:
-        """The live brokers, or whether this one serves, have changed."""
+        """Live brokers or this broker's registration have changed: end if there is nothing to hand over."""
         lifecycle = self._host.lifecycle
         if not lifecycle.is_serving or all(each == lifecycle.node_id for each in lifecycle.live):
             self._end()
@@ -67,15 +69,15 @@ class ControlledShutdown:
         if error is None and not response.error_code and response.should_shut_down:
             self._end()
             return
-        # An error of the controller is one too: it may have been deposed without knowing it.
-        self._attempts_in_vain += 1
+        # An error counts as well: the controller may have been replaced without knowing it.
+        self._failed_attempts += 1
         if self.may_claim:
             self._host.lifecycle.claim_if_free(is_controller_gone=error == REFUSED)
-        self._host.timers.add(self._again, self._host.now_ms + _RETRY_MS)
+        self._host.timers.add(self._retry, self._host.now_ms + _RETRY_MS)
 
     def _end(self) -> None:
         done, self._done = self._done, None
         if done is not None:
             self._host.timers.cancel(self._limit)
-            self._host.timers.cancel(self._again)
+            self._host.timers.cancel(self._retry)
             done()

@@ -1,10 +1,13 @@
-"""A broker that cannot reach the store, while clients can reach it: it asks the others whether it still counts.
+"""A broker that cannot reach the store (ZooKeeper) asks the other brokers whether it is still registered.
 
-While the store is out of reach a broker serves on with what was decided (R6). If it is out of reach for this broker alone, the
-others take it for dead after its session's time-out and elect new leaders, and it does not hear of that. Nothing it does
-then can harm: it acknowledges nothing that the ISR lacks, and nobody fetches from it. But its clients would ask it, again and
-again, and be told that it leads. So after the time-out it asks its peers; once one of them does not know it among the living
-it ceases, and sends clients that ask for leaders away (`api/metadata.py`), until it reaches the store again.
+A broker without the store serves on, with the roles it has (R6). If only this broker cannot reach the store,
+its session expires, the others elect new leaders, and this broker does not find out. That is safe: it
+acknowledges nothing that the ISR lacks, and no follower fetches from it. But it would tell its clients that
+it leads.
+
+So after the session time-out it asks its peers (DescribeCluster). When one of them does not list it as
+registered, it stops serving and closes the connections of clients that ask for leaders (`api/metadata.py`),
+until the store is back.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from ottla.broker.cluster.host import RegistrationCheckHost
 
 _VERSION: Final = 1
-#: The lane of this broker's own requests (`broker/requests/controller_channel.py`).
+#: The ASK lane of this broker's own requests (`requests/controller_channel.py`).
 _LANE: Final = 0
 _RETRY_MS: Final = 1000
 
@@ -29,19 +32,19 @@ _RETRY_MS: Final = 1000
 class RegistrationCheck:
     def __init__(self, host: RegistrationCheckHost) -> None:
         self._host = host
-        self._look = Later(self._ask)
-        #: Whether others have said that this broker's life is over, which it could not hear of itself.
+        self._next = Later(self._ask)
+        #: Another broker has said that this broker is not registered any more.
         self.has_expired = False
 
     def suspended(self, now_ms: int) -> None:
-        """The store is out of reach."""
+        """The store cannot be reached: ask after the session time-out, if that lasts."""
         timers = self._host.timers
-        timers.cancel(self._look)
-        timers.add(self._look, now_ms + self._host.config.zookeeper_session_timeout_ms)
+        timers.cancel(self._next)
+        timers.add(self._next, now_ms + self._host.config.zookeeper_session_timeout_ms)
 
     def back(self) -> None:
-        """It can be reached again: what this broker is it hears from there."""
-        self._host.timers.cancel(self._look)
+        """The store can be reached again, and says whether this broker is registered."""
+        self._host.timers.cancel(self._next)
         self.has_expired = False
 
     def _ask(self) -> None:
@@ -49,13 +52,13 @@ class RegistrationCheck:
         lifecycle = host.lifecycle
         if not lifecycle.suspended or not lifecycle.is_serving:
             return
-        host.timers.add(self._look, host.now_ms + _RETRY_MS)
+        host.timers.add(self._next, host.now_ms + _RETRY_MS)
         body = request_encoder(ApiKey.DESCRIBE_CLUSTER, _VERSION)({"endpoint_type": 1})
         for peer in lifecycle.live.values():
             if peer.node_id != lifecycle.node_id:
-                where = (peer.node_id, peer.host, peer.port)
+                address = (peer.node_id, peer.host, peer.port)
                 host.outbox.append(
-                    (ASK, where, _LANE, ApiKey.DESCRIBE_CLUSTER, _VERSION, body, self._answered)
+                    (ASK, address, _LANE, ApiKey.DESCRIBE_CLUSTER, _VERSION, body, self._answered)
                 )
 
     def _answered(self, answer: memoryview | None, error: str | None) -> None:
@@ -63,13 +66,14 @@ class RegistrationCheck:
         if answer is None or not lifecycle.suspended or not lifecycle.is_serving:
             return
         try:
-            known = decode_response(ApiKey.DESCRIBE_CLUSTER, _VERSION, answer, 0).brokers
+            registered = decode_response(ApiKey.DESCRIBE_CLUSTER, _VERSION, answer, 0).brokers
         except MalformedMessage:
             return
-        if all(int(each.broker_id) != lifecycle.node_id for each in known):
+        if all(int(each.broker_id) != lifecycle.node_id for each in registered):
             self._host.say(
-                "the store cannot be reached, and the other brokers have taken this one for dead: it serves nothing until "
-                "the store can be reached again"
+                "this broker cannot reach ZooKeeper, its session has expired, and the other brokers have "
+                "removed it from the cluster: it serves nothing until it reaches ZooKeeper again. Check the "
+                "network between the two"
             )
             self.has_expired = True
             lifecycle.cease()

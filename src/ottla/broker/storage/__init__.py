@@ -1,1 +1,1 @@
-"""The partitions on this broker: their log directories, maintenance, the log cleaner, moves between directories, disk space."""
+"""The partitions on this broker and their logs: directories, maintenance, cleaner, moves, disk space."""

@@ -1,9 +1,10 @@
-"""Writing down where the logs of one directory stand: their recovery points, starts and watermarks.
+"""Writes the checkpoint files of one log directory: recovery points, start offsets, watermarks.
 
-One writing at a time, off the loop; what comes meanwhile is covered by the next. Something may have to be durable before
-it (`before`), and something may only be done once it is (`after`): a new log start is durable before the files in front of
-it go. Only what has changed since the last one is rendered anew, and a long one is followed by a rest. There is one of these for each log directory (`Upkeep.checkpoints`), so that a directory that fails or is slow
-holds up no other.
+One write at a time, off the event loop; requests that arrive meanwhile are covered by the next one. A caller
+may name files that must be durable before it (`before`), and an action for when it is durable (`after`). For
+example, a new log start offset is durable before the files in front of it are deleted. Only lines that
+changed are rendered again, and a long write is followed by a pause. Each directory has its own writer
+(`LogMaintenance.checkpoints`), so that a directory that fails or is slow does not delay the others.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from ottla.broker.storage.log_directory import LogDirectory
     from ottla.replication.replica import Replica
 
-#: A checkpoint takes the loop some 0.1 µs a log: with that much rest after each, a hundredth of its time at most.
-_LINES_PER_MS_OF_REST: Final = 100
+#: Rendering takes about 0.1 µs per log. With this pause it takes at most 1 % of the event loop.
+_LINES_PER_MS_OF_PAUSE: Final = 100
 
 _RETRY_MS: Final = 2000
 
@@ -30,9 +31,9 @@ class CheckpointWriter:
         self._host = host
         self._directory = directory
         self._wanted = False
-        #: Whether one is being written, or was a moment ago.
+        #: A write, or the pause after one, is under way.
         self._busy = False
-        #: Logs that the files are behind of.
+        #: Logs that changed since the last write.
         self._changed: dict[Replica, None] = {}
         self._before: list[tuple[list[File], str]] = []
         self._after: list[Callable[[], None]] = []
@@ -44,7 +45,10 @@ class CheckpointWriter:
         before: tuple[list[File], str] | None = None,
         after: Callable[[], None] | None = None,
     ) -> None:
-        """Ask for one, because this log has `changed`. `before`: files and a directory to sync; `after`: what to do then."""
+        """Request a write, because this log has `changed`.
+
+        `before`: files and a directory to sync first. `after`: called when the checkpoints are durable.
+        """
         if changed is not None:
             self._changed[changed] = None
         if before is not None:
@@ -63,13 +67,13 @@ class CheckpointWriter:
         after, self._after = self._after, []
         host = self._host
         changed, self._changed = self._changed, {}
-        # A log may have gone, failed or moved elsewhere meanwhile.
-        standing = (
+        # A log may have been deleted, failed or moved meanwhile.
+        changed_logs = (
             (replica.topic, replica.number, log, replica.high_watermark)
             for replica in changed
             if not replica.gone and replica.opened and (log := replica.log).parent == directory.path
         )
-        files = directory.checkpoint_files([*standing, *host.log_dir_moves.arriving(directory)])
+        files = directory.checkpoint_files([*changed_logs, *host.log_dir_moves.arriving(directory)])
 
         def job(disk: Disk) -> DiskError | None:
             try:
@@ -85,16 +89,16 @@ class CheckpointWriter:
                 return error
             return None
 
-        def rested() -> None:
+        def pause_over() -> None:
             self._busy = False
             self._write()
 
         def done(failed: DiskError | None, error: str | None) -> None:
             if error is not None:
-                # An internal error and not the disk's: tried again.
+                # An internal error, not an error of the disk: retried.
                 failed = DiskError(error)
             if failed is not None and failed.broken:
-                # R11: a second sync would succeed, whatever became of what this one was for.
+                # R11: a second sync would report success although the data may be lost.
                 host.go_offline(directory, f"a sync failed: {failed}")
                 return
             if failed is not None:
@@ -105,19 +109,22 @@ class CheckpointWriter:
                 return
             for action in after:
                 host.isolation.run("what waited for a checkpoint", action)
-            rest_ms = directory.checkpoint_lines // _LINES_PER_MS_OF_REST
-            if rest_ms:
-                host.timers.add(Later(rested), host.now_ms + rest_ms)
+            pause_ms = directory.checkpoint_lines // _LINES_PER_MS_OF_PAUSE
+            if pause_ms:
+                host.timers.add(Later(pause_over), host.now_ms + pause_ms)
             else:
-                rested()
+                pause_over()
 
         self._host.run(job, done)
 
     def _failed(self, error: DiskError) -> None:
-        """Nothing is lost by it but time at the next start. Tried again after a while, for what waits for it."""
+        """Only the next start takes longer. Retried, because of the actions that wait."""
         host = self._host
         if error.passing:
             host.disk_space.missing(self._directory, error)
         else:
-            host.say_once(f"the checkpoints could not be written: {error}; the next start reads more again")
+            host.say_once(
+                f"the checkpoints of {self._directory.path} could not be written, and are retried: {error}. "
+                "A start after a crash takes longer meanwhile"
+            )
         host.timers.add(Later(self.want), host.now_ms + _RETRY_MS)

@@ -1,8 +1,8 @@
-"""Log directories without room (R13): said once, looked at again until there is some, and said again then.
+"""Log directories that are full (R13) or lack file descriptors: logged once, probed, and logged at the end.
 
-Nothing is decided here: whatever needs room tries to get it and is refused by the disk itself, so appends go on with the
-first one that fits. But a person at the terminal must learn why clients are refused, once and not for every produce, and
-that it is over. Called by whoever meets `DiskError.full`.
+Nothing is decided here. A write that needs space fails by itself, so appends go on as soon as one fits. But
+an operator must see why clients get errors, once and not for every produce, and when it is over. Called
+wherever a `DiskError` is `passing`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ottla.broker.storage.host import DiskSpaceHost
     from ottla.broker.storage.log_directory import LogDirectory
 
-#: What is written, and taken away again, to see whether there is room.
+#: A file that is written and removed again to see whether there is space.
 PROBE: Final = "room.probe"
 _PROBE_BYTES: Final = 1 << 20
 _RETRY_MS: Final = 2000
@@ -25,26 +25,26 @@ _RETRY_MS: Final = 2000
 class DiskSpace:
     def __init__(self, host: DiskSpaceHost) -> None:
         self._host = host
-        self._without: set[LogDirectory] = set()
+        self._full: set[LogDirectory] = set()
 
     def missing(self, directory: LogDirectory, error: DiskError) -> None:
-        """Something could not be written for want of room."""
-        if directory not in self._without:
-            self._without.add(directory)
+        """A write failed: no disk space, no file descriptor or no memory."""
+        if directory not in self._full:
+            self._full.add(directory)
             self._host.say(
-                f"{directory.path} is short of descriptors or memory: {error}. What needs more is refused or waits until "
-                "there are some: raise `ulimit -n`, or lower max.connections"
+                f"{directory.path}: no file descriptors or memory left: {error}. Requests that need a file "
+                "fail or wait until some are free. Raise `ulimit -n`, or lower max.connections"
                 if error.short
-                else f"{directory.path} has no room: {error}. What needs more is refused until there is room: "
-                "free some space, nothing has to be restarted"
+                else f"{directory.path} is out of disk space: {error}. Writes fail until there is space. "
+                "Free some; no restart is needed"
             )
-            self._look_later(directory)
+            self._probe_later(directory)
 
-    def _look_later(self, directory: LogDirectory) -> None:
+    def _probe_later(self, directory: LogDirectory) -> None:
         host = self._host
-        host.timers.add(Later(lambda: self._look(directory)), host.now_ms + _RETRY_MS)
+        host.timers.add(Later(lambda: self._probe(directory)), host.now_ms + _RETRY_MS)
 
-    def _look(self, directory: LogDirectory) -> None:
+    def _probe(self, directory: LogDirectory) -> None:
         if directory.offline is not None:
             return
         disk, path = self._host.disk, f"{directory.path}/{PROBE}"
@@ -59,7 +59,7 @@ class DiskSpace:
             if error.broken:
                 self._host.go_offline(directory, str(error))
                 return
-            self._look_later(directory)
+            self._probe_later(directory)
             return
-        self._without.discard(directory)
-        self._host.say(f"{directory.path} has room again, appends go on")
+        self._full.discard(directory)
+        self._host.say(f"{directory.path} has disk space again, appends go on")

@@ -1,7 +1,8 @@
-"""The future log (KIP-113): the copy of a log that grows in another log directory, and how a start recovers it.
+"""The future log (KIP-113): a growing copy of a log in another log directory, and its recovery at a start.
 
-The copy is in `<topic>-<partition>.<32 hex digits>-future`. A segment object's bytes below its size never change, so
-they are copied once. A segment that replaces another one (truncation, compaction) is a new object and is copied again.
+The copy is in `<topic>-<partition>.<32 hex digits>-future`. A segment object's bytes below its size never
+change, so they are copied once. A segment that replaces another one (truncation, compaction) is a new object
+and is copied again.
 
 `log_dir_moves.py` runs the moves and lists the steps of the swap.
 """
@@ -35,12 +36,16 @@ class Piece(NamedTuple):
     name: str
     start: int
     end: int
-    #: Nothing of this file was copied yet: a file of the same name in the copy is another one, and is removed.
+    #: Nothing of this file was copied yet: a file of the same name in the copy is another one, and is
+    #: removed.
     is_new: bool
 
 
 class Prepared(NamedTuple):
-    """What is durable in the copy, and the state of the source that it was copied from. The swap requires that state."""
+    """What is durable in the copy, and the state of the source that it was copied from.
+
+    The swap requires that state.
+    """
 
     recovery_point: int
     log_start_offset: int
@@ -108,7 +113,7 @@ class LogDirMove:
         )
 
     def missing(self, log: PartitionLog, segment: Segment, end: int) -> list[Piece]:
-        """The pieces of a segment up to a position that are not in the copy; at its end those of its indexes too.
+        """The pieces of a segment, up to a position, that are not in the copy; at its end also its indexes.
 
         Runs on the event loop, where nothing is being written, so the sizes of the files are final.
         """
@@ -153,7 +158,7 @@ def sync_files(disk: Disk, directory: str, names: Sequence[str]) -> None:
 def recover_future_logs(
     host: StorageHost, image: Image, homes: dict[Partition, LogDirectory], surveys: Sequence[Survey]
 ) -> dict[Partition, LogDirectory]:
-    """At the start: finish each move whose source was retired, by renaming the copy, and add the copy to `homes`.
+    """At the start: rename the copy of each move whose source was retired, and add it to `homes`.
 
     Returns the moves that must start again. A copy that is of no use is added to the strays of its directory.
     """
@@ -179,8 +184,9 @@ def recover_future_logs(
                 # The source may be whole in the directory that is offline.
                 continue
             host.say(
-                f"{future.path} is an unfinished copy of a log that is gone, and is served in its place: acknowledged "
-                "records may be missing. Stop the broker and restore the log from a backup if you have one"
+                f"{future.path} is an unfinished copy of a log that is gone, and is served in its place: "
+                "acknowledged records may be missing. Stop the broker and restore the log from a backup if "
+                "you have one"
             )
         try:
             host.disk.rename(future.path, future.directory.partition_path(*partition))
@@ -193,7 +199,7 @@ def recover_future_logs(
         homes[partition] = future.directory
         promoted.add(partition)
         if future.unique in retired:
-            # The retired source proves that the copy is complete, until the new name is durable. So the next start
-            # removes it.
+            # The retired source proves that the copy is complete, until the new name is durable. So the next
+            # start removes it.
             del retired[future.unique].retired[future.unique]
     return to_restart

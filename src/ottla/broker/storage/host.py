@@ -1,7 +1,7 @@
 """What the classes of this room use of the broker, as Protocols. `broker/core.py` is the host.
 
-Each class asks for the smallest Protocol that has what it uses. The classes of this room reach each other through the
-host (`host.partitions`, `host.log_maintenance`), since each of them needs most of the others.
+Each class asks for the smallest Protocol that has what it uses. The classes of this room reach each other
+through the host (`host.partitions`, `host.log_maintenance`), since each of them needs most of the others.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
-"""Opening a data directory that Apache Kafka wrote: its metadata becomes the first entry of ottla's own journal.
+"""Imports a data directory that Apache Kafka wrote: its metadata becomes the first entry of our journal.
 
-A directory is Kafka's if it has no journal yet and either Kafka's metadata log (`__cluster_metadata-0`) or a
-`meta.properties` in Kafka's hand. Log files need no conversion, both brokers write the same formats; what has to be taken
-over is what the cluster knows: its id, topics and their ids, partitions, settings, the next producer id.
+A directory is Kafka's if it has no journal and has either Kafka's metadata log (`__cluster_metadata-0`) or a
+`meta.properties` written by Kafka. Log files need no conversion: both brokers write the same formats.
+Imported are the cluster id, topics and their ids, partitions, settings and the next producer id.
 
-    kafka-takeover      one JSON object, written before the journal's first entry: how far Kafka's metadata log went then
+    kafka-takeover      one JSON object, written before the journal's first entry: the end offset of Kafka's
+                        metadata log
 
-Nothing is ever deleted here. Kafka's metadata stays where it is, and a folder that no topic knows is set aside by the
-broker as any other. If Kafka has run on the directory again since, its metadata log has grown,
-and the start is refused: the two histories cannot be joined.
+Nothing is deleted. Kafka's metadata stays where it is, and the broker renames a log that no topic owns. If
+Kafka has run on the directory again, its metadata log has grown and the start fails: the two histories cannot
+be merged.
 
-Pure decisions over the Disk port; the node calls `take_over` at every start, before the broker.
+Decisions over the Disk port, without any other I/O. The node calls `import_kafka_directory` at every start,
+before it creates the broker.
 """
 
 from __future__ import annotations
@@ -43,28 +45,29 @@ from ottla.transactions.formats import Record as TransactionRecord
 MARK: Final = names.TAKEN_OVER
 _NO_LEADER: Final = -1
 _TRANSACTIONS_TOPIC: Final = "__transaction_state"
-#: How many names a note spells out.
+#: The number of names that a note lists.
 _NAMED_MAX: Final = 5
 _DEFAULTS_NOTE: Final = (
-    "settings of Kafka's server.properties are not part of its metadata: retention and other defaults are those of "
-    "this start (ottla broker --config server.properties takes Kafka's)"
+    "settings of Kafka's server.properties are not part of its metadata: retention and other defaults are "
+    "those of this start (ottla broker --config server.properties takes Kafka's)"
 )
 _KAFKA_NOTE: Final = (
-    "do not start Kafka on this directory again: it would serve these logs with its old metadata, without the "
-    "topics, settings and producer ids that change from now on, and ottla would refuse the directory afterwards"
+    "do not start Kafka on this directory again: it would serve these logs with its old metadata, without "
+    "the topics, settings and producer ids that change from now on, and ottla would refuse the directory "
+    "afterwards"
 )
 
 
-class Found(NamedTuple):
+class KafkaImport(NamedTuple):
     config: BrokerConfig
-    #: What the journal must begin with; empty if there is nothing to take over.
+    #: The first records of the journal; empty if there is nothing to import.
     records: list[r.Record]
-    #: For the person who starts it.
+    #: Lines for the broker's log.
     notes: list[str]
 
 
 class _Folders:
-    """The partitions that lie in the directories."""
+    """The partition directories in the log directories."""
 
     def __init__(self, disk: Disk, paths: Sequence[str]) -> None:
         self.disk = disk
@@ -81,7 +84,7 @@ class _Folders:
         return checkpoints.parse_partition_metadata(data)
 
     def leader_epoch(self, partition: tuple[str, int]) -> int:
-        """The newest that the log itself speaks of; -1 if none."""
+        """The newest leader epoch in the log; -1 if there is none."""
         path = self.by_partition.get(partition)
         epochs = checkpoints.parse_epochs(self.disk.read_file(f"{path}/{names.EPOCHS}")) if path else None
         newest = max((epoch for epoch, _offset in epochs or ()), default=-1)
@@ -89,15 +92,17 @@ class _Folders:
 
     @cached_property
     def coordinator_epoch(self) -> int:
-        """The newest of a coordinator of transactions in any partition, which takes no marker of an earlier one (R18). A coordinator
-        may have written markers and nothing of its own."""
+        """The newest transaction coordinator epoch in any log, which refuses markers of an earlier one (R18).
+
+        A coordinator may have written markers and no record of its own.
+        """
         return max(
             (each.coordinator_epoch for known in self.snapshots() for each in known.by_id.values()),
             default=-1,
         )
 
     def snapshots(self) -> Iterator[Producers]:
-        """What the partitions remember of producers."""
+        """The producer snapshots of all partitions."""
         for path in self.by_partition.values():
             for name in self.disk.list(path):
                 if names.snapshot_offset(name) is not None:
@@ -106,7 +111,7 @@ class _Folders:
                         yield producers
 
     def transactions(self) -> Iterator[TransactionRecord]:
-        """What is written of transactional ids, as far as it can be read."""
+        """The records of `__transaction_state` that can be read."""
         for (topic, _number), path in self.by_partition.items():
             if topic != _TRANSACTIONS_TOPIC:
                 continue
@@ -126,18 +131,18 @@ def _transactions_in(data: bytes) -> Iterator[TransactionRecord]:
                 yield known
 
 
-def take_over(
+def import_kafka_directory(
     disk: Disk,
     config: BrokerConfig,
     journal: Sequence[r.Record | None],
     *,
     unusable: Container[str] = (),
     new_id: Callable[[], bytes],
-) -> Found:
-    """The config with the directory's own node id, and what is to be taken over. Raises ForeignDirectory."""
+) -> KafkaImport:
+    """The config with the node id of the directory, and the records to import. Raises ForeignDirectory."""
     paths = [path for path in config.log_dirs if path not in unusable]
     if not paths:
-        return Found(config, [], [])
+        return KafkaImport(config, [], [])
     written = disk.read_file(f"{paths[0]}/{names.META_PROPERTIES}")
     properties = checkpoints.parse_properties(written)
     config = _with_node_id(config, properties)
@@ -146,29 +151,30 @@ def take_over(
     if journal:
         if marks:
             _check_unchanged(disk, marks[0], metadata)
-        return Found(config, [], [])
+        return KafkaImport(config, [], [])
     folders = _Folders(disk, paths)
     try:
         state = kraft_log.read(disk, metadata)
     except DamagedMetadata as error:
-        raise ForeignDirectory(f"Kafka's metadata cannot be taken over: {error}") from error
+        raise ForeignDirectory(f"Kafka's metadata cannot be imported: {error}") from error
     if state is None:
         if not folders.by_partition:
-            return Found(config, [], [])
+            return KafkaImport(config, [], [])
         _check_kafkas(paths[0], written, properties, folders)
     if "cluster.id" not in properties:
         raise ForeignDirectory(
-            f"{paths[0]} holds Kafka's metadata but no {names.META_PROPERTIES} with its cluster.id: restore that file"
+            f"{paths[0]} holds Kafka's metadata but no {names.META_PROPERTIES} with its cluster.id: restore "
+            "that file"
         )
     records, notes = _records(state, folders, config, properties["cluster.id"], new_id)
     mark = {"cluster_id": properties["cluster.id"], "metadata_end": state.end if state else None}
     for path in paths:
         disk.replace_file(f"{path}/{MARK}", json.dumps(mark).encode() + b"\n")
-    return Found(config, records, notes)
+    return KafkaImport(config, records, notes)
 
 
 def _with_node_id(config: BrokerConfig, properties: dict[str, str]) -> BrokerConfig:
-    """A number that nobody asked for otherwise is the one that the directory was made with."""
+    """The node id of the directory, unless the settings name one."""
     written = properties.get("node.id", properties.get("broker.id", ""))
     if not written.isdigit() or int(written) == config.node_id:
         return config
@@ -182,18 +188,21 @@ def _with_node_id(config: BrokerConfig, properties: dict[str, str]) -> BrokerCon
 
 
 def _check_kafkas(path: str, written: bytes | None, properties: dict[str, str], folders: _Folders) -> None:
-    """Partitions without any metadata: Kafka's, which says enough in other files, or ours, which lost its journal?"""
-    # Java begins a properties file with a comment, ottla does not.
+    """Partitions without metadata: fail if they are ours and the journal is lost.
+
+    Kafka's can be imported without.
+    """
+    # Java writes a comment at the start of a properties file, ottla does not.
     if written is not None and (written.startswith(b"#") or properties.get("version") == "0"):
         return
     raise ForeignDirectory(
-        f"{path} holds {len(folders.by_partition)} partition folders but no metadata.journal that knows them: "
-        "restore metadata.journal from a copy. Nothing was changed"
+        f"{path} holds {len(folders.by_partition)} partition folders but no metadata.journal that knows "
+        "them: restore metadata.journal from a copy. Nothing was changed"
     )
 
 
 def _check_unchanged(disk: Disk, path: str, metadata: str) -> None:
-    """Refuse to go on with a directory that Kafka has run on since it was taken over."""
+    """Fail if Kafka has run on the directory since the import."""
     try:
         end: Any = json.loads(disk.read_file(f"{path}/{MARK}") or b"{}").get("metadata_end")
     except ValueError:
@@ -201,13 +210,13 @@ def _check_unchanged(disk: Disk, path: str, metadata: str) -> None:
     now = kraft_log.end_offset(disk, metadata)
     if isinstance(end, int) and now > end:
         raise ForeignDirectory(
-            f"Kafka has run on {path} since ottla took it over: its metadata went on from offset {end} to {now}. "
-            "To take over what Kafka knows now, and forget what ottla's metadata says, remove metadata.journal and "
-            f"{MARK}; to go on with ottla's metadata, move {metadata} away. Nothing was changed"
+            f"Kafka has run on {path} since ottla imported it: its metadata log went on from offset {end} to "
+            f"{now}. To import Kafka's metadata again and discard ottla's, remove metadata.journal and "
+            f"{MARK}. To go on with ottla's metadata, move {metadata} away. Nothing was changed"
         )
 
 
-# --- what Kafka knew, as ottla's records ------------------------------------------------------------------------------
+# --- Kafka's metadata as records ----------------------------------------------------------------------------
 
 
 def _records(
@@ -235,13 +244,13 @@ def _records(
     partitions_count = sum(len(partitions) for _topic, partitions in topics)
     source = "Kafka's metadata" if state is not None else "the partition folders"
     head = (
-        f"took over {len(topics)} topics, {partitions_count} partitions of cluster {cluster_id} from "
+        f"imported {len(topics)} topics, {partitions_count} partitions of cluster {cluster_id} from "
         f"{source}; this is broker {config.node_id}"
     )
     if state is None:
         notes.append(
-            "the topics' settings are not known here (there is no metadata log): each topic keeps all its records until "
-            "you set its retention.ms; those that Kafka had compacted are compacted"
+            "the settings of the topics are unknown (there is no metadata log): each topic keeps all records "
+            "until you set its retention.ms, and topics that Kafka has compacted are compacted"
         )
     return made, [head, *notes, _DEFAULTS_NOTE, _KAFKA_NOTE]
 
@@ -252,8 +261,9 @@ def _topics_of(
     everywhere = [partition for topic in state.partitions.values() for partition in topic.values()]
     if folders.by_partition and not any(node_id in partition.replicas for partition in everywhere):
         raise ForeignDirectory(
-            f"Kafka's metadata knows no partition on broker {node_id}, but {len(folders.by_partition)} partition folders "
-            f"are here: is node.id in {names.META_PROPERTIES} right? Nothing was changed"
+            f"Kafka's metadata has no partition on broker {node_id}, but there are "
+            f"{len(folders.by_partition)} partition folders here: check node.id in {names.META_PROPERTIES}. "
+            "Nothing was changed"
         )
     topics: list[tuple[r.Topic, list[r.Partition]]] = []
     shared: list[str] = []
@@ -274,8 +284,8 @@ def _topics_of(
             topics.append((r.Topic(name, topic_id), partitions))
     if shared:
         notes.append(
-            f"{_some(shared)} had several replicas: this broker is now the only one. What other replicas had "
-            "and this one had not yet is not here"
+            f"{_some(shared)} had several replicas: now this broker has the only one. Records that only "
+            "other replicas had are missing"
         )
     elsewhere = [place for place in elsewhere if place.rpartition("-")[0] not in without]
     if elsewhere:
@@ -297,7 +307,7 @@ def _partition(
     node_id: int,
     here: bool,
 ) -> r.Partition:
-    # A new leader is a new epoch, beyond whatever the metadata or the log has seen.
+    # A new leader needs an epoch above those in the metadata and in the log.
     epoch = max(partition.leader_epoch, folders.leader_epoch((name, number))) + 1
     if here:
         replicas: tuple[int, ...] = (node_id,)
@@ -313,9 +323,9 @@ def _note_rest(state: KraftState, notes: list[str]) -> None:
     rest = {kind: count for kind, count in sorted(state.left_out.items()) if count > 0}
     if rest:
         listed = ", ".join(f"{count} {kind}" for kind, count in rest.items())
-        notes.append(f"NOT taken over, since this version does not know them: {listed}")
+        notes.append(f"NOT imported, since this version does not support them: {listed}")
     if state.torn_bytes:
-        notes.append(f"{state.torn_bytes} bytes of a torn last metadata record were left out")
+        notes.append(f"{state.torn_bytes} bytes of an incomplete last metadata record were ignored")
     if len(state.voters) > 1:
         notes.append(
             f"the metadata was shared by {len(state.voters)} controllers: its last records may not have been "
@@ -341,7 +351,7 @@ def _settings_of(state: KraftState, config: BrokerConfig, notes: list[str]) -> l
                 refused.append(f"{setting} of {name or 'all brokers'} ({refusal})")
         made += [r.Config(kind, name, setting, value) for setting, value in kept.items()]
     if refused:
-        notes.append(f"settings that are not known here were left out: {_some(refused)}")
+        notes.append(f"NOT imported, since this broker does not support these settings: {_some(refused)}")
     return made
 
 
@@ -352,18 +362,18 @@ def _altered(
     if kind == TOPIC_RESOURCE:
         return apply_ops(kept, operation, config)
     changed = apply_broker_ops(kept, operation)
-    # Together with the others of the file, too.
+    # It must also be valid with the settings of the file.
     config.with_dynamic(changed, {})
     return changed
 
 
-# --- without a metadata log -------------------------------------------------------------------------------------------
+# --- without a metadata log ---------------------------------------------------------------------------------
 
 
 def _topics_in_folders(
     folders: _Folders, node_id: int, new_id: Callable[[], bytes]
 ) -> list[tuple[r.Topic, list[r.Partition]]]:
-    """Topics as their folders tell them: of a broker without a controller, or of one that used ZooKeeper."""
+    """Topics from their folders: of a broker without a controller, or of one that used ZooKeeper."""
     ids: dict[str, bytes | None] = {}
     numbers: dict[str, set[int]] = {}
     for name, number in sorted(folders.by_partition):
@@ -372,7 +382,7 @@ def _topics_in_folders(
         if topic_id is not None and known is not None and known != topic_id:
             raise ForeignDirectory(
                 f"the folders of topic {name} belong to two topics of that name ({names.id_text(known)} and "
-                f"{names.id_text(topic_id)}): move those of the deleted one away. Nothing was changed"
+                f"{names.id_text(topic_id)}): move the folders of the deleted one away. Nothing was changed"
             )
         ids[name] = known or topic_id
         numbers.setdefault(name, set()).add(number)
@@ -394,7 +404,7 @@ def _topics_in_folders(
 def _guessed_settings(
     topics: Iterable[tuple[r.Topic, list[r.Partition]]], folders: _Folders
 ) -> list[r.Record]:
-    """What is not known must not delete anything: all records are kept, and what was compacted stays so."""
+    """Settings that delete nothing: all records are kept, and compacted topics stay compacted."""
     cleaned: set[str] = set()
     for path in folders.paths:
         if path.endswith(f"/{names.CLEANED_OFFSETS}"):
@@ -413,14 +423,14 @@ def _guessed_settings(
 
 
 def _producer_ids_in_folders(folders: _Folders) -> list[r.Record]:
-    """Ids beyond all that a snapshot or a transactional id remembers: one that is given twice would mix up two producers."""
+    """The next producer id, above all ids in snapshots and transactions: no id may be given twice."""
     newest = -1
     for producers in folders.snapshots():
         newest = max([newest, *producers.by_id])
     for record in folders.transactions():
         if record.entry is not None:
             newest = max(newest, record.entry.producer_id, record.entry.next_producer_id)
-    # Blocks of a thousand, as Kafka gives them out; one more for ids that have left no trace.
+    # In blocks of a thousand, like Kafka. One block more, for ids that have left no trace.
     return [r.ProducerIds((newest // 1000 + 2) * 1000)] if newest >= 0 else []
 
 

@@ -1,11 +1,13 @@
-"""Compaction by the clock: which log is next, the worker that cleans it, and putting the outcome in its place (B4–B8).
+"""The log cleaner: chooses the next log to compact, gives it to the worker, puts the output in place (B4–B8).
 
-One log at a time: the dirtiest of those that are dirty enough, or one whose records have waited too long. The pass itself is
-the worker's (`log/compaction.py`); meanwhile anything may happen to the log: segments dropped by retention, records
-deleted, the topic reconfigured or gone. So an output is taken only if the very segments it was made from still stand side by side
-in the log, and thrown away otherwise. Its steps are those of `log/swap.py`, one output after the other.
+One log at a time: the dirtiest above `min.cleanable.dirty.ratio`, or one with records older than
+`max.compaction.lag.ms`. The worker runs the pass (`log/compaction.py`). Meanwhile the log may change:
+retention drops segments, records are deleted, the topic is reconfigured or deleted. So an output is used only
+if the segments it was made from are still adjacent in the log, and discarded otherwise. `log/swap.py` has the
+steps for each output.
 
-A pass that fails leaves the log as it is. The reason is said once, and the log rests for a while that doubles each time.
+A pass that fails leaves the log as it is. The reason is logged once, and the log is skipped for a time that
+doubles with each failure.
 """
 
 from __future__ import annotations
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
     from ottla.broker.storage.host import StorageHost
     from ottla.replication.replica import Replica
 
-#: After this long a sync is tried again whose directory could not be opened.
+#: Pause before a sync is repeated whose directory could not be opened.
 _SYNC_RETRY_MS: Final = 2000
-_REST_MS_MIN: Final = 15_000
-_REST_MS_MAX: Final = 3_600_000
+_BACKOFF_MS_MIN: Final = 15_000
+_BACKOFF_MS_MAX: Final = 3_600_000
 
 
-class _Rest(NamedTuple):
-    """A log whose last passes failed."""
+class _Backoff(NamedTuple):
+    """A log whose last pass failed is skipped until then."""
 
     until_ms: int
     length_ms: int
@@ -43,7 +45,7 @@ class _Rest(NamedTuple):
 
 
 class _Pass:
-    """A pass under way, from the choice of its log until its last output is in place."""
+    """A pass, from the choice of its log until its last output is in place."""
 
     __slots__ = (
         "is_moving",
@@ -61,28 +63,28 @@ class _Pass:
         self, replica: Replica, task: Task, segments: tuple[Segment, ...], is_moving: Callable[[], bool]
     ) -> None:
         self.replica = replica
-        #: Whether the log is being copied to another directory: then its segments stay as they are.
+        #: Whether the log is being moved to another directory: then its segments must not change.
         self.is_moving = is_moving
         self.log = replica.log
         self.task = task
         self.segments = segments
         self.outputs: deque[Output] = deque()
         self.map_end = 0
-        #: Whether the log uses files that do not have their names yet.
+        #: The log uses files that are not renamed yet.
         self.is_swapping = False
-        #: Whether every output so far could be used.
+        #: Every output so far was used.
         self.is_whole = True
 
     def replaced(self, output: Output) -> tuple[Segment, ...]:
         return self.segments[output.first_input : output.first_input + output.inputs]
 
-    def is_welcome(self, output: Output) -> bool:
-        """Whether the log still is what this output was made from."""
-        is_usable = not self.log.failed and self.replica.config.compact and not self.is_moving()
-        return is_usable and self.stands(self.replaced(output))
+    def is_usable(self, output: Output) -> bool:
+        """Whether the log still has the segments that this output was made from."""
+        is_cleanable = not self.log.failed and self.replica.config.compact and not self.is_moving()
+        return is_cleanable and self.has_adjacent(self.replaced(output))
 
-    def stands(self, segments: tuple[Segment, ...]) -> bool:
-        """Whether the log is where it was, and has these side by side."""
+    def has_adjacent(self, segments: tuple[Segment, ...]) -> bool:
+        """Whether the log was not replaced, and has these segments side by side."""
         log = self.log
         if self.replica.gone or not self.replica.opened or self.replica.log is not log:
             return False
@@ -94,8 +96,8 @@ class LogCleaner:
     def __init__(self, host: StorageHost) -> None:
         self._host = host
         self._pass: _Pass | None = None
-        self._resting: dict[Replica, _Rest] = {}
-        #: Why syncing a directory failed; set by its job.
+        self._backoffs: dict[Replica, _Backoff] = {}
+        #: Why a sync of a directory failed. Set by the job.
         self._sync_error: str | None = None
 
     @property
@@ -103,27 +105,27 @@ class LogCleaner:
         return self._pass is not None
 
     def is_swapping(self, replica: Replica) -> bool:
-        """Whether a log uses files that do not have their names yet."""
+        """Whether a log uses files that are not renamed yet."""
         return self._pass is not None and self._pass.replica is replica and self._pass.is_swapping
 
-    # --- choosing ---------------------------------------------------------------------------------------------
+    # --- choice of a log ------------------------------------------------------------------------------------
 
     def look(self, now_ms: int) -> None:
         """Start a pass if one is due and none is under way."""
         host = self._host
         if self._pass is not None or not host.config.log_cleaner_enable:
             return
-        # A clock that was set forward makes tombstones look older, too.
+        # A clock that was set forward makes tombstones look older: see `wall_clock.py`.
         date_ms = host.wall_clock.retention_ms(now_ms)
         best: tuple[float, Replica, Cleanable] | None = None
         for replica in host.partitions.replicas():
             if not replica.config.compact or not replica.opened or replica.log.failed:
                 continue
             if host.log_dir_moves.of(replica) is not None:
-                # To another directory: it copies segments as they are.
+                # The move copies segments, which must not change.
                 continue
-            rest = self._resting.get(replica)
-            if rest is not None and now_ms < rest.until_ms:
+            backoff = self._backoffs.get(replica)
+            if backoff is not None and now_ms < backoff.until_ms:
                 continue
             if not self._prepare(replica, date_ms):
                 continue
@@ -139,13 +141,13 @@ class LogCleaner:
             self._start(best[1], best[2], date_ms)
 
     def _prepare(self, replica: Replica, date_ms: int) -> bool:
-        """See to it that what is to be compacted can be, by the next look if not by this one; False if the disk failed."""
+        """Roll and flush what is to be compacted, so that the next look finds it; False if that failed."""
         log = replica.log
         if must_roll(log, date_ms):
             with suppress(Refusal):
                 log.roll(self._host.wall_ms)
         if not log.failed and log.recovery_point < log.active.base_offset:
-            # Closed, but not flushed: a log of little traffic would wait for that.
+            # Closed segments that are not flushed: in a log with little traffic that takes long.
             self._host.log_maintenance.flush(replica)
         return not log.failed
 
@@ -175,7 +177,7 @@ class LogCleaner:
         host.outbox.append((WORK, task, done))
 
     def _guarded(self, under_way: _Pass, action: Callable[[], None]) -> None:
-        """A step of a pass. One that raises ends its pass, or no other would ever begin."""
+        """Run a step of a pass. An exception ends the pass; otherwise no other would start."""
         try:
             action()
         except Exception as error:
@@ -186,28 +188,29 @@ class LogCleaner:
     def _failed(self, under_way: _Pass, reason: str) -> None:
         self._pass = None
         replica = under_way.replica
-        # An output may be in place already: what is left of the pass is not wanted.
+        # Some outputs may be in place already. The others are discarded.
         outputs = under_way.outputs
         for output in outputs:
             self._discard(under_way, output)
-        if replica.gone or not (outputs or under_way.stands(under_way.segments)):
-            # The log was changed under the pass, which is why it failed: not worth a word.
+        if replica.gone or not (outputs or under_way.has_adjacent(under_way.segments)):
+            # The pass failed because the log was changed: not logged.
             return
-        before = self._resting.get(replica)
-        length_ms = min(before.length_ms * 2, _REST_MS_MAX) if before is not None else _REST_MS_MIN
-        self._resting[replica] = _Rest(self._host.now_ms + length_ms, length_ms, reason)
+        before = self._backoffs.get(replica)
+        length_ms = min(before.length_ms * 2, _BACKOFF_MS_MAX) if before is not None else _BACKOFF_MS_MIN
+        self._backoffs[replica] = _Backoff(self._host.now_ms + length_ms, length_ms, reason)
         if before is None or before.reason != reason:
             self._host.say(
-                f"{under_way.task.directory} could not be compacted and stays as it is; tried again later: {reason}"
+                f"{under_way.task.directory} could not be compacted. It stays as it is and is retried in "
+                f"{length_ms // 1000} s: {reason}"
             )
 
-    # --- putting outputs in place ---------------------------------------------------------------------------------
+    # --- outputs --------------------------------------------------------------------------------------------
 
     def _commit_next(self) -> None:
-        """Make the next output durable under the name that counts, or end the pass."""
+        """Make the next output durable under its final name, or end the pass."""
         under_way = self._pass
         assert under_way is not None
-        while under_way.outputs and not under_way.is_welcome(under_way.outputs[0]):
+        while under_way.outputs and not under_way.is_usable(under_way.outputs[0]):
             self._discard(under_way, under_way.outputs.popleft())
         if not under_way.outputs:
             self._finish(under_way)
@@ -223,7 +226,7 @@ class LogCleaner:
 
         def synced() -> None:
             under_way.outputs.popleft()
-            if under_way.is_welcome(output):
+            if under_way.is_usable(output):
                 self._put_in_place(under_way, output)
             else:
                 self._discard(under_way, output)
@@ -238,7 +241,7 @@ class LogCleaner:
             new = swap.open_swapped(log, old, output)
             gone = swap.put_in_place(log, old, new)
         except DiskError as error:
-            # Old and new stand side by side: a start finishes what was committed, nobody else can any more.
+            # Old and new files exist. Only a start can finish a committed output.
             self._pass = None
             log.disk_failed(DiskError(str(error), broken=error.broken, torn=True))
             return
@@ -246,7 +249,7 @@ class LogCleaner:
 
         def synced() -> None:
             under_way.is_swapping = False
-            if under_way.stands((new,)):
+            if under_way.has_adjacent((new,)):
                 try:
                     swap.take_names(new)
                 except DiskError as failed:
@@ -259,15 +262,15 @@ class LogCleaner:
         self._sync_then(under_way, synced)
 
     def _finish(self, under_way: _Pass) -> None:
-        """All outputs are in place; the next pass need not look at what is before the map's end."""
+        """All outputs are in place. The next pass begins at the end of the offset map."""
         self._pass = None
         replica, host = under_way.replica, self._host
-        self._resting.pop(replica, None)
+        self._backoffs.pop(replica, None)
         log = under_way.log
         if under_way.is_whole and not replica.gone and not log.failed:
             log.cleaned_offset = min(max(log.cleaned_offset, under_way.map_end), log.next_offset)
             host.log_maintenance.checkpoints(log).want(replica)
-        # There may be more: of this log, if the map was full, or of another.
+        # There may be more to do: in this log, if the offset map was full, or in another.
         self.look(host.now_ms)
 
     def _discard(self, under_way: _Pass, output: Output) -> None:
@@ -279,14 +282,20 @@ class LogCleaner:
             swap.discard(self._host.disk, task.directory, output.base_offset, task.token)
 
     def _sync_then(self, under_way: _Pass, synced: Callable[[], None]) -> None:
-        """Make the names durable; tried again while the directory cannot be opened for it, for want of descriptors, say."""
+        """Sync the directory, then call `synced`.
+
+        Repeated while it cannot be opened, for example without descriptors.
+        """
 
         def done(error: str | None) -> None:
             if error is None:
                 synced()
                 return
             host = self._host
-            host.say_once(f"the new files of {under_way.task.directory} wait for a sync: {error}")
+            host.say_once(
+                f"compaction of {under_way.task.directory} waits, because the directory cannot be synced: "
+                f"{error}"
+            )
             host.timers.add(Later(sync), host.now_ms + _SYNC_RETRY_MS)
 
         def sync() -> None:
@@ -311,7 +320,7 @@ class LogCleaner:
         return self._pass is None or self._pass.replica.gone
 
     def _run(self, job: Callable[[Disk], None], done: Callable[[str | None], None]) -> None:
-        """A job whose failed sync takes the directory offline, as any other does (R11)."""
+        """Run a job. A failed sync takes the log directory offline (R11)."""
         under_way = self._pass
         assert under_way is not None
 

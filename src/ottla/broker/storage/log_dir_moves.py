@@ -1,20 +1,20 @@
-"""Moves a partition's log to another log directory while it is written and read (AlterReplicaLogDirs, KIP-113).
+"""Moves a log to another log directory while it is written and read (AlterReplicaLogDirs, KIP-113).
 
-The copy (`future_log.py`) grows in the target directory, piece by piece, in jobs off the event loop: first the closed
-segments, then the active one, repeatedly, until less than 256 KiB is missing. Segments that retention drops meanwhile are
-removed from the copy.
+The copy (`future_log.py`) grows in the target directory, piece by piece, in jobs off the event loop: first
+the closed segments, then the active one, repeatedly, until less than 256 KiB is missing. Segments that
+retention drops meanwhile are removed from the copy.
 
 Then the swap:
 
-    1  (job) all files are synced, with the epochs and a producer snapshot at the end so far; names are durable
+    1  (job) all files are synced, with epochs and a producer snapshot at the end so far; names are durable
     2  (job) the target's checkpoints have the log: its start, and that end as its recovery point
     3  the bytes appended since, 256 KiB at most, are copied and synced
     4  the source is renamed to `<topic>-<partition>.<the same digits>-delete`, durably: this commits the move
     5  the copy is renamed to `<topic>-<partition>` and opened in place of the source
     6  once the target's names are durable, the source is removed after `file.delete.delay.ms`
 
-Steps 3 to 5 run on the event loop without interruption, so nothing can be appended between them: two syncs and two
-renames. A start after a crash finds one of:
+Steps 3 to 5 run on the event loop without interruption, so nothing can be appended between them: two syncs
+and two renames. A start after a crash finds one of:
 
 - the source under its own name (before 4): the copy is discarded and the move starts again;
 - a copy with the digits of a retired source (after 4): the copy becomes the log;
@@ -68,7 +68,7 @@ class LogDirMoves:
         self._waiting: deque[LogDirMove] = deque()
         self._copying: set[LogDirMove] = set()
 
-    # --- queries ----------------------------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------------------------
 
     def of(self, replica: Replica) -> LogDirMove | None:
         return self._moves.get(replica)
@@ -83,10 +83,13 @@ class LogDirMoves:
                 replica = move.replica
                 yield replica.topic, replica.number, move.prepared, replica.high_watermark
 
-    # --- beginning and ending -----------------------------------------------------------------------------------
+    # --- beginning and ending -------------------------------------------------------------------------------
 
     def begin(self, replica: Replica, target: LogDirectory) -> None:
-        """Start a move, unless the log is there or on its way there. A move to another directory is cancelled."""
+        """Start a move, unless the log is there or on its way there.
+
+        A move to another directory is cancelled.
+        """
         running = self._moves.get(replica)
         if running is not None and running.target is target:
             return
@@ -125,7 +128,7 @@ class LogDirMoves:
         gone = f"{move.target.path}/{delete_dir(replica.topic, replica.number, host.entropy.id_bytes())}"
         with suppress(DiskError):
             host.disk.rename(move.path, gone)
-            host.log_maintenance.later(
+            host.log_maintenance.run_later(
                 replica.config.file_delete_delay_ms, lambda disk: disk.remove_dir(gone)
             )
 
@@ -136,8 +139,8 @@ class LogDirMoves:
             if directory is move.source:
                 # The copy may be all that is left of the log.
                 self._host.say(
-                    f"the move of {name} to {move.target.path} ended, because {directory.path} is offline. The "
-                    f"unfinished copy stays in {move.path}"
+                    f"the move of {name} to {move.target.path} ended, because {directory.path} is offline. "
+                    f"The unfinished copy stays in {move.path}"
                 )
 
     def _end(self, move: LogDirMove) -> None:
@@ -163,7 +166,10 @@ class LogDirMoves:
         then: Callable[[], None],
         is_harmless: Callable[[DiskError], bool] = lambda _error: False,
     ) -> None:
-        """Run a job of a move, then `then`. After an error for which `is_harmless` is true the move goes on."""
+        """Run a job of a move, then `then`.
+
+        After an error for which `is_harmless` is true the move goes on.
+        """
 
         def guarded(disk: Disk) -> DiskError | None:
             try:
@@ -206,7 +212,7 @@ class LogDirMoves:
             )
             self.cancel(replica)
 
-    # --- copying ------------------------------------------------------------------------------------------------
+    # --- copying --------------------------------------------------------------------------------------------
 
     def _step(self, move: LogDirMove) -> None:
         """Copy the next piece, or prepare the swap if no more than `TAIL_BYTES` are missing."""
@@ -258,7 +264,7 @@ class LogDirMoves:
 
         self._run(move, job, then, is_dropped)
 
-    # --- the swap -----------------------------------------------------------------------------------------------
+    # --- the swap -------------------------------------------------------------------------------------------
 
     def _prepare(self, move: LogDirMove, log: PartitionLog) -> None:
         """Steps 1 and 2."""
@@ -298,7 +304,7 @@ class LogDirMoves:
         self._run(move, job, then)
 
     def _try_swap(self, move: LogDirMove) -> None:
-        """Swap, if the source is still as it was prepared, except for a few appended bytes; else go on copying."""
+        """Swap, if the source has not changed except for a few appended bytes; else go on copying."""
         if move.cancelled or move.prepared is None:
             return
         host, replica = self._host, move.replica
@@ -356,7 +362,7 @@ class LogDirMoves:
         host.log_maintenance.checkpoints_in(move.target).want(
             replica,
             # Until the new name is durable, the retired source proves that the copy is complete.
-            after=lambda: host.log_maintenance.later(delay_ms, lambda disk: disk.remove_dir(old)),
+            after=lambda: host.log_maintenance.run_later(delay_ms, lambda disk: disk.remove_dir(old)),
         )
 
     def _copy_tail(self, move: LogDirMove, log: PartitionLog) -> None:

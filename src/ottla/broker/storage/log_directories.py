@@ -1,10 +1,12 @@
-"""The directories that hold this broker's logs: which of them are there, which new logs go where, and whose a file is.
+"""The log directories of this broker (`log.dirs`): which are online, where new logs go, which holds a file.
 
-A directory is online until something in it fails, and then offline until the next start: `core.go_offline` decides what
-that means for the partitions in it. One that cannot even be opened is offline from the start. A partition that is in no
-directory that is online, while some directory is not, is taken to be in that one: it is not created anew elsewhere.
+A directory is online until something in it fails, then offline until the next start; `Broker.go_offline`
+takes its partitions offline. A directory that cannot be opened is offline from the start. While a directory
+is offline, a partition that is in no online directory is taken to be in that one, and is not re-created
+elsewhere.
 
-A new log goes to the online directory with the fewest partitions, unless somebody has asked for another.
+A new log goes to the online directory with the fewest partitions, unless AlterReplicaLogDirs has chosen
+another.
 """
 
 from __future__ import annotations
@@ -22,19 +24,22 @@ _ALL_OFFLINE: Final = "every log directory is offline"
 
 
 class NoDirectory(Exception):
-    """No directory can be used, or what is in them contradicts itself; the message says which and what to do."""
+    """No directory can be used, or a partition is in two. The message says which and what to do."""
 
 
 class LogDirectories:
     def __init__(
-        self, disk: Disk, paths: Iterable[str], say: Callable[[str], None], unusable: Mapping[str, str]
+        self, disk: Disk, paths: Iterable[str], log_line: Callable[[str], None], unusable: Mapping[str, str]
     ) -> None:
-        """`unusable` says of directories that could not be locked why."""
+        """`unusable`: the reasons, by path, why directories could not be locked.
+
+        `log_line` writes to the broker's log.
+        """
         self._disk = disk
-        self._say = say
-        self.all = [LogDirectory(disk, path.rstrip("/") or "/", say) for path in paths]
+        self._log_line = log_line
+        self.all = [LogDirectory(disk, path.rstrip("/") or "/", log_line) for path in paths]
         self._by_path = {directory.path: directory for directory in self.all}
-        #: Where logs go that somebody has chosen a directory for before they were made.
+        #: Directories chosen for logs that do not exist yet.
         self.chosen: dict[Partition, LogDirectory] = {}
         for directory in self.all:
             if directory.path in unusable:
@@ -49,25 +54,25 @@ class LogDirectories:
         return [directory for directory in self.all if directory.offline is not None]
 
     def at(self, path: str) -> LogDirectory | None:
-        """The directory of this name."""
+        """The directory with this path."""
         return self._by_path.get(path.rstrip("/") or "/")
 
     def of(self, log: PartitionLog) -> LogDirectory:
         return self._by_path[log.parent]
 
     def containing(self, path: str) -> LogDirectory | None:
-        """The directory that a file belongs to."""
+        """The directory that holds a file."""
         for directory in self.all:
             if path == directory.path or path.startswith(directory.path.rstrip("/") + "/"):
                 return directory
         return None
 
     def recovery_point(self, topic: str, number: int) -> int:
-        """How far a partition's log had been flushed when the last run ended, 0 if nothing is known of it."""
+        """The recovery point of a partition when the last run ended; 0 if there is none."""
         return max((each.recovery_points.get((topic, number), 0) for each in self.online), default=0)
 
     def place(self, topic: str, number: int) -> LogDirectory:
-        """Where a new log goes. Raises DiskError if nothing is left."""
+        """The directory for a new log. Raises DiskError if all are offline."""
         chosen = self.chosen.pop((topic, number), None)
         if chosen is not None and chosen.offline is None:
             return chosen
@@ -77,28 +82,31 @@ class LogDirectories:
         return min(online, key=lambda directory: directory.partitions)
 
     def give_up(self, directory: LogDirectory, reason: str) -> None:
-        """A directory cannot be used any more."""
+        """Take a directory offline until the next start."""
         directory.offline = reason
-        self._say(
-            f"{directory.path} is offline, nothing is read from it or written to it until the next start: {reason}. "
-            "Look after the disk, then restart"
+        self._log_line(
+            f"{directory.path} is offline until the next start, its partitions are not served: {reason}. "
+            "Check the disk, then restart the broker"
         )
 
-    # --- the start --------------------------------------------------------------------------------------------
+    # --- the start ------------------------------------------------------------------------------------------
 
     def _unusable(self, directory: LogDirectory, error: DiskError) -> None:
-        """A directory itself cannot be used. Short of descriptors or memory the start is refused: no directory is to blame."""
+        """A directory cannot be used.
+
+        Without free descriptors or memory the start fails: the directory may be fine.
+        """
         if error.short:
             raise error
         self.give_up(directory, str(error))
 
     def unused_cluster_id(self) -> str | None:
-        """The cluster of these directories, if no partition was ever in one; else the metadata must know it."""
+        """The cluster id in these directories, if no partition was ever in one: else the metadata has it."""
         try:
             if all(directory.is_unused() for directory in self.online):
                 return next(filter(None, (directory.cluster_id() for directory in self.online)), None)
         except DiskError:
-            # `open` will meet it again, and say whose it is.
+            # `open` meets the same error and names the directory.
             pass
         return None
 
@@ -113,8 +121,8 @@ class LogDirectories:
             other = by_id.setdefault(directory.directory_id, directory)
             if other is not directory:
                 raise ForeignDirectory(
-                    f"{other.path} and {directory.path} have the same directory.id: one is a copy of the other, "
-                    "and log.dirs may name only one of them"
+                    f"{other.path} and {directory.path} have the same directory.id: one is a copy of the "
+                    "other, and log.dirs may name only one of them"
                 )
         self.check_any_left()
 
@@ -126,7 +134,10 @@ class LogDirectories:
     def survey(
         self, known: Callable[[str, int, bytes | None], bool], removed: Collection[bytes | None]
     ) -> tuple[dict[Partition, LogDirectory], dict[LogDirectory, Survey]]:
-        """Which directory each partition is in, and what else was found. Raises NoDirectory if one is in two."""
+        """The directory of each partition, and the survey of each directory.
+
+        Raises NoDirectory if a partition is in two.
+        """
         homes: dict[Partition, LogDirectory] = {}
         surveys: dict[LogDirectory, Survey] = {}
         for directory in self.online:
@@ -135,9 +146,9 @@ class LogDirectories:
                 for partition in surveys[directory].partitions:
                     other = homes.setdefault(partition, directory)
                     if other is not directory:
-                        blank = _blank_one(partition, other, directory)
-                        homes[partition] = directory if blank is other else other
-                        surveys[blank].strays.append(blank.partition_path(*partition))
+                        empty = _empty_one(partition, other, directory)
+                        homes[partition] = directory if empty is other else other
+                        surveys[empty].strays.append(empty.partition_path(*partition))
             except DiskError as error:
                 self._unusable(directory, error)
                 surveys.pop(directory, None)
@@ -145,45 +156,55 @@ class LogDirectories:
         return homes, surveys
 
     def set_aside(self, surveys: Mapping[LogDirectory, Survey], new_id: Callable[[], bytes]) -> None:
-        """What is not ours may be somebody's only copy: it is not removed, only moved out of the way of new topics."""
+        """Rename the logs that no topic knows, so that no new topic uses them.
+
+        They may be the only copy: keep them.
+        """
         for directory, found in surveys.items():
             for topic, number in found.unknown:
                 path = directory.partition_path(topic, number)
                 try:
                     aside = directory.set_aside(topic, number, new_id())
                 except DiskError as error:
-                    self._say(f"{path} is of no topic here, and could not be renamed: {error}")
+                    self._log_line(
+                        f"no topic owns {path}, and it could not be renamed: {error}. Move it away by hand"
+                    )
                 else:
-                    self._say(
-                        f"{path} is of no topic here and is not served. It is now called {aside}; "
-                        "remove it if nobody needs it"
+                    self._log_line(
+                        f"no topic owns {path}: it is not served, and was renamed to {aside}. "
+                        "Delete it if nobody needs it"
                     )
             if found.unknown:
                 try:
-                    # A crash that brought the old name back could find a topic by then that is called so.
+                    # A crash could bring the old name back, when a new topic has that name.
                     self._disk.sync_dir(directory.path)
                 except DiskError as error:
                     self._unusable(directory, error)
 
     def remove_strays(self, surveys: Iterable[Survey]) -> None:
-        """Remove what no topic knows any more, and what was on its way out."""
+        """Delete the logs of deleted topics, and directories that were about to be deleted."""
         for found in surveys:
-            # A move that a crash interrupted is judged by what is left of its source. Where a directory cannot be
-            # looked at, it may yet be needed.
+            # The retired source of a move tells whether the copy is complete. While a directory is offline
+            # that may be needed at the next start.
             retired = () if self.offline else found.retired.values()
             for path in (*found.strays, *retired):
                 try:
                     self._disk.remove_dir(path)
                 except DiskError as error:
-                    self._say(f"{path} could not be removed: {error}")
+                    self._log_line(
+                        f"{path} is not used any more and could not be removed: {error}. Remove it by hand"
+                    )
 
 
-def _blank_one(partition: Partition, first: LogDirectory, second: LogDirectory) -> LogDirectory:
-    """Which of two directories has no records of a partition. Raises NoDirectory if both have some."""
+def _empty_one(partition: Partition, first: LogDirectory, second: LogDirectory) -> LogDirectory:
+    """The one of two directories in which a partition has no segment.
+
+    Raises NoDirectory if both have some.
+    """
     for directory in (first, second):
-        if directory.is_blank(*partition):
+        if directory.is_empty(*partition):
             return directory
     raise NoDirectory(
-        f"{partition_dir(*partition)} is in {first.path} and in {second.path}: move one of the two out of the way, "
-        "the one that is older or shorter, and start again"
+        f"{partition_dir(*partition)} is in {first.path} and in {second.path}: move the older or shorter of "
+        "the two out of log.dirs, and start again"
     )

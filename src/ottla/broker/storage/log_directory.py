@@ -1,8 +1,8 @@
-"""One directory of logs: its identity, its checkpoints, and opening and closing what is in it.
+"""One log directory: its identity (`meta.properties`), its checkpoints, opening and closing of its logs.
 
-Pure decisions over the Disk port. `LogDirectories` has the list of them. Called by the broker at start, when partitions
-come and go, from the background flush and at the end. After a clean stop the mark `.kafka_cleanshutdown` says that every log ends where its recovery point is;
-it is removed at the next start, so that its absence means a crash.
+Decisions over the Disk port, without any other I/O. `LogDirectories` has the list of them. After a clean
+shutdown the file `.kafka_cleanshutdown` says that every log ends at its recovery point. The next start
+removes the file, so a start without it follows a crash.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ottla.log.partition_log import PartitionLog
 from ottla.log.recovery import Recovered, open_log
 from ottla.ports.disk import Disk, DiskError, File
 
-#: With more logs than this it takes less to sync all of the device than each file and directory of theirs.
+#: With more logs than this, one sync of the device is faster than a sync of each file and directory.
 _SYNC_DEVICE_FROM: Final = 16
 
 _ID_BYTES: Final = 16
@@ -28,18 +28,19 @@ class ForeignDirectory(Exception):
 
 
 class Future(NamedTuple):
-    """A partition on its way in from another directory, as a start finds it."""
+    """A future log (KIP-113) that a start finds: the copy of a log that was being moved to this directory."""
 
     directory: LogDirectory
     path: str
     topic_id: bytes
     number: int
-    #: The same digits that its source has once it is on its way out: then the move was done but for the name.
+    #: The digits in its name. If the retired source has the same, the copy is complete and needs only its
+    #: name.
     unique: str
 
 
 class Standing(Protocol):
-    """Where a log stands, as checkpoints tell it."""
+    """The offsets of a log that the checkpoints keep."""
 
     @property
     def recovery_point(self) -> int: ...
@@ -50,52 +51,56 @@ class Standing(Protocol):
 
 
 class Survey(NamedTuple):
-    """What the names in a directory say."""
+    """The contents of a log directory, by the names in it."""
 
     partitions: list[checkpoints.Partition]
     futures: list[Future]
-    #: Paths of what belongs to topics that were deleted, and is of no use for other reasons.
+    #: Paths of the logs of deleted topics, and of other directories to delete.
     strays: list[str]
-    #: What bears the name of a partition, but no topic that is there or ever was knows it.
+    #: Directories with the name of a partition that belong to no existing or deleted topic.
     unknown: list[checkpoints.Partition]
-    #: Paths of what is on its way out, by their unique digits.
+    #: Paths of directories that were about to be deleted, by the digits in their names.
     retired: dict[str, str]
 
 
 class LogDirectory:
     __slots__ = (
-        "_cleaned", "_points", "_starts", "_watermarks", "clean", "cleaned_offsets", "directory_id", "disk", "high_watermarks",
-        "log_starts", "offline", "partitions", "path", "recovery_points", "say", "sync_error", "was_kafkas", "was_unused",
+        "_cleaned", "_points", "_starts", "_watermarks", "clean", "cleaned_offsets", "directory_id", "disk",
+        "high_watermarks", "log_line", "log_starts", "offline", "partitions", "path", "recovery_points",
+        "sync_error", "was_kafkas", "was_unused",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, path: str, say: Callable[[str], None]) -> None:
+    def __init__(self, disk: Disk, path: str, log_line: Callable[[str], None]) -> None:
         self.disk = disk
         self.path = path
-        self.say = say
-        #: Why nothing is read from it or written to it any more; None while it works.
+        self.log_line = log_line
+        #: Why it is offline; None while it is online.
         self.offline: str | None = None
-        #: Why a background sync failed; set by its job, because a broker that stops may not hear of it any more.
+        #: Why a background sync failed. Set by the job itself, because a stopping broker runs no callbacks.
         self.sync_error: str | None = None
-        #: Partitions in it, those on their way in among them.
+        #: The number of partitions in it, with those being moved to it.
         self.partitions = 0
         self.clean = False
-        #: Whether logs in it may have been compacted by Kafka, which leaves gaps between segments. Ours have none.
+        #: It was imported from Kafka, whose log cleaner leaves gaps between segments. Ours leaves none.
         self.was_kafkas = False
         self.directory_id = b""
         self.recovery_points: dict[checkpoints.Partition, int] = {}
         self.log_starts: dict[checkpoints.Partition, int] = {}
         self.high_watermarks: dict[checkpoints.Partition, int] = {}
-        #: Whether it was new at this start.
+        #: It was new at this start.
         self.was_unused = False
         self.cleaned_offsets: dict[checkpoints.Partition, int] = {}
-        # What the next checkpoint says of each log that is here, or about to be.
+        # The lines of the next checkpoints: of each log in it, or about to be.
         self._points = checkpoints.OffsetLines()
         self._starts = checkpoints.OffsetLines()
         self._watermarks = checkpoints.OffsetLines()
         self._cleaned = checkpoints.OffsetLines()
 
     def open(self, *, cluster_id: str, node_id: int, new_id: Callable[[], bytes]) -> None:
-        """Check whose directory this is, make it ours if it is new, and read what the last run left."""
+        """Check which broker owns the directory, initialise it if it is new, and read its checkpoints.
+
+        Raises ForeignDirectory and DiskError.
+        """
         disk, path = self.disk, self.path
         disk.make_dir(path)
         written = disk.read_file(f"{path}/{names.META_PROPERTIES}")
@@ -110,7 +115,7 @@ class LogDirectory:
             if written:
                 self._set_damaged_aside(written)
             self.was_unused = self.is_unused()
-            # Its own name first: whoever finds the properties takes it for durable.
+            # The name of the directory must be durable before the properties in it.
             above, slash, _ = path.rpartition("/")
             disk.sync_dir(above or slash or ".")
             properties = {
@@ -131,14 +136,14 @@ class LogDirectory:
             disk.sync_dir(path)
 
     def _set_damaged_aside(self, written: bytes) -> None:
-        """The properties are of no use, and are about to be replaced: people must hear of it."""
+        """Keep the invalid properties in a file of their own before they are replaced, and log that."""
         path = f"{self.path}/{names.META_PROPERTIES}"
         try:
             self.disk.replace_file(f"{path}.damaged", written)
             kept = f"its {len(written)} bytes are kept in {path}.damaged"
         except DiskError as error:
             kept = f"its {len(written)} bytes could not be kept: {error}"
-        self.say(
+        self.log_line(
             f"{path} has no valid version or directory.id and is replaced with a new directory.id; {kept}"
         )
 
@@ -147,16 +152,18 @@ class LogDirectory:
         return not any(names.parse_partition_dir(name) for name in self.disk.list(self.path))
 
     def cluster_id(self) -> str | None:
-        """The cluster whose directory this is, if it is anybody's."""
+        """The cluster id in its properties, if there are any."""
         properties = checkpoints.parse_properties(self.disk.read_file(f"{self.path}/{names.META_PROPERTIES}"))
         return properties.get("cluster.id")
 
     def _offsets(self, name: str) -> dict[checkpoints.Partition, int]:
         data = self.disk.read_file(f"{self.path}/{name}")
         offsets = checkpoints.parse_offsets(data)
-        # Kafka makes the file empty and fills it later.
+        # An empty file is valid: Kafka creates it first and fills it later.
         if offsets is None and data:
-            self.say(f"{self.path}/{name} is damaged and ignored; the logs are read again from their start")
+            self.log_line(
+                f"{self.path}/{name} is damaged and ignored: the logs are read again from their start"
+            )
         return offsets or {}
 
     def partition_path(self, topic: str, number: int) -> str:
@@ -165,9 +172,9 @@ class LogDirectory:
     def survey(
         self, known: Callable[[str, int, bytes | None], bool], removed: Collection[bytes | None]
     ) -> Survey:
-        """What is in it, by names and topic ids; nothing is changed.
+        """What is in the directory, by names and topic ids. Changes nothing.
 
-        `known` says what the metadata knows, `removed` has the ids of the topics that it remembers to have been deleted.
+        `known`: whether the metadata has a partition. `removed`: the ids of deleted topics.
         """
         found = Survey([], [], [], [], {})
         for name in self.disk.list(self.path):
@@ -185,7 +192,8 @@ class LogDirectory:
             except DiskError as error:
                 if error.broken or error.passing:
                     raise
-                # This partition's own trouble: it is opened like the others, fails alone, and is not taken for a stray.
+                # An error of this partition only. It is opened like the others, fails alone, and is not
+                # deleted as a stray.
                 if parsed is not None and known(*parsed, None):
                     found.partitions.append(parsed)
                 continue
@@ -201,17 +209,17 @@ class LogDirectory:
         return found
 
     def set_aside(self, topic: str, number: int, unique: bytes) -> str:
-        """Rename what is not ours, so that no log of ours is made in its place; returns the new path."""
+        """Rename a log that no topic owns, so that no new log is created in it; returns the new path."""
         target = f"{self.path}/{names.stray_dir(topic, number, unique)}"
         self.disk.rename(self.partition_path(topic, number), target)
         return target
 
     def load(self, topic: str, number: int, config: TopicConfig, now_ms: int) -> Recovered | None:
-        """The log that is there, recovered if need be; None if there is none.
+        """Open a log, and recover it after a crash; None if there is none.
 
-        The checkpoints know partitions by name, so they may speak of an earlier topic of the same name. What they say
-        counts only if the partition's own directory, which goes with its topic, bears it out: a recovery point has its
-        snapshot there, and no leader epoch begins before the log does.
+        The checkpoints have partitions by name, so a line may belong to a deleted topic of the same name. It
+        is used only if the partition's directory confirms it: a recovery point needs its producer snapshot
+        there, and a log start offset needs a first leader epoch that is not before it.
         """
         path = self.partition_path(topic, number)
         recovery_point = self.recovery_points.get((topic, number), 0)
@@ -219,7 +227,7 @@ class LogDirectory:
         log_start = self.log_starts.get((topic, number), 0)
         written = (self.disk.read_file(f"{path}/{names.EPOCHS}") or b"").strip(b"\0")
         epochs = checkpoints.parse_epochs(written)
-        # Damaged epochs prove nothing, but where there never were any there was no log that could begin later.
+        # A damaged epoch file proves nothing. Without any epochs there was no log with a later start.
         begins = bool(written) if epochs is None else bool(epochs) and epochs[0][1] >= log_start
         recovered = open_log(
             self.disk, path, config,
@@ -242,27 +250,27 @@ class LogDirectory:
             start_offset=0, now_ms=now_ms, topic_id_file=checkpoints.render_partition_metadata(topic_id),
         )  # fmt: skip
 
-    def is_blank(self, topic: str, number: int) -> bool:
-        """Whether a partition's directory holds no segment: it was being made when the last run ended."""
+    def is_empty(self, topic: str, number: int) -> bool:
+        """Whether a partition's directory has no segment: the last run ended while it created the log."""
         return not any(
             names.segment_base(name) is not None
             for name in self.disk.list(self.partition_path(topic, number))
         )
 
     def retire(self, topic: str, number: int, unique: bytes) -> str:
-        """Rename a partition's directory so that it cannot be taken for a live one; returns the new path."""
+        """Rename a partition's directory to `…-delete`; returns the new path."""
         self.forget(topic, number)
         target = f"{self.path}/{names.delete_dir(topic, number, unique)}"
         self.disk.rename(self.partition_path(topic, number), target)
         return target
 
     def expect(self, topic: str, number: int) -> None:
-        """A log is here that is not opened yet: what the last run wrote down of it stands until then."""
+        """A log is here and not opened yet: its lines of the last run's checkpoints stay valid."""
         self.partitions += 1
         point = self.recovery_points.get((topic, number))
         if point is not None:
             self._points.put(topic, number, point)
-            # Not the point itself: what is flushed is not what every replica has.
+            # The high watermark is not the recovery point: a flush says nothing about other replicas.
             self._watermarks.put(topic, number, self.high_watermarks.get((topic, number), 0))
         start = self.log_starts.get((topic, number))
         if start is not None:
@@ -272,7 +280,7 @@ class LogDirectory:
             self._cleaned.put(topic, number, cleaned)
 
     def forget(self, topic: str, number: int) -> None:
-        """A log is not here any more, or will not come: the next checkpoint does not speak of it."""
+        """A log is not here any more: remove it from the checkpoints."""
         for lines in (self._points, self._starts, self._watermarks, self._cleaned):
             lines.drop(topic, number)
 
@@ -287,7 +295,7 @@ class LogDirectory:
 
     @property
     def checkpoint_lines(self) -> int:
-        """How long the checkpoints are, and so what writing them costs."""
+        """The number of lines of a checkpoint file."""
         return len(self._points)
 
     def checkpoint_files(self, changed: Iterable[tuple[str, int, Standing, int]]) -> dict[str, bytes]:
@@ -295,7 +303,7 @@ class LogDirectory:
         for topic, number, log, high_watermark in changed:
             self._note(topic, number, log, high_watermark)
         files = {
-            # The starts first: a recovery point may rely on what is before a start being gone.
+            # The log start offsets first: a recovery point may assume that the records before them are gone.
             f"{self.path}/{names.LOG_STARTS}": self._starts.render(),
             f"{self.path}/{names.RECOVERY_POINTS}": self._points.render(),
             f"{self.path}/{names.HIGH_WATERMARKS}": self._watermarks.render(),
@@ -305,7 +313,7 @@ class LogDirectory:
         return files
 
     def sync_logs(self, logs: Sequence[tuple[Iterable[File], str]]) -> None:
-        """Make files of logs durable, the names in their directories, and their directories' own."""
+        """Sync files of logs, the names in their directories, and the names of the directories."""
         if len(logs) > _SYNC_DEVICE_FROM:
             self.disk.sync_device(self.path)
         elif logs:
@@ -316,7 +324,7 @@ class LogDirectory:
             self.disk.sync_dir(self.path)
 
     def close_cleanly(self, logs: list[tuple[str, int, PartitionLog, int]]) -> None:
-        """Make everything durable and leave the mark: the next start reads nothing again."""
+        """Flush and close these logs, and write the clean-shutdown file: the next start recovers nothing."""
         flushes = [(log, flush) for _, _, log, _ in logs if (flush := log.begin_flush()) is not None]
         for log, flush in flushes:
             leave_snapshot(log, flush.end_offset, flush.snapshot)
@@ -331,7 +339,7 @@ class LogDirectory:
 
 
 def _is_id(text: str | None) -> bool:
-    """Whether a directory's id, which is only what it is called by, can be read."""
+    """Whether this is a valid directory.id."""
     try:
         return text is not None and len(names.parse_id(text)) == _ID_BYTES
     except ValueError:

@@ -1,10 +1,10 @@
 """Loads the logs at the start of the broker: finds them in the log directories, and opens or recovers them.
 
-After a clean shutdown a log is not opened here, only registered as unopened (`log_opener.py`). After a crash every log is
-recovered before the first request, so a start that cannot open a log says so at once.
+After a clean shutdown a log is not opened here, only registered as unopened (`log_opener.py`). After a crash
+every log is recovered before the first request, so a start that cannot open a log says so at once.
 
-Logs of deleted topics, and of partitions that were reassigned while the broker was down, are deleted. Directories that
-no topic knows are renamed and kept.
+Logs of deleted topics, and of partitions that were reassigned while the broker was down, are deleted.
+Directories that no topic knows are renamed and kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LogLoader:
         self._unsynced: dict[LogDirectory, list[Replica]] = {}
 
     def load(self, image: Image, removed: Collection[bytes | None], now_ms: int) -> None:
-        """Add the replicas of the image, open or recover their logs, and delete the logs of removed topics."""
+        """Add the replicas of the image, load their logs, and delete the logs of removed topics."""
         host, partitions = self._host, self._partitions
         directories = host.directories
 
@@ -171,7 +171,7 @@ class LogLoader:
                 self._host.log_maintenance.delete_log(directory, name, number, partitions.topic_config(name))
 
     def _take_missing_offline(self) -> None:
-        """A log that was not found may be in a directory that is offline: it must not be re-created elsewhere."""
+        """A missing log may be in a directory that is offline: it must not be re-created elsewhere."""
         directories = self._host.directories
         reasons = "; ".join(f"{each.path} is offline: {each.offline}" for each in directories.offline)
         for replica in self._partitions.replicas():
@@ -187,4 +187,6 @@ class LogLoader:
         scanned = sum(size for directory, size in self._scanned_bytes.items() if not directory.clean)
         if scanned:
             cut = sum(size for directory, size in self._cut_bytes.items() if not directory.clean)
-            self._host.say(f"recovered after an unclean stop: {scanned:,} bytes read again, {cut:,} cut off")
+            self._host.say(
+                f"recovered after an unclean shutdown: {scanned:,} bytes read again, {cut:,} cut off"
+            )

@@ -1,8 +1,9 @@
-"""What a broker does by the clock: background flushes and their checkpoints, retention, and taking files away.
+"""Periodic work on logs: flushes and checkpoints, retention, producer id expiry, deletion of files.
 
-A flush makes a log durable up to its present end, with its indexes and a snapshot of its producers; then the recovery
-point moves there and is checkpointed, so that a start after a crash reads at most what came since (R12). Busy logs are
-flushed every `log.recovery.point.interval.bytes`, all others in turn by the clock. The work itself is a job off the loop.
+A flush makes a log durable up to its end, with its indexes and a producer snapshot. Then its recovery point
+moves there and is checkpointed, so a start after a crash reads only what was appended since (R12). Busy logs
+are flushed every `log.recovery.point.interval.bytes`, the others in turn, by time. The disk work is a job off
+the event loop.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
     from ottla.broker.storage.log_directory import LogDirectory
     from ottla.replication.replica import Replica
 
-#: How often logs are looked at for a background flush.
+#: How often logs are checked for a background flush.
 _FLUSH_CHECK_MS: Final = 1000
-#: After this long a rename is tried again.
+#: Pause before a rename or a sync of a directory is repeated.
 _RETRY_MS: Final = 2000
-#: A log with this much unflushed is flushed at the next check, any other after the checkpoint interval.
+#: A log with more unflushed bytes is flushed at the next check, any other after the checkpoint interval.
 _FLUSH_SOON_BYTES: Final = 1 << 20
-#: Flushes under way at once: each is a few syncs in one job.
+#: Flushes at the same time: each is a few syncs in one job.
 _FLUSHES_MAX: Final = 4
 _COMPACTION_CHECK_MS_MIN: Final = 100
-#: Flushes that one check begins for no other reason than the checkpoint interval. Of ten thousand logs with a few
-#: records each, syncing all of them every few seconds would cost more than a start that reads them again.
+#: Flushes per check that are due only because of the checkpoint interval. For ten thousand logs with a few
+#: records each, syncing all of them every few seconds costs more than reading them again after a crash.
 _FLUSHES_PER_CHECK: Final = 32
-#: What dropping segments costs the loop, in partitions that retention only looks at.
+#: The cost of dropping segments, in partitions that retention visits and leaves alone.
 _DROP_COST: Final = 64
-#: What closing and renaming a log costs (see `model/steps.py`).
+#: The cost of closing and renaming a log (see `model/steps.py`).
 _DELETE_COST: Final = 20
 #: How often all producers are counted.
 _PRODUCERS_COUNT_MS: Final = 10_000
@@ -55,22 +56,22 @@ class LogMaintenance:
     def __init__(self, host: StorageHost) -> None:
         self._host = host
         self._flushing: set[Replica] = set()
-        #: Logs with records that no flush covers, the one that has waited longest first.
+        #: Logs with unflushed records, the longest unflushed first.
         self._unflushed: dict[Replica, None] = {}
-        #: Those whose turn has come, while as many flushes as may be are under way.
+        #: Logs to flush when one of the `_FLUSHES_MAX` flushes is done.
         self._due: deque[Replica] = deque()
         self._allowance = 0
         self._retention_date_ms = 0
         self._flush_walk = PartitionWalk(host.timers, self._flush_if_due)
         self._retain_walk = PartitionWalk(host.timers, self._retain)
-        #: Producers whose last batch is older are forgotten.
+        #: Producer ids whose last batch is older expire.
         self._silent_since_ms = 0
         self._producers_walk = PartitionWalk(host.timers, self._forget_producers)
-        #: (log directory, topic, partition) of deleted logs whose directories could not be renamed yet.
+        #: (log directory, topic, partition) of deleted logs that could not be renamed yet.
         self._not_deleted: set[tuple[str, str, int]] = set()
-        #: Logs that are not this broker's any more and still have their names, by topic and partition.
+        #: Logs to delete that are not renamed yet, by topic and partition.
         self.to_delete: dict[tuple[str, int], tuple[Replica, LogDirectory]] = {}
-        #: How many producers each partition had when they were counted last, and how many one may have.
+        #: The number of producers of each partition at the last count, and how many one may have.
         self._producer_counts: list[int] = []
         self._producers_max = limits.PARTITION_PRODUCERS_MAX
         self._count_walk = PartitionWalk(host.timers, self._count_producers)
@@ -97,16 +98,16 @@ class LogMaintenance:
         timers.add(Periodic(timers, interval_ms, action), now_ms + interval_ms())
 
     def checkpoints(self, log: PartitionLog) -> CheckpointWriter:
-        """Those of the directory that a log is in."""
+        """The checkpoint writer of a log's directory."""
         return self._checkpoints[self._host.directories.of(log)]
 
     def checkpoints_in(self, directory: LogDirectory) -> CheckpointWriter:
         return self._checkpoints[directory]
 
-    # --- flushing -------------------------------------------------------------------------------------------
+    # --- flushes --------------------------------------------------------------------------------------------
 
     def written(self, replica: Replica, now_ms: int) -> None:
-        """A log has records that no flush covers yet."""
+        """A log has unflushed records."""
         replica.since_flush_ms = now_ms
         self._unflushed[replica] = None
 
@@ -140,7 +141,7 @@ class LogMaintenance:
         return replica in self._flushing
 
     def flush(self, replica: Replica) -> None:
-        """Make a log durable in the background, unless that is under way."""
+        """Flush a log in the background, unless a flush of it is under way."""
         if replica in self._flushing:
             return
         self._unflushed.pop(replica, None)
@@ -148,7 +149,7 @@ class LogMaintenance:
         try:
             flush = log.begin_flush()
         except DiskError as error:
-            # R13: if the disk was only full it is tried again at the next check.
+            # R13: if the disk was full, the next check tries again.
             self._unflushed[replica] = None
             log.disk_failed(error)
             return
@@ -162,19 +163,19 @@ class LogMaintenance:
         def done(failed: DiskError | None, error: str | None) -> None:
             self._flushing.discard(replica)
             if error is not None:
-                # An internal error and not the disk's: nothing is known to be lost, and the flush is tried again.
+                # An internal error, not an error of the disk: the flush is repeated.
                 failed = DiskError(f"a flush of {replica.topic}-{replica.number} failed: {error}")
             self._host.isolation.run("a flush", finished, failed)
             self._flush_next()
 
         def finished(failed: DiskError | None) -> None:
             if replica.gone:
-                # Its directory was taken away under the flush; whatever that met does not matter.
+                # The partition was deleted during the flush: its errors do not matter.
                 pass
             elif failed is not None and failed.broken:
                 self._host.go_offline(directory, f"a sync failed: {failed}")
             elif failed is not None:
-                # R13: the records are there; what goes with them is tried again.
+                # R13: the records are written. The rest of the flush is repeated.
                 self.written(replica, self._host.now_ms)
                 self._host.write_failed(directory, failed)
             elif replica.opened and not replica.gone:
@@ -193,7 +194,7 @@ class LogMaintenance:
     # --- producers ------------------------------------------------------------------------------------------
 
     def forget_producers(self, now_ms: int) -> None:
-        """Forget producers that fell silent, but for those with a transaction open; the next snapshot is without them."""
+        """Expire producer ids without recent batches, except those with an open transaction."""
         date_ms = self._host.wall_clock.retention_ms(now_ms)
         self._silent_since_ms = date_ms - self._host.config.producer_id_expiration_ms
         self._producers_walk.begin(self._host.partitions.replicas(), now_ms)
@@ -206,7 +207,7 @@ class LogMaintenance:
         return 1 + len(producers.by_id) // 16
 
     def count_producers(self, now_ms: int) -> None:
-        """Have partitions with the most producers forget some, if all together have too many."""
+        """Trim the partitions with the most producers, if all partitions together have too many."""
         if self._count_walk.is_under_way:
             return
         self._producers_max = share_of(limits.BROKER_PRODUCERS_MAX, self._producer_counts)
@@ -227,7 +228,7 @@ class LogMaintenance:
     # --- retention ------------------------------------------------------------------------------------------
 
     def retain(self, now_ms: int) -> None:
-        """Delete whole old segments by age and size (B6)."""
+        """Delete old segments by age and size (B6)."""
         self._retention_date_ms = self._host.wall_clock.retention_ms(now_ms)
         self._retain_walk.begin(self._host.partitions.replicas(), now_ms)
 
@@ -240,17 +241,20 @@ class LogMaintenance:
             if not count:
                 return 1
             if count == len(log.segments):
-                # Even the active segment is too old: begin a new one, so that it can go.
+                # Even the active segment is too old: roll it, so that it can be deleted.
                 log.roll(host.wall_ms)
             self.remove_segments(replica, log.drop_segments(count))
         except (DiskError, Refusal) as error:
-            host.say(f"retention of {replica.topic}-{replica.number} failed: {error}")
+            host.say(
+                f"retention of {replica.topic}-{replica.number} failed, and is retried: {error}. Old "
+                "segments stay on disk meanwhile"
+            )
             if isinstance(error, DiskError):
                 host.disk_failed(log.directory, error)
         return _DROP_COST
 
     def delete_records(self, replica: Replica, offset: int) -> None:
-        """Move a log's start up; segments wholly before it go."""
+        """Advance a log's start offset, and delete the segments before it."""
         log = replica.log
         if log.delete_before(offset):
             whole = sum(1 for base in log.bases[1:] if base <= offset)
@@ -260,14 +264,14 @@ class LogMaintenance:
                 self._start_moved(replica)
 
     def _start_moved(self, replica: Replica, after: Callable[[], None] | None = None) -> None:
-        # The leader epochs among them, which bear the new start out (`LogDirectory.load`).
+        # With the leader epochs, which confirm the new start (`LogDirectory.load`).
         log = replica.log
         self.checkpoints(log).want(replica, before=(list(log.loose), log.directory), after=after)
-        # Those who wait for more from before it must hear that it will not come.
+        # Fetches that wait at an offset before the start must be answered.
         self._host.moved(replica)
 
     def remove_segments(self, replica: Replica, segments: list[Segment]) -> None:
-        """Take the files away after a while: readers that were sent there may still be reading."""
+        """Delete files of segments after `file.delete.delay.ms`: responses being sent may still read them."""
         for segment in segments:
             segment.close()
         paths: list[str] = []
@@ -278,9 +282,9 @@ class LogMaintenance:
 
         def rename() -> None:
             if replica.gone:
-                # The names may belong to another topic of the same name by now.
+                # The names may belong to a new topic of the same name.
                 return
-            # A log that began again meanwhile may use one of the names.
+            # The log may have been truncated to its start meanwhile and use one of the names again.
             used = set(replica.log.bases) if replica.opened else set()
             for segment in segments:
                 if segment.base_offset in used:
@@ -290,17 +294,17 @@ class LogMaintenance:
                     paths.append(stem + suffix)
                     with suppress(DiskError):
                         self._host.disk.rename(stem + suffix, stem + suffix + DELETED)
-            self.later(replica.config.file_delete_delay_ms, remove)
+            self.run_later(replica.config.file_delete_delay_ms, remove)
 
-        # Not before the new start is durable: a crash may bring some of the files back and others not, and then it is
-        # the start that tells those from a log with a hole.
+        # Only when the new start is durable. A crash may bring some of the files back and others not; the
+        # start offset tells these from a log with a hole.
         self._start_moved(replica, after=rename)
 
-    def was_cut(self, replica: Replica, segments: list[Segment], done: Callable[[], None]) -> None:
-        """A follower's log was cut: take away the segments that went whole, and write down where it stands.
+    def truncated(self, replica: Replica, segments: list[Segment], done: Callable[[], None]) -> None:
+        """A follower's log was truncated: delete the segments that were dropped, and checkpoint the log.
 
-        Their names are free at once, because the next records may want one of them. The last first: what a crash leaves is
-        then a log that was cut less.
+        They are renamed at once, because the next records may need one of the names. The last segment first:
+        a crash then leaves a log that was truncated less.
         """
         host = self._host
         host.log_dir_moves.cancel(replica)
@@ -309,7 +313,7 @@ class LogMaintenance:
             stem = f"{segment.directory}/{offset_name(segment.base_offset)}"
             segment.close()
             if segment.is_set_aside:
-                # Its names belong to the segment that took its place.
+                # Its names belong to the segment that replaced it.
                 paths += segment.set_aside()
                 continue
             for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT):
@@ -319,22 +323,22 @@ class LogMaintenance:
         if paths:
             self.remove_later(replica, paths)
         log = replica.log
-        # The cut itself too: if the next records begin a new segment, nothing else would sync this one, and what was cut off
-        # would stand before them after a crash.
+        # The truncated file too. If the next records start a new segment, nothing else syncs this one, and
+        # the truncated records would be back after a crash.
         files = [*log.loose, log.active.file]
         self.checkpoints(log).want(replica, before=(files, log.directory), after=done)
 
     def remove_later(self, replica: Replica, paths: list[str]) -> None:
-        """Files that compaction has replaced and renamed: readers that were sent there may still be reading."""
+        """Delete renamed files after `file.delete.delay.ms`: responses being sent may still read them."""
 
         def remove(disk: Disk) -> None:
             for path in paths:
                 disk.remove(path)
 
-        self.later(replica.config.file_delete_delay_ms, remove)
+        self.run_later(replica.config.file_delete_delay_ms, remove)
 
     def delete_partition(self, replica: Replica, directory: LogDirectory) -> None:
-        """A deleted topic's partition: out of sight at once, off the disk after a while."""
+        """Delete a log: renamed in one of the next turns, removed from disk after `file.delete.delay.ms`."""
         self._unflushed.pop(replica, None)
         directory.partitions -= 1
         if not self.to_delete:
@@ -342,7 +346,10 @@ class LogMaintenance:
         self.to_delete[replica.topic, replica.number] = (replica, directory)
 
     def _delete_all(self) -> Steps[None]:
-        """A topic may have ten thousand partitions, and each is some system calls: a few a turn. New logs wait for it (`create_logs`)."""
+        """Rename all logs in `to_delete`, a few per turn.
+
+        New logs wait for that (`LogOpener.create_logs`).
+        """
         touched: set[LogDirectory] = set()
         while self.to_delete:
             touched.add(self._delete_one(next(iter(self.to_delete))))
@@ -360,13 +367,13 @@ class LogMaintenance:
         replica, directory = self.to_delete.pop(place)
         if replica.opened:
             replica.log.close()
-            # It refers to the replica, and the replica to the log: only the garbage collector would find out.
+            # Breaks a reference cycle between the log and the replica.
             replica.log.on_failure = None
         self.delete_log(directory, replica.topic, replica.number, replica.config)
         return directory
 
     def finish_deletions(self) -> None:
-        """All that is left, at once: the broker stops."""
+        """Rename the rest at once: the broker stops."""
         for directory in {self._delete_one(place) for place in list(self.to_delete)}:
             self._sync_directory(directory)
 
@@ -383,21 +390,21 @@ class LogMaintenance:
             host.timers.add(Later(lambda: self._sync_directory(directory)), host.now_ms + _RETRY_MS)
 
     def delete_log(self, directory: LogDirectory, topic: str, number: int, config: TopicConfig) -> None:
-        """The folder of a partition that is not here any more."""
+        """Rename a log's directory, and remove it after `file.delete.delay.ms`."""
         host = self._host
         try:
             path = directory.retire(topic, number, host.entropy.id_bytes())
         except DiskError as error:
             host.write_failed(directory, error)
             if directory.offline is None and self._is_there(directory, topic, number):
-                # What keeps its name could be taken for the log of the next topic that is called so: that one waits.
+                # A new topic of the same name waits: it must not find this log.
                 self._not_deleted.add((directory.path, topic, number))
                 again = Later(lambda: self.delete_log(directory, topic, number, config))
                 host.timers.add(again, host.now_ms + _RETRY_MS)
             return
         self._not_deleted.discard((directory.path, topic, number))
         self.checkpoints_in(directory).want()
-        self.later(config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
+        self.run_later(config.file_delete_delay_ms, lambda disk: disk.remove_dir(path))
 
     def _is_there(self, directory: LogDirectory, topic: str, number: int) -> bool:
         try:
@@ -406,38 +413,41 @@ class LogMaintenance:
             return True
 
     def check_name_is_free(self, directory: LogDirectory, topic: str, number: int) -> None:
-        """Raises DiskError while the log of a deleted topic could not be set aside. One whose turn has not come goes now."""
+        """Rename the log of a deleted topic of the same name now. Raises DiskError while that fails."""
         if (topic, number) in self.to_delete:
             self._sync_directory(self._delete_one((topic, number)))
         if (directory.path, topic, number) in self._not_deleted:
             raise DiskError(
-                f"the log of a deleted topic is still at {directory.partition_path(topic, number)}",
+                "the log of a deleted topic of the same name is still at "
+                f"{directory.partition_path(topic, number)}",
                 short=True,
             )
 
-    def later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
+    def run_later(self, delay_ms: int, job: Callable[[Disk], None]) -> None:
         host = self._host
 
         def done(_result: Any, error: str | None) -> None:
             if error is not None:
-                host.say(f"old files could not be removed: {error}")
+                host.say(
+                    f"files of deleted segments or logs could not be removed: {error}. Remove them by hand"
+                )
 
         host.timers.add(Later(lambda: host.run(job, done)), host.now_ms + delay_ms)
 
 
 def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> DiskError | None:
-    """The job of a flush: data and indexes, then the snapshot that belongs to their end.
+    """The job of a flush: sync data and indexes, then write the producer snapshot at their end.
 
-    Returns what failed. Unless the device itself failed (`broken`) it may be tried again: opening a file, or the snapshot.
+    Returns the error. Unless the device failed (`broken`) the flush may be repeated.
     """
     log = replica.log
     try:
         for file in flush.files:
             disk.sync(file)
         if replica.gone:
-            # The name of its directory may be that of another topic's by now.
+            # Its directory may belong to a new topic of the same name.
             return None
-        # This makes the names durable too: it syncs the directory.
+        # Also makes the names of the files durable: it syncs the directory.
         disk.replace_file(log.snapshot_path(flush.end_offset), flush.snapshot)
         if parent is not None:
             disk.sync_dir(parent)
@@ -449,7 +459,7 @@ def _perform(disk: Disk, replica: Replica, flush: Flush, parent: str | None) -> 
 
 
 def share_of(limit: int, counts: list[int]) -> int:
-    """The largest number such that no more than `limit` are left when nobody has more than this number."""
+    """The largest maximum per partition that keeps the sum of the counts within `limit`."""
     left, share = limit, limit
     for position, count in enumerate(sorted(counts)):
         share = left // (len(counts) - position)

@@ -1,7 +1,8 @@
 """Opens the log of a replica when it is first needed, or creates it.
 
-After a clean shutdown the logs are not opened at the start (`LocalPartitions.unopened`), and a new topic's logs are not
-created with the topic. A request that needs a log opens it. `create_logs` opens the others, a few per turn.
+After a clean shutdown the logs are not opened at the start (`LocalPartitions.unopened`), and a new topic's
+logs are not created with the topic. A request that needs a log opens it. `create_logs` opens the others, a
+few per turn.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class LogOpener:
         return log
 
     def _open_existing(self, replica: Replica, directory: LogDirectory) -> tuple[PartitionLog | None, bool]:
-        """Open a log that was closed cleanly: the log, None if there is none, and whether records are missing."""
+        """Open a log that was closed cleanly; returns the log, if any, and whether records are missing."""
         host = self._host
         try:
             recovered = directory.load(replica.topic, replica.number, replica.config, host.now_ms)
@@ -113,7 +114,7 @@ class LogOpener:
         directory.partitions += 1
         log.on_failure = lambda error: self._host.write_failed(directory, error, replica)
 
-    # --- missing records ----------------------------------------------------------------------------------------
+    # --- missing records ------------------------------------------------------------------------------------
 
     def report_missing(self, replica: Replica) -> bool:
         """There is no log. If there was one, log that; returns whether the replica lacks durable records."""
@@ -122,8 +123,9 @@ class LogOpener:
         if is_damaged:
             self._partitions.is_damaged = True
             self._host.say(
-                f"the log of {replica.topic}-{replica.number} is gone: it reached at least offset {point}, and a new "
-                "log begins at offset 0. Stop the broker and restore the log from a copy if you have one"
+                f"the log of {replica.topic}-{replica.number} is gone: it reached at least offset {point}, "
+                "and a new log begins at offset 0. Stop the broker and restore the log from a copy if you "
+                "have one"
             )
         return is_damaged
 
@@ -131,11 +133,11 @@ class LogOpener:
         """Log what recovery cut off; returns whether the replica lacks durable records."""
         log = recovered.log
         if recovered.damaged:
-            # R12: a broker on its own serves the rest, which is all there is. In a cluster the replica leaves the ISR
-            # and fetches the missing records from the leader.
+            # R12: a broker on its own serves the rest, which is all there is. In a cluster the replica leaves
+            # the ISR and fetches the missing records from the leader.
             self._host.say(
-                f"{log.directory}: DAMAGED before its recovery point. Acknowledged records are missing, and the log "
-                f"ends at offset {log.next_offset}. Restore it from a copy if you have one"
+                f"{log.directory}: DAMAGED before its recovery point. Acknowledged records are missing, and "
+                f"the log ends at offset {log.next_offset}. Restore it from a copy if you have one"
             )
         elif recovered.cut_bytes:
             self._host.say(
@@ -156,6 +158,6 @@ class LogOpener:
         return node_id in partition.isr or node_id in partition.eligible or node_id == partition.last_leader
 
     def write_checkpoints(self, directory: LogDirectory) -> None:
-        """A log ends before its recovery point, and will grow past it: the next start must not trust the old point."""
+        """A log ends before its recovery point: the next start must not trust that point."""
         for path, data in directory.checkpoint_files(self._host.open_logs(directory)).items():
             self._host.disk.replace_file(path, data)

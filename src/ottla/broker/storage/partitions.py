@@ -1,11 +1,12 @@
 """The partitions on this broker, found by topic name and by topic id, and kept equal to the metadata image.
 
-`load` opens the logs at the start (`log_loader.py`). `apply_records` follows the image: it adds replicas, removes them
-and changes their settings. The produce and fetch paths look up a partition here once and read no other metadata.
+`load` opens the logs at the start (`log_loader.py`). `apply_records` follows the image: it adds replicas,
+removes them and changes their settings. The produce and fetch paths look up a partition here once and read no
+other metadata.
 
 A topic of ten thousand partitions must not delay other clients. So its replicas are created in slices
-(`create_replicas`), and its logs when they are first needed, or a few per turn (`log_opener.py`). CreateTopics is
-answered when all replicas exist.
+(`create_replicas`), and its logs when they are first needed, or a few per turn (`log_opener.py`).
+CreateTopics is answered when all replicas exist.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class LocalPartitions:
     def topic_config(self, name: str) -> TopicConfig:
         return TopicConfig.resolve(self._host.image.topic_config(name), self._host.config)
 
-    # --- logs -------------------------------------------------------------------------------------------------
+    # --- logs -----------------------------------------------------------------------------------------------
 
     def load(self, image: Image, removed: Collection[bytes | None], now_ms: int) -> None:
         """At the start: add the replicas of the image, and open or recover their logs.
@@ -114,7 +115,7 @@ class LocalPartitions:
         """Count a log in its directory, and report its write errors."""
         self._opener.attach(replica, directory, log)
 
-    # --- following the image ----------------------------------------------------------------------------------
+    # --- following the image --------------------------------------------------------------------------------
 
     def apply_records(self, image: Image, records: Iterable[r.Record]) -> None:
         """These records were committed and are in the image: apply them to the replicas on this broker."""
@@ -143,7 +144,10 @@ class LocalPartitions:
     def _apply(
         self, record: r.Record, changed: dict[tuple[bytes, int], None], configured: dict[str, None]
     ) -> None:
-        """Apply one record. Adds its partitions to `changed`, and topics with new settings to `configured`."""
+        """Apply one record.
+
+        Adds its partitions to `changed`, and topics with new settings to `configured`.
+        """
         match record:
             case r.Topic():
                 if self.by_id.get(int.from_bytes(record.topic_id, "big")) is None:
@@ -217,7 +221,7 @@ class LocalPartitions:
                 host.isolation.run("what waits for new partitions", action)
 
     def when_replicas_created(self, action: Callable[[], None]) -> None:
-        """Call this when every partition of the image has its replica: at once, unless a large topic is new."""
+        """Call this when all partitions of the image have replicas: at once, unless a large topic is new."""
         if self.new:
             self._when_replicas_created.append(action)
         else:
@@ -262,7 +266,7 @@ class LocalPartitions:
         return local_topic
 
     def add_replicas(self, name: str, topic_id: bytes, partitions: Iterable[r.Partition]) -> list[Replica]:
-        """Create the replicas of those partitions that are assigned to this broker and have none; returns them."""
+        """Create the missing replicas of the partitions that are assigned to this broker; returns them."""
         local_topic = self.by_name.get(name) or self._add_topic(name, topic_id)
         config = self.topic_config(name)
         replicas, opener, assign = local_topic.replicas, self._opener.open, self._host.replica_roles.assign
@@ -301,7 +305,10 @@ class LocalPartitions:
             self._remove_replica(replica, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _remove_replica(self, replica: Replica, code: ErrorCode) -> None:
-        """A replica does not belong to this broker any more: delete its log. Waiting requests get this error."""
+        """A replica does not belong to this broker any more: delete its log.
+
+        Waiting requests get this error.
+        """
         host = self._host
         replica.gone = True
         host.fail_waiting(replica, code)

@@ -1,4 +1,4 @@
-"""Logs that a clean stop left whole are not opened before somebody needs them, or there is time."""
+"""After a clean shutdown logs are opened when they are first needed, or a few per turn."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ PARTITIONS = 40
 
 
 class Again(Driver):
-    """The next run on the directory of another, which begins when its records are known and not a turn later."""
+    """The next run on the same directory, after its start and before its first turn."""
 
     def __init__(self, before: Driver) -> None:
         self.__dict__.update(before.__dict__)
@@ -29,7 +29,7 @@ class Again(Driver):
 
 @pytest.fixture
 def before(driver: Any, client: Any, batch: Any) -> Any:
-    """A first run, in which each of many logs got a record, and one lost its first."""
+    """A first run, in which each of many logs got a record, and the first record of one was deleted."""
     client.create("t", PARTITIONS)
     for partition in range(PARTITIONS):
         client.produce("t", batch(b"%d" % partition), partition)
@@ -44,14 +44,14 @@ def stopped(driver: Any) -> Again:
     return Again(driver)
 
 
-def test_a_start_opens_nothing_and_the_turns_after_it_open_all(before: Any) -> None:
+def test_a_start_opens_no_log_and_the_turns_after_it_open_all(before: Any) -> None:
     again = stopped(before)
     replicas = list(again.broker.partitions.replicas())
     assert len(again.broker.partitions.unopened) == PARTITIONS
     assert not any(replica.opened for replica in replicas)
     assert again.broker.settle(again.now_ms), "there is more to do"
     opened = sum(replica.opened for replica in replicas)
-    assert 0 < opened < PARTITIONS, "some a turn"
+    assert 0 < opened < PARTITIONS, "a few per turn"
     again.turn()
     assert all(replica.opened for replica in replicas) and not again.broker.partitions.unopened
     assert [replica.high_watermark for replica in replicas] == [1, 1, 1, 2, *[1] * (PARTITIONS - 4)]
@@ -59,9 +59,9 @@ def test_a_start_opens_nothing_and_the_turns_after_it_open_all(before: Any) -> N
     assert again.said == []
 
 
-def test_whoever_needs_a_log_finds_it_as_it_was(before: Any, values: Any, batch: Any, fetching: Any) -> None:
+def test_a_request_that_needs_a_log_opens_it(before: Any, values: Any, batch: Any, fetching: Any) -> None:
     again = stopped(before)
-    # No turn comes in between: the background has opened nothing.
+    # The background opens nothing.
     again.broker.partitions.to_create.clear()
     client = again.connect()
     assert values(client.fetch("t", 0, 7)) == [b"7"]
@@ -77,7 +77,7 @@ def test_whoever_needs_a_log_finds_it_as_it_was(before: Any, values: Any, batch:
     assert sum(len(topic.partitions) for topic in described[0].topics) == PARTITIONS
 
 
-def test_a_checkpoint_keeps_what_is_asleep_and_so_does_a_stop(before: Any, batch: Any) -> None:
+def test_checkpoints_and_a_shutdown_keep_unopened_logs(before: Any, batch: Any) -> None:
     again = stopped(before)
     again.broker.partitions.to_create.clear()
     client = again.connect()
@@ -85,17 +85,17 @@ def test_a_checkpoint_keeps_what_is_asleep_and_so_does_a_stop(before: Any, batch
     again.broker.log_maintenance.flush(again.replica("t", 9))
     again.turn()
     crashed = Again(again)
-    assert not crashed.broker.partitions.unopened, "after a crash every log is looked at"
+    assert not crashed.broker.partitions.unopened, "after a crash every log is recovered"
     assert crashed.replica("t", 3).log.log_start_offset == 1
     assert {crashed.replica("t", number).log.recovery_point for number in range(PARTITIONS)} == {1, 2}
-    # A clean stop of a run that has opened nothing leaves the mark for logs that it never saw.
+    # A run that has opened no log can be shut down cleanly.
     third = stopped(stopped(crashed))
     assert third.replica("t", 3).log.log_start_offset == 1
     assert third.replica("t", 9).log.next_offset == 2
     third.close()
 
 
-def test_a_topic_that_is_deleted_in_its_sleep(before: Any, tmp_path: Path) -> None:
+def test_a_topic_is_deleted_whose_logs_are_unopened(before: Any, tmp_path: Path) -> None:
     again = stopped(before)
     again.broker.partitions.to_create.clear()
     client = again.connect()
@@ -107,7 +107,7 @@ def test_a_topic_that_is_deleted_in_its_sleep(before: Any, tmp_path: Path) -> No
     assert again.broker.directories.all[0].partitions == 0
 
 
-def test_a_directory_that_fails_takes_those_asleep_with_it(before: Any) -> None:
+def test_a_directory_that_fails_takes_unopened_logs_offline(before: Any) -> None:
     again = stopped(before)
     [directory] = again.broker.directories.all
     again.broker.go_offline(directory, "the test says so")
@@ -116,7 +116,7 @@ def test_a_directory_that_fails_takes_those_asleep_with_it(before: Any) -> None:
     assert not again.broker.partitions.unopened
 
 
-def test_a_log_that_is_missing_after_all_begins_anew_and_is_told_of(
+def test_an_unopened_log_that_is_missing_is_re_created_and_logged(
     before: Any, tmp_path: Path, batch: Any
 ) -> None:
     before.broker.stop()
@@ -127,7 +127,7 @@ def test_a_log_that_is_missing_after_all_begins_anew_and_is_told_of(
     assert any("t-5 is gone" in line for line in again.said)
 
 
-def test_damage_is_told_of_when_it_is_found(before: Any, tmp_path: Path) -> None:
+def test_damage_is_logged_when_it_is_found(before: Any, tmp_path: Path) -> None:
     before.broker.stop()
     [path] = (tmp_path / "data-0" / "t-6").glob("*.log")
     path.write_bytes(b"")
@@ -135,6 +135,6 @@ def test_damage_is_told_of_when_it_is_found(before: Any, tmp_path: Path) -> None
     assert again.said == []
     again.turn()
     assert any("t-6" in line and "DAMAGED" in line for line in again.said)
-    # What the next start goes by says where it ends now.
+    # The recovery point for the next start is where the log ends now.
     text = (tmp_path / "data-0" / "recovery-point-offset-checkpoint").read_text()
     assert "t 6 0\n" in text and "t 7 1\n" in text
