@@ -43,13 +43,13 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a group, as the diagram tells it."""
+    """What happens to a group. The values are the labels of the diagram."""
 
-    CHANGED = "a member joins, changes, leaves or is lost"
-    JOINED = "all members have joined, or the rebalance time-out is over"
-    EMPTIED = "nobody is left"
+    CHANGED = "a member joins, changes, leaves or expires"
+    JOINED = "all members have joined, or the rebalance timeout is over"
+    EMPTIED = "no member is left"
     ASSIGNED = "the leader's assignment is written"
-    REMOVED = "deleted, or its last offset expired"
+    REMOVED = "the group is deleted, or its last offset expires"
 
 
 #: The whole life of a group. What is not here cannot happen.

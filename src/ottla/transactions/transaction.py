@@ -28,13 +28,13 @@ PLACE_BYTES: Final = 150
 
 
 class Event(Enum):
-    """What happens to a transactional id, as the diagram tells it."""
+    """What happens to a transactional id. The values are the labels of the diagram."""
 
-    INITIALIZED = "a producer comes: InitProducerId"
+    INITIALIZED = "InitProducerId"
     ADDED = "partitions or offsets are added"
     COMMITTED = "EndTxn: commit"
     ABORTED = "EndTxn: abort"
-    FENCED = "another producer comes, or the time-out is over"
+    FENCED = "a new producer fences it, or it times out"
     MARKED = "every partition has its marker"
     EXPIRED = "unused for transactional.id.expiration.ms"
 
