@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple
 from ottla.broker.api.shared.api_table import APIS
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from ottla.broker.coordinators.transaction_coordinator import TRANSACTIONS_TOPIC
-from ottla.groups.classic_group import Group
+from ottla.groups.classic_group import ClassicGroup
 from ottla.model.api_key import ApiKey
 from ottla.records.batch import HEADER, crc_of
 from ottla.records.record import Record, encode_batch, whole_batches
@@ -209,10 +209,10 @@ class Round(Harness):
     def _members(self) -> list[tuple[str, str, int]]:
         """Members of groups, or ids that were given out, with generation or epoch; the latest last."""
         found = [
-            (group_id, member.member_id, group.generation if isinstance(group, Group) else member.holding.epoch)
+            (group_id, member.member_id, group.generation if isinstance(group, ClassicGroup) else member.current.epoch)
             for shard in self.broker.groups.shards
             for group_id, group in shard.groups.items()
-            for member in (*group.members.values(), *(group.pending.values() if isinstance(group, Group) else ()))
+            for member in (*group.members.values(), *(group.pending.values() if isinstance(group, ClassicGroup) else ()))
         ]  # fmt: skip
         self.random.shuffle(found)
         return found[-_MEMBERS:]
@@ -274,11 +274,11 @@ class Round(Harness):
         """
         late: set[tuple[str, int]] = set()
         for shard in self.broker.transactions.shards:
-            if shard.ongoing or shard.awaiting:
-                raise Failed(f"going on after their time-outs: {shard.ongoing}, {shard.awaiting}")
-            for name, completion in shard.completing.under_way.items():
+            if shard.ongoing or shard.awaiting_producer_id:
+                raise Failed(f"going on after their time-outs: {shard.ongoing}, {shard.awaiting_producer_id}")
+            for name, completion in shard.completions.pending.items():
                 entry = completion.transaction.entry
-                for topic, number in completion.owed:
+                for topic, number in completion.unmarked:
                     log = self.broker.partitions.by_name[topic].replicas[number].log
                     producer = log.producers.by_id.get(entry.producer_id)
                     is_late = producer is not None and (

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupPartition
-from ottla.groups.classic_group import Group, State
+from ottla.groups.classic_group import ClassicGroup, State
 from ottla.groups.consumer_group import ConsumerGroup
-from ottla.groups.consumer_member import AWAY
+from ottla.groups.consumer_member import STATIC_LEAVE_EPOCH
 from ottla.groups.formats import Record, decode
 from ottla.groups.shard import Shard
 from ottla.log.markers import decode_marker
@@ -51,7 +51,7 @@ def replay_in_transaction(shard: Shard, batch: memoryview) -> bool:
         marker = decode_marker(bytes(batch))
         # Compaction empties those that it needs no more.
         if marker is not None:
-            shard.replay_end(producer_id, marker.commit)
+            shard.replay_end_marker(producer_id, marker.commit)
     elif attributes & TRANSACTIONAL_BIT:
         shard.replay_pending(producer_id, records_of(batch))
     else:
@@ -108,7 +108,7 @@ class GroupInvariants:
             return
         owners: dict[Any, str] = {}
         for member_id, member in group.members.items():
-            for place in member.holding.held:
+            for place in member.current.owned_partitions:
                 other = owners.setdefault(place, member_id)
                 if other != member_id:
                     raise Anomaly(
@@ -120,7 +120,7 @@ class GroupInvariants:
 
     def looked(self, member: Member) -> None:
         """Compare the coordinators on a broker with the log, where nothing is under way."""
-        for number, tenure in member.broker.groups.tenures.items():
+        for number, tenure in member.broker.groups.partitions.items():
             known = self._shards.get(number)
             if known is not None and self._is_quiet(number, tenure):
                 self.looks += 1
@@ -154,14 +154,14 @@ class GroupInvariants:
 
 
 def _epochs(group: Any) -> dict[str, int]:
-    if isinstance(group, Group):
+    if isinstance(group, ClassicGroup):
         return {"the generation": group.generation}
     if isinstance(group, ConsumerGroup):
         found = {"the epoch": group.epoch, "the assignment's epoch": group.assignment_epoch}
         for member_id, member in group.members.items():
             # A static member that is away, or has just come back, has no epoch of its own.
-            if member.holding.epoch not in (AWAY, 0):
-                found[member_id] = member.holding.epoch
+            if member.current.epoch not in (STATIC_LEAVE_EPOCH, 0):
+                found[member_id] = member.current.epoch
         return found
     return {}
 
@@ -193,7 +193,7 @@ def _offsets(shard: Shard, group_id: str) -> list[Any]:
     ]
 
 
-def _classic(group: Group) -> Any:
+def _classic(group: ClassicGroup) -> Any:
     members = [
         (
             member.member_id, member.instance_id, member.client_id, member.session_timeout_ms, member.rebalance_timeout_ms,
@@ -205,7 +205,9 @@ def _classic(group: Group) -> Any:
 
 
 def _consumer(group: ConsumerGroup) -> Any:
-    members = sorted((member_id, member.said, member.holding) for member_id, member in group.members.items())
+    members = sorted(
+        (member_id, member.subscription, member.current) for member_id, member in group.members.items()
+    )
     targets = sorted((member_id, sorted(places)) for member_id, places in group.targets.items())
     patterns = sorted((pattern, sorted(topics)) for pattern, topics in group.patterns.items())
     owners, static = sorted(group.owners.items()), sorted(group.static.items())

@@ -244,7 +244,7 @@ class Groups:
             return "no coordinator"
         coordinating = member.broker.groups
         topic = self._cluster.ensemble.image.topics[OFFSETS_TOPIC]
-        tenure = coordinating.tenures.get(partition_of(group_id, len(topic.partitions)))
+        tenure = coordinating.partitions.get(partition_of(group_id, len(topic.partitions)))
         group = tenure.shard.groups.get(group_id) if tenure is not None and tenure.is_loaded else None
         state = group.state.value if group is not None else "not there"
         return None if state == "Stable" else f"it is {state}"

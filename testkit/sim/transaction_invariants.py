@@ -173,7 +173,7 @@ class TransactionInvariants:
 
     def looked(self, member: Member) -> None:
         """Compare the coordinators on a broker with the log, where nothing is under way."""
-        for number, tenure in member.broker.transactions.tenures.items():
+        for number, tenure in member.broker.transactions.partitions.items():
             replica = tenure.replica
             if number not in self.known or not tenure.is_loaded or tenure.unwritten:
                 continue

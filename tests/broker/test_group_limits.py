@@ -65,13 +65,13 @@ class Witness:
         settle(self.member)
         self.offset = 0
         self._coordinating = driver.broker.groups
-        self._tenure = self._coordinating.tenures[0]
+        self._partition = self._coordinating.partitions[0]
 
     def look(self, after: str) -> None:
         self.offset += 1
         assert self.member.commit({("t", 0): self.offset}) == {("t", 0): 0}, after
         assert self.member.heartbeat() == 0, after
-        assert self._coordinating.tenures[0] is self._tenure and self._tenure.is_loaded, after
+        assert self._coordinating.partitions[0] is self._partition and self._partition.is_loaded, after
 
 
 def rude(driver: Driver) -> dict[str, Callable[[], Any]]:

@@ -131,12 +131,12 @@ def add_groups(driver: SlicedDriver, count: int) -> None:
     shard = driver.shard
     committed = Committed(1, -1, "", driver.broker.wall_ms, -1, topic_id(TOPICS))
     for group in range(count):
-        shard.host.decided(Decision([Record((OFFSET_COMMIT, f"many-{group}", f"t{TOPICS}", 0), committed)]))
+        shard.host.schedule(Decision([Record((OFFSET_COMMIT, f"many-{group}", f"t{TOPICS}", 0), committed)]))
         if group % 1000 == 0:
             driver.turn()
     driver.turn()
     # As after a load: groups for the offsets.
-    shard.loaded(driver.now_ms)
+    shard.on_loaded(driver.now_ms)
 
 
 def beat(client: Client, member_id: str, epoch: int = 0, **fields: Any) -> Any:
@@ -216,8 +216,8 @@ def test_very_many_groups(driver: SlicedDriver, client: Client) -> None:
 def reload(driver: SlicedDriver) -> None:
     """The partition is led elsewhere, and then here again."""
     groups = driver.broker.groups
-    [tenure] = groups.tenures.values()
-    groups.rest(tenure.replica, driver.now_ms)
-    groups.lead(tenure.replica, driver.now_ms)
+    [partition] = groups.partitions.values()
+    groups.on_resignation(partition.replica, driver.now_ms)
+    groups.on_election(partition.replica, driver.now_ms)
     driver.turn()
     driver.advance(1000)

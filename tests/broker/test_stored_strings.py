@@ -240,9 +240,9 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     fill(driver)
     if request.param == "after a restart":
         for owner in (driver.broker.groups, driver.broker.transactions):
-            for tenure in list(owner.tenures.values()):
-                owner.rest(tenure.replica, driver.now_ms)
-                owner.lead(tenure.replica, driver.now_ms)
+            for tenure in list(owner.partitions.values()):
+                owner.on_resignation(tenure.replica, driver.now_ms)
+                owner.on_election(tenure.replica, driver.now_ms)
         driver.advance(1000)
     yield driver
     driver.close()
@@ -382,8 +382,8 @@ def test_a_text_that_another_broker_stored_is_cut_where_it_does_not_fit(driver: 
     committed = Committed(5, 0, WIDE * 20_000, 1, -1, topic_id)
     key, value = encode(Record((OFFSET_COMMIT, "g", "t", 0), committed))
     append_as_leader(driver.broker, replica, make_batch(value, key=key), print)
-    driver.broker.groups.rest(replica, driver.now_ms)
-    driver.broker.groups.lead(replica, driver.now_ms)
+    driver.broker.groups.on_resignation(replica, driver.now_ms)
+    driver.broker.groups.on_election(replica, driver.now_ms)
     driver.advance(100)
     topics = [{"name": "t", "topic_id": topic_id, "partition_indexes": [0]}]
     group = {"group_id": "g", "member_id": None, "member_epoch": -1, "topics": topics}

@@ -10,7 +10,7 @@ import pytest
 
 from ottla.broker.api.shared.api_table import APIS, SILENT
 from ottla.broker.coordinators.group_coordinator import OFFSETS_TOPIC
-from ottla.groups.classic_group import Group
+from ottla.groups.classic_group import ClassicGroup
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.runtime.descriptors import share_out
 from ottla.transactions.formats import State
@@ -162,7 +162,7 @@ def test_requests_about_groups_go_deep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core.Round, "_members", note)
     core.run_core(5_000, 1, bytes_max=SHAPED_BYTES_MAX)
     assert asked >= {8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47, 68, 69}
-    assert members == {Group, ConsumerGroup}
+    assert members == {ClassicGroup, ConsumerGroup}
     assert max(ends) > 0
 
 

@@ -26,14 +26,14 @@ class Client:
         self.name = name
         self.epoch = 0
         self.owned: frozenset[Place] = frozenset()
-        self.said = {"names": frozenset(topics), "rebalance_timeout_ms": REBALANCE_MS, **said}
+        self.subscription = {"names": frozenset(topics), "rebalance_timeout_ms": REBALANCE_MS, **said}
         self.answer: Mapping[str, Any] = {}
 
     def beat(self, **other: Any) -> "Client":
         """A heartbeat; a join has everything, later ones only what is owned, unless a test says otherwise."""
-        fields: dict[str, Any] = {"instance_id": self.said.get("instance_id"), "owned": self.owned}
+        fields: dict[str, Any] = {"instance_id": self.subscription.get("instance_id"), "owned": self.owned}
         if not self.epoch:
-            fields |= self.said | {"owned": frozenset()}
+            fields |= self.subscription | {"owned": frozenset()}
         request = Heartbeat(
             **{"group_id": "g", "member_id": self.name, "member_epoch": self.epoch, **fields, **other}
         )

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.config.broker import BrokerConfig
 from ottla.groups.budget import Budget
-from ottla.groups.classic_group import Group
+from ottla.groups.classic_group import ClassicGroup
 from ottla.groups.formats import Encoded, Record, decode, encode
 from ottla.groups.host import TopicView
 from ottla.groups.shard import Shard
@@ -49,7 +49,7 @@ class World:
             record = decode(key, value)
             assert record is not None
             self.shard.replay(record)
-        self.shard.loaded(self.now_ms)
+        self.shard.on_loaded(self.now_ms)
 
     @property
     def timers(self) -> TimerWheel:
@@ -101,7 +101,7 @@ class World:
         del self.topics[name]
         self.topics_version += 1
 
-    def decided(self, decision: Decision[Record | Encoded]) -> None:
+    def schedule(self, decision: Decision[Record | Encoded]) -> None:
         for record in decision.records:
             encoded = encode(record)
             again = decode(*encoded)
@@ -134,11 +134,13 @@ class World:
         """What groups hold is kept up to date as members and offsets come and go: it is what a count says."""
         for group in self.shard.groups.values():
             members = group.members.values()
-            if isinstance(group, Group):
+            if isinstance(group, ClassicGroup):
                 assert group.sent_bytes == sum(member.weight.sent for member in members)
                 assert group.stored_bytes == sum(member.weight.stored for member in members)
             else:
-                assert group.sent_bytes == sum(len(each.member_id) + each.said.size for each in members)
+                assert group.sent_bytes == sum(
+                    len(each.member_id) + each.subscription.size for each in members
+                )
         offsets = self.shard.offsets
         committed = [value for known in offsets.by_group.values() for value in known.values()]
         pending = [value for known in offsets._by_producer.values() for _order, value in known.values()]

@@ -4,7 +4,7 @@ from collections import deque
 
 import pytest
 
-from ottla.groups.classic_group import TRANSITIONS, ClassicMember, Event, Group, State
+from ottla.groups.classic_group import TRANSITIONS, ClassicGroup, ClassicMember, Event, State
 from ottla.groups.formats import encode
 
 
@@ -36,19 +36,19 @@ def test_every_event_is_somewhere_in_the_table() -> None:
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
 def test_what_is_not_in_the_table_does_not_happen(state: State, event: Event) -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     group.state = state
     if (state, event) in TRANSITIONS:
-        group.happens(event, 5)
+        group.transition(event, 5)
         assert (group.previous, group.state, group.since_ms) == (state, TRANSITIONS[state, event], 5)
     else:
         with pytest.raises(KeyError):
-            group.happens(event, 5)
+            group.transition(event, 5)
         assert group.state is state
 
 
 def test_votes_decide_between_what_all_have() -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     for at, protocols in enumerate((("a", "b", "c"), ("c", "b"), ("b", "c", "a"), ("b", "c"))):
         group.add(member(str(at), *protocols), "consumer")
     assert group.choose_protocol() == "b"
@@ -60,14 +60,14 @@ def test_votes_decide_between_what_all_have() -> None:
 
 
 def test_most_votes_beat_the_first_member() -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     for at, protocols in enumerate((("a", "b"), ("b", "a"), ("b", "a"))):
         group.add(member(str(at), *protocols), "consumer")
     assert group.choose_protocol() == "b"
 
 
 def test_after_the_last_generation_the_first_comes_again() -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     group.add(member("0", "a"), "consumer")
     group.state, group.generation = State.PREPARING_REBALANCE, 2**31 - 1
     group.begin_generation(5)
@@ -77,21 +77,21 @@ def test_after_the_last_generation_the_first_comes_again() -> None:
 
 @pytest.mark.parametrize(("leader", "found"), [("1", "1"), ("0", "0"), ("gone", None), (None, None)])
 def test_who_led_leads_after_a_restart(leader: str | None, found: str | None) -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     for name in ("0", "1"):
         group.add(member(name, "a"), "consumer")
     group.leader_id = leader
-    again = Group.replayed("g", group.record().value)
+    again = ClassicGroup.replayed("g", group.record().value)
     assert again.leader_id == found and list(again.members) == ["0", "1"]
 
 
 def test_an_old_record_without_a_rebalance_timeout_has_that_of_the_session() -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     group.add(member("0", "a"), "consumer")
     value = group.record().value
-    assert Group.replayed("g", value).rebalance_timeout_ms == 60_000
+    assert ClassicGroup.replayed("g", value).rebalance_timeout_ms == 60_000
     value["members"][0]["rebalance_timeout"] = -1
-    assert Group.replayed("g", value).rebalance_timeout_ms == 10_000
+    assert ClassicGroup.replayed("g", value).rebalance_timeout_ms == 10_000
 
 
 class Name(str):
@@ -112,7 +112,7 @@ class Name(str):
 def test_many_protocols_cost_no_more_than_their_number() -> None:
     # A request of a megabyte has a hundred thousand of them; whoever compared all with all would stop everybody.
     count = 400
-    group = Group("g")
+    group = ClassicGroup("g")
     group.add(member("0", *(Name(f"a{at}") for at in range(count)), Name("z")), "consumer")
     group.state = State.STABLE
     others = tuple((Name(f"b{at}"), b"") for at in range(count))
@@ -125,7 +125,7 @@ def test_many_protocols_cost_no_more_than_their_number() -> None:
 
 
 def test_the_leader_is_the_first_and_then_the_next() -> None:
-    group = Group("g")
+    group = ClassicGroup("g")
     first, second = member("1", "a"), member("2", "a")
     group.add(first, "consumer")
     group.add(second, "consumer")

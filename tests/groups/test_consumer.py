@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ottla.groups.classic_group import Group
+from ottla.groups.classic_group import ClassicGroup
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.groups.formats import REGULAR_EXPRESSION, decode
 from ottla.groups.shard import Commit
@@ -142,9 +142,9 @@ def test_heartbeats_look_at_topics_when_these_have_changed(
 def test_who_says_everything_is_told_everything(world: World, t: bytes) -> None:
     one = Client(world, "one", "t").beat()
     assert one.beat().answer["assignment"] is None
-    assert one.beat(**one.said).answer["assignment"]["topic_partitions"]
+    assert one.beat(**one.subscription).answer["assignment"]["topic_partitions"]
     for less in ({"names": None}, {"rebalance_timeout_ms": -1}, {"owned": None}):
-        assert one.beat(**one.said | less).answer["assignment"] is None
+        assert one.beat(**one.subscription | less).answer["assignment"] is None
 
 
 def test_an_epoch_long_past_is_not_one_whose_answer_was_lost(world: World, t: bytes) -> None:
@@ -309,7 +309,7 @@ def test_a_member_that_joins_under_another_instance_is_not_the_former_one_any_mo
     world: World, t: bytes
 ) -> None:
     one = Client(world, "one", "t", instance_id="i").beat()
-    one.epoch, one.said["instance_id"] = 0, "j"
+    one.epoch, one.subscription["instance_id"] = 0, "j"
     one.beat()
     assert group_of(world).static == {"j": "one"}
     assert world.shard.classic.leave("g", [("", "i")], world.now_ms) == [ErrorCode.UNKNOWN_MEMBER_ID]
@@ -424,7 +424,7 @@ def test_what_is_refused_changes_nothing(fields: dict[str, Any], code: ErrorCode
     settle(one, two)
     world.make_topic("t", 6)
     settle(one, two)
-    world.shard.groups["classic"] = Group("classic")
+    world.shard.groups["classic"] = ClassicGroup("classic")
     assert t and two.epoch == 4
     assert refused(two, **{"owned": None, **fields}) is code
     settle(one, two)
@@ -466,7 +466,7 @@ def test_a_shard_that_ends_leaves_no_timers(world: World, t: bytes) -> None:
     Client(world, "two", "t").beat()
     # And one that is told to give something up.
     one.beat()
-    world.shard.forget()
+    world.shard.unload()
     assert world.timers.next_ms is None
 
 
@@ -557,7 +557,7 @@ def test_an_empty_group_of_either_kind_gives_way_to_the_other_and_leaves_its_off
     one = Client(world, "one", "t").beat()
     assert world.shard.groups["g"].type == "consumer"
     one.beat(member_epoch=-1)
-    world.shard.give_way("g")
+    world.shard.remove_empty_consumer_group("g")
     assert "g" not in world.shard.groups
     world.begin()
     found = world.shard.offsets.get("g", "t", 0)

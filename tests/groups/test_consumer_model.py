@@ -258,7 +258,7 @@ class Groups(RuleBasedStateMachine):
         assert group.assignment_epoch <= group.epoch
         self.group_epoch, self.assignment_epoch = group.epoch, group.assignment_epoch
         for name, member in group.members.items():
-            epoch = member.holding.epoch
+            epoch = member.current.epoch
             assert epoch == -2 or self.epochs.get(name, 0) <= epoch <= group.epoch
             self.epochs[name] = epoch
 
@@ -267,10 +267,12 @@ class Groups(RuleBasedStateMachine):
         group = getattr(self, "clients", None) is not None and self.group
         if not group:
             return
-        held = {place: name for name, member in group.members.items() for place in member.holding.held}
+        held = {place: name for name, member in group.members.items() for place in member.current.owned_partitions}
         assert held == group.owners
-        assert group.wishes == Counter(member.said.wish for member in group.members.values())
-        assert sum(len(member.holding.held) for member in group.members.values()) == len(held)
+        assert group.preference_counts == Counter(
+            member.subscription.preferences for member in group.members.values()
+        )
+        assert sum(len(member.current.owned_partitions) for member in group.members.values()) == len(held)
 
 
 Groups.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from ottla.groups.classic_group import Group, State
+from ottla.groups.classic_group import ClassicGroup, State
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.model.errors import ErrorCode
 from ottla.model.steps import run
@@ -140,7 +140,7 @@ class Mixed(Groups):
     @rule()
     def move(self) -> None:
         # Whoever waits for an answer is told that it must ask elsewhere.
-        for reply in self.world.shard.forget():
+        for reply in self.world.shard.unload():
             reply.refuse(ErrorCode.NOT_COORDINATOR)
         before = None if self.group is None else run(self.world.shard.consumer.describe(self.group))
         self.world.begin()
@@ -160,7 +160,7 @@ class Mixed(Groups):
         if not self.clients and not self.classics:
             return
         group, clients = self.world.shard.groups["g"], self.clients
-        if isinstance(group, Group):
+        if isinstance(group, ClassicGroup):
             assert group.state is State.STABLE
             # Members of the new protocol stay outside only where nobody may let them in.
             assert not clients or self.policy in ("downgrade", "disabled")

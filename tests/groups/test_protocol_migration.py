@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.groups.classic import Join, Sync
-from ottla.groups.classic_group import Group, State
+from ottla.groups.classic_group import ClassicGroup, State
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.groups.formats import CONSUMER_GROUP_MEMBER, GROUP_METADATA, Encoded, Record, decode
 from ottla.groups.shard import Commit
@@ -39,9 +39,9 @@ def consumer_group(world: World) -> ConsumerGroup:
     return group
 
 
-def classic_group(world: World) -> Group:
+def classic_group(world: World) -> ClassicGroup:
     group = world.shard.groups["g"]
-    assert isinstance(group, Group)
+    assert isinstance(group, ClassicGroup)
     return group
 
 
@@ -601,7 +601,7 @@ def test_both_kinds_commit_in_their_epochs_and_go_on_from_there(
 def test_a_shard_that_ends_leaves_no_timers(world: World, mixed: tuple[ClassicClient, Client]) -> None:
     Client(world, "three", "t").beat()
     mixed[0].heartbeat()
-    world.shard.forget()
+    world.shard.unload()
     assert world.timers.next_ms is None
 
 
@@ -634,7 +634,11 @@ def snapshot(world: World) -> Any:
         group.static,
         group.owners,
     )
-    return names, group.targets, {name: (each.said, each.holding) for name, each in group.members.items()}
+    return (
+        names,
+        group.targets,
+        {name: (each.subscription, each.current) for name, each in group.members.items()},
+    )
 
 
 def refused(world: World, client: Client, **fields: Any) -> None:

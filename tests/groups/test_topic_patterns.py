@@ -1,6 +1,6 @@
 """Patterns against many topics: the answer is right, and nobody waits for it longer than a slice takes."""
 
-from ottla.groups.topic_patterns import Matching
+from ottla.groups.topic_patterns import PatternMatcher
 from tests.groups.clients import Client
 from tests.groups.conftest import World
 
@@ -18,15 +18,15 @@ def crowded(count: int = 300) -> tuple[World, frozenset[str]]:
 
 def test_what_is_quick_is_found_at_once() -> None:
     world, expected = crowded()
-    assert Matching(world).find("ab.*1", world.now_ms) == (expected, True)
-    assert Matching(world).find("(", world.now_ms) == (frozenset(), True)
+    assert PatternMatcher(world).find("ab.*1", world.now_ms) == (expected, True)
+    assert PatternMatcher(world).find("(", world.now_ms) == (frozenset(), True)
     assert world.timers.next_ms is None
 
 
 def test_what_takes_longer_is_found_in_slices() -> None:
     world, expected = crowded()
-    matching = Matching(world)
-    assert matching.find(HOSTILE, world.now_ms) == (None, False)
+    matcher = PatternMatcher(world)
+    assert matcher.find(HOSTILE, world.now_ms) == (None, False)
     slices = 0
     while (deadline := world.timers.next_ms) is not None:
         world.now_ms = deadline
@@ -34,30 +34,30 @@ def test_what_takes_longer_is_found_in_slices() -> None:
         slices += 1
         assert slices < 1000
     assert slices > 10
-    assert matching.find(HOSTILE, world.now_ms) == (expected, True)
+    assert matcher.find(HOSTILE, world.now_ms) == (expected, True)
 
 
 def test_topics_that_come_meanwhile_are_looked_at_afterwards() -> None:
     world, expected = crowded()
-    matching = Matching(world)
-    matching.find(HOSTILE, world.now_ms)
+    matcher = PatternMatcher(world)
+    matcher.find(HOSTILE, world.now_ms)
     world.make_topic("ab-late-1", 1)
     world.advance(10_000)
-    assert matching.find(HOSTILE, world.now_ms) == (expected, False)
+    assert matcher.find(HOSTILE, world.now_ms) == (expected, False)
     world.advance(10_000)
-    assert matching.find(HOSTILE, world.now_ms) == (expected | {"ab-late-1"}, True)
+    assert matcher.find(HOSTILE, world.now_ms) == (expected | {"ab-late-1"}, True)
 
 
 def test_several_are_found_in_turns_and_not_all_are_kept() -> None:
     world, expected = crowded(100)
-    matching = Matching(world)
+    matcher = PatternMatcher(world)
     patterns = [f"{HOSTILE}|x{number}" for number in range(70)]
     for pattern in patterns:
-        assert not matching.find(pattern, world.now_ms).is_current
+        assert not matcher.find(pattern, world.now_ms).is_current
     world.advance(60_000)
-    kept = [pattern for pattern in patterns if pattern in matching._kept]
+    kept = [pattern for pattern in patterns if pattern in matcher._kept]
     assert len(kept) == 64
-    assert all(matching.find(pattern, world.now_ms) == (expected, True) for pattern in kept)
+    assert all(matcher.find(pattern, world.now_ms) == (expected, True) for pattern in kept)
 
 
 def test_a_member_with_such_a_pattern_gets_its_topics_later() -> None:

@@ -21,21 +21,21 @@ def test_they_count_when_their_transaction_is_committed() -> None:
     offsets = Offsets()
     offsets.replay_pending(1, "g", PLACE, at(5))
     assert counting(offsets) is None and offsets.is_unstable("g", *PLACE)
-    assert offsets.replay_end(1, commit=True) == {"g"}
+    assert offsets.replay_end_marker(1, commit=True) == {"g"}
     assert counting(offsets) == 5 and not offsets.pending
     offsets.replay_pending(1, "g", PLACE, at(6))
-    assert offsets.replay_end(1, commit=False) == set()
+    assert offsets.replay_end_marker(1, commit=False) == set()
     assert counting(offsets) == 5 and not offsets.is_unstable("g", *PLACE)
-    assert offsets.replay_end(1, commit=True) == set()
+    assert offsets.replay_end_marker(1, commit=True) == set()
 
 
 def test_the_later_of_two_counts_whichever_ends_first() -> None:
     offsets = Offsets()
     offsets.replay_pending(1, "g", PLACE, at(1))
     offsets.replay_pending(2, "g", PLACE, at(2))
-    offsets.replay_end(2, commit=True)
+    offsets.replay_end_marker(2, commit=True)
     assert counting(offsets) == 2 and offsets.is_unstable("g", *PLACE)
-    offsets.replay_end(1, commit=True)
+    offsets.replay_end_marker(1, commit=True)
     assert counting(offsets) == 2 and not offsets.is_unstable("g", *PLACE)
 
 
@@ -44,9 +44,9 @@ def test_a_plain_commit_in_between() -> None:
     offsets.replay_pending(1, "g", PLACE, at(1))
     offsets.replay("g", *PLACE, at(9))
     offsets.replay_pending(2, "g", PLACE, at(2))
-    offsets.replay_end(1, commit=True)
+    offsets.replay_end_marker(1, commit=True)
     assert counting(offsets) == 9
-    offsets.replay_end(2, commit=True)
+    offsets.replay_end_marker(2, commit=True)
     assert counting(offsets) == 2
 
 
@@ -64,8 +64,8 @@ def test_what_is_forgotten_is_forgotten_in_transactions_too() -> None:
         offsets.replay(*where, None)
     assert not offsets.pending and not offsets.is_unstable("g", *PLACE)
     offsets.replay_pending(2, "g", other, at(5))
-    assert offsets.replay_end(1, commit=True) == set() and counting(offsets) is None
-    assert offsets.replay_end(2, commit=True) == {"g"}
+    assert offsets.replay_end_marker(1, commit=True) == set() and counting(offsets) is None
+    assert offsets.replay_end_marker(2, commit=True) == {"g"}
     assert offsets.of("g") == {other: at(5)}
     assert not offsets.pending and not offsets._by_producer and not offsets._settled
 
@@ -85,7 +85,7 @@ def test_a_stray_of_a_topic_before_leaves_what_a_transaction_commits_for_the_pre
     assert len(offsets.strays(lambda _name: new)) == 1
     offsets.replay_pending(1, "g", PLACE, at(2)._replace(topic_id=new))
     assert offsets.strays(lambda _name: new) == []
-    offsets.replay_end(1, commit=True)
+    offsets.replay_end_marker(1, commit=True)
     assert counting(offsets) == 2
 
 
@@ -110,10 +110,10 @@ def test_what_counts_is_the_last_that_is_committed() -> None:
                     (each, by, commit if by == producer and counts is None else counts)
                     for each, by, counts in written
                 ]
-                offsets.replay_end(producer, commit)
+                offsets.replay_end_marker(producer, commit)
             expected = [each for each, _by, counts in written if counts]
             assert counting(offsets) == (expected[-1] if expected else None)
             assert offsets.is_unstable("g", *PLACE) == any(counts is None for _each, _by, counts in written)
         for producer in (1, 2, 3):
-            offsets.replay_end(producer, commit=False)
+            offsets.replay_end_marker(producer, commit=False)
         assert not offsets.pending and not offsets._by_producer and not offsets._settled

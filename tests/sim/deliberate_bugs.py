@@ -15,27 +15,27 @@ from ottla.broker.cluster.broker_lifecycle import BrokerLifecycle
 from ottla.broker.coordinators.coordinator_partition import CoordinatorPartition
 from ottla.broker.coordinators.group_coordinator import GroupPartition
 from ottla.broker.coordinators.txn_verification import TxnVerification
-from ottla.groups.classic import Classic
-from ottla.groups.classic_group import Group
-from ottla.groups.consumer import Consumer
+from ottla.groups.classic import ClassicProtocol
+from ottla.groups.classic_group import ClassicGroup
+from ottla.groups.consumer import ConsumerProtocol
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.member_lifecycle import MemberLifecycle as ConsumerMembership
-from ottla.groups.rebalance import Rebalancing
+from ottla.groups.rebalance import ClassicRebalance
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers import Producers as LogProducers
 from ottla.model.errors import ErrorCode
-from ottla.ports.coordination import Decision, Then
+from ottla.ports.coordination import Decision, WhenCommitted
 from ottla.replication.follower_state import FollowerState
 from ottla.replication.leader_state import LeaderState
 from ottla.replication.replica import Replica
 from ottla.replication.replica_fetcher import ReplicaFetcher
 from ottla.replication.replica_roles import ReplicaRoles
 from ottla.transactions import end_txn
-from ottla.transactions.completion import Completing
-from ottla.transactions.end_txn import Ending
-from ottla.transactions.host import Owed
+from ottla.transactions.completion import PendingCompletions
+from ottla.transactions.end_txn import EndTxnHandler
+from ottla.transactions.host import MarkerRequest
 from ottla.transactions.shard import Shard as TransactionShard
-from ottla.transactions.transaction import Standing, Transaction
+from ottla.transactions.transaction import ProducerMatch, Transaction
 from testkit.sim.cluster import ClusterOptions, run_cluster
 from testkit.sim.desk import Desk
 from testkit.sim.ensemble import Ensemble
@@ -124,24 +124,24 @@ def report_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 def answer_before_it_counts(patch: pytest.MonkeyPatch) -> None:
     """A commit, or whatever else a coordinator writes, is answered before the high watermark has passed it."""
-    decided = CoordinatorPartition.decided
+    schedule = CoordinatorPartition.schedule
 
     def answer_at_once(self: CoordinatorPartition, decision: Decision[Any]) -> None:
-        decided(self, decision._replace(answers=()))
+        schedule(self, decision._replace(answers=()))
         for reply, response in decision.answers:
             reply.answer(response)
 
-    patch.setattr(CoordinatorPartition, "decided", answer_at_once)
+    patch.setattr(CoordinatorPartition, "schedule", answer_at_once)
 
 
 def read_what_may_be_lost(patch: pytest.MonkeyPatch) -> None:
     """What was written is shown before it counts."""
-    decided = CoordinatorPartition.decided
+    schedule = CoordinatorPartition.schedule
 
     def show(self: CoordinatorPartition, decision: Decision[Any]) -> None:
-        decided(self, decision if decision.records else decision._replace(is_read=False))
+        schedule(self, decision if decision.records else decision._replace(is_read=False))
 
-    patch.setattr(CoordinatorPartition, "decided", show)
+    patch.setattr(CoordinatorPartition, "schedule", show)
 
 
 def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
@@ -152,19 +152,24 @@ def serve_an_empty_shard(patch: pytest.MonkeyPatch) -> None:
 
 def commit_in_any_generation(patch: pytest.MonkeyPatch) -> None:
     """A member commits whatever generation it is in."""
-    check = Classic.check_commit
+    check = ClassicProtocol.check_commit
 
     def check_commit(
-        self: Classic, group: Group, _generation: int, member_id: str, instance_id: str | None, now_ms: int
+        self: ClassicProtocol,
+        group: ClassicGroup,
+        _generation: int,
+        member_id: str,
+        instance_id: str | None,
+        now_ms: int,
     ) -> ErrorCode:
         return check(self, group, group.generation, member_id, instance_id, now_ms)
 
-    patch.setattr(Classic, "check_commit", check_commit)
+    patch.setattr(ClassicProtocol, "check_commit", check_commit)
 
 
 def commit_in_any_epoch(patch: pytest.MonkeyPatch) -> None:
     """Anybody commits, in any epoch (KIP-848)."""
-    patch.setattr(Consumer, "check_epoch", lambda *_arguments: ErrorCode.NONE)
+    patch.setattr(ConsumerProtocol, "check_epoch", lambda *_arguments: ErrorCode.NONE)
 
 
 def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
@@ -174,25 +179,25 @@ def give_what_another_still_has(patch: pytest.MonkeyPatch) -> None:
 
 def begin_no_sessions_after_loading(patch: pytest.MonkeyPatch) -> None:
     """Members that never come back to a new coordinator are kept for ever."""
-    patch.setattr(Classic, "resume", lambda *_arguments: None)
+    patch.setattr(ClassicProtocol, "resume", lambda *_arguments: None)
     patch.setattr(ConsumerMembership, "resume", lambda *_arguments, **_more: None)
 
 
 def begin_a_generation_without_those_who_are_late(patch: pytest.MonkeyPatch) -> None:
     """A rebalance waits for nobody: whoever has joined makes the next generation."""
-    patch.setattr(Group, "has_all_joined", property(lambda self: True))
+    patch.setattr(ClassicGroup, "has_all_joined", property(lambda self: True))
 
 
 def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
     """The leader's assignment is not written down."""
-    assign = Rebalancing.assign
+    assign = ClassicRebalance.assign
 
-    def forget(self: Rebalancing, *arguments: Any) -> None:
+    def forget(self: ClassicRebalance, *arguments: Any) -> None:
         host = self._host
 
         class Forgetful:
-            def decided(self, decision: Decision[Any]) -> None:
-                host.decided(decision._replace(records=()))
+            def schedule(self, decision: Decision[Any]) -> None:
+                host.schedule(decision._replace(records=()))
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(host, name)
@@ -203,7 +208,7 @@ def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._host = host
 
-    patch.setattr(Rebalancing, "assign", forget)
+    patch.setattr(ClassicRebalance, "assign", forget)
 
 
 # --- transactions -----------------------------------------------------------------------------------------------------
@@ -211,17 +216,17 @@ def hand_out_an_unwritten_assignment(patch: pytest.MonkeyPatch) -> None:
 
 def count_markers_that_were_not_written(patch: pytest.MonkeyPatch) -> None:
     """R18: whatever a broker says of its markers, or if it says nothing, they count as written."""
-    answered = Completing.answered
+    answered = PendingCompletions.answered
 
-    def believe(self: Completing, owed: Owed, _codes: Any) -> None:
+    def believe(self: PendingCompletions, owed: MarkerRequest, _codes: Any) -> None:
         answered(self, owed, dict.fromkeys(owed.partitions, ErrorCode.NONE))
 
-    patch.setattr(Completing, "answered", believe)
+    patch.setattr(PendingCompletions, "answered", believe)
 
 
 def leave_an_end_to_who_decided_it(patch: pytest.MonkeyPatch) -> None:
     """R18: a coordinator that loads PrepareCommit or PrepareAbort does not go on with it."""
-    patch.setattr(TransactionShard, "_go_on_with", lambda _self, _prepared: None)
+    patch.setattr(TransactionShard, "_resume_completions", lambda _self, _prepared: None)
 
 
 def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
@@ -229,9 +234,9 @@ def carry_out_an_end_before_it_counts(patch: pytest.MonkeyPatch) -> None:
     write = TransactionShard.write
 
     def write_and_go_on(self: TransactionShard, records: Any, answers: Any = ()) -> None:
-        write(self, records, [each for each in answers if not isinstance(each[0], Then)])
+        write(self, records, [each for each in answers if not isinstance(each[0], WhenCommitted)])
         for reply, response in answers:
-            if isinstance(reply, Then):
+            if isinstance(reply, WhenCommitted):
                 reply.answer(response)
 
     patch.setattr(TransactionShard, "write", write_and_go_on)
@@ -291,20 +296,20 @@ def wait_for_ever(patch: pytest.MonkeyPatch) -> None:
     """R19: transactions whose time is over go on. It shows where a producer dies for good with an open
     transaction.
     """
-    patch.setattr(Ending, "abort_timed_out", lambda *_arguments: True)
+    patch.setattr(EndTxnHandler, "abort_timed_out", lambda *_arguments: True)
     patch.setattr(Desk, "killed_at_last", 1.0)
 
 
 def fence_nobody(patch: pytest.MonkeyPatch) -> None:
     """R15: who comes under a known name has the epoch of the one before."""
-    standing = Transaction.standing
+    standing = Transaction.match_producer
 
-    def same(self: Transaction, producer_id: int, producer_epoch: int) -> Standing:
+    def same(self: Transaction, producer_id: int, producer_epoch: int) -> ProducerMatch:
         found = standing(self, producer_id, producer_epoch)
-        is_before = producer_id == self.entry.producer_id and found is Standing.FENCED
-        return Standing.PRESENT if is_before else found
+        is_before = producer_id == self.entry.producer_id and found is ProducerMatch.FENCED
+        return ProducerMatch.CURRENT if is_before else found
 
-    patch.setattr(Transaction, "standing", same)
+    patch.setattr(Transaction, "match_producer", same)
 
 
 #: Leaders change again and again while few of them write anything.

@@ -229,6 +229,6 @@ def test_a_topic_made_anew_has_nothing_of_the_one_before() -> None:
     cluster.create("t", (1, 2, 3))
     assert cluster.committed() == -1
     # And after a while nothing of it is kept.
-    shard = cluster.members[cluster.find()].broker.groups.tenures[number].shard
+    shard = cluster.members[cluster.find()].broker.groups.partitions[number].shard
     assert len(shard.offsets.of("g")) == 1
     cluster.until(lambda: not shard.offsets.of("g"), 120_000)

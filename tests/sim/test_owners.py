@@ -24,12 +24,12 @@ class Ledger:
         self.replica: Replica | None = None
         self.broker.replica_roles.owners["t"] = self
 
-    def lead(self, replica: Replica, now_ms: int) -> None:
+    def on_election(self, replica: Replica, now_ms: int) -> None:
         self.heard.append(("lead", replica.leader_epoch, replica.log.next_offset))
         self.replica = replica
         replica.watchers[self] = None
 
-    def rest(self, replica: Replica, now_ms: int) -> None:
+    def on_resignation(self, replica: Replica, now_ms: int) -> None:
         self.heard.append(("rest",))
         assert self.replica is replica
         replica.watchers.pop(self, None)

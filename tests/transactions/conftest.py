@@ -13,7 +13,7 @@ from ottla.ports.coordination import Decision, Reply, Response
 from ottla.transactions.add_partitions import Add
 from ottla.transactions.end_txn import End
 from ottla.transactions.formats import Entry, Place, Record, State, decode, encode
-from ottla.transactions.host import Owed
+from ottla.transactions.host import MarkerRequest
 from ottla.transactions.init_producer_id import Init
 from ottla.transactions.shard import Shard
 from tests.heard import Heard as AnyHeard
@@ -60,7 +60,7 @@ class World:
         self.waiting_for_ids: list[Callable[[int | None], None]] = []
         #: Who leads what; what is missing does not exist.
         self.leaders: dict[Place, int] = {A: 1, B: 2, OFFSETS: 1}
-        self.sent: list[Owed] = []
+        self.sent: list[MarkerRequest] = []
         self.record_bytes_max = 1_000_000
         self.ids_max = self.size_max = 1_000_000
         self.begin()
@@ -75,13 +75,13 @@ class World:
             record = decode(key, value)
             assert record is not None
             self.shard.replay(record)
-        self.shard.loaded(self.now_ms)
+        self.shard.on_loaded(self.now_ms)
 
     def end_role(self, kept: int | None = None) -> None:
         """The role ends here, and of what does not count yet only so much is left in the log."""
         kept = self.counted if kept is None else kept
         assert self.counted <= kept <= len(self.log)
-        waiting = [reply for _position, reply, _response in self._waiting] + self.shard.forget()
+        waiting = [reply for _position, reply, _response in self._waiting] + self.shard.unload()
         self._waiting.clear()
         self.waiting_for_ids.clear()
         del self.log[kept:]
@@ -105,7 +105,7 @@ class World:
     def wall_ms(self) -> int:
         return WALL_MS + self.now_ms + self.wall_ahead_ms
 
-    def decided(self, decision: Decision[Record]) -> None:
+    def schedule(self, decision: Decision[Record]) -> None:
         for record in decision.records:
             encoded = encode(record)
             assert decode(*encoded) == record
@@ -136,7 +136,7 @@ class World:
         key, value = encode(record)
         return len(key) + len(value or b"") <= self.record_bytes_max
 
-    def has_room(self, ids: int, size: int) -> bool:
+    def has_capacity(self, ids: int, size: int) -> bool:
         return len(self.shard.transactions) + ids <= self.ids_max and self.shard.size + size <= self.size_max
 
     def new_producer_id(self, done: Callable[[int | None], None]) -> None:
@@ -149,7 +149,7 @@ class World:
         self.next_producer_id += 1
         return self.next_producer_id
 
-    def send_markers(self, owed: Sequence[Owed]) -> None:
+    def send_markers(self, owed: Sequence[MarkerRequest]) -> None:
         for each in owed:
             # Until the decision counts it may be lost, and be decided otherwise.
             records = (decode(*encoded) for encoded in reversed(self.log[: self.counted]))
@@ -172,7 +172,7 @@ class World:
         self, transactional_id: str = "t", pair: tuple[int, int] = (-1, -1), timeout_ms: int = TIMEOUT_MS, **more: Any
     ) -> Heard:  # fmt: skip
         heard = Heard()
-        self.shard.initializing.init(Init(transactional_id, timeout_ms, *pair, **more), heard)
+        self.shard.init_producer_id.init(Init(transactional_id, timeout_ms, *pair, **more), heard)
         return heard
 
     def add(
@@ -180,22 +180,22 @@ class World:
     ) -> Heard:  # fmt: skip
         heard = Heard()
         request = Add(transactional_id, *pair, frozenset(places), version, verify)
-        self.shard.adding.add(request, heard)
+        self.shard.add_partitions.add(request, heard)
         return heard
 
     def add_offsets(self, pair: tuple[int, int], group_id: str = "g", version: int = 4) -> Heard:
         heard = Heard()
-        self.shard.adding.add_offsets(Add("t", *pair, frozenset(), version), group_id, heard)
+        self.shard.add_partitions.add_offsets(Add("t", *pair, frozenset(), version), group_id, heard)
         return heard
 
     def end(
         self, pair: tuple[int, int], commit: bool, *, transactional_id: str = "t", version: int = 5
     ) -> Heard:
         heard = Heard()
-        self.shard.ending.end(End(transactional_id, *pair, commit, version), heard)
+        self.shard.end_txn.end(End(transactional_id, *pair, commit, version), heard)
         return heard
 
-    def mark(self, codes: Mapping[Place, ErrorCode] | None = None) -> list[Owed]:
+    def mark(self, codes: Mapping[Place, ErrorCode] | None = None) -> list[MarkerRequest]:
         """The brokers answer all the markers that were sent: well, or with these codes."""
         sent, self.sent = self.sent, []
         for owed in sent:

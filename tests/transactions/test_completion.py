@@ -4,7 +4,7 @@ import pytest
 
 from ottla.model.errors import ErrorCode
 from ottla.transactions.formats import Place, State
-from ottla.transactions.host import Marker, Owed
+from ottla.transactions.host import Marker, MarkerRequest
 from tests.transactions.conftest import OFFSETS, A, B, World
 
 COMMITS = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
@@ -29,7 +29,7 @@ def ended(world: World, commit: bool = True, *places: Place, version: int = 5) -
 def test_each_leader_is_told_of_its_partitions(world: World, commit: bool, version: int) -> None:
     ended(world, commit, A, B, OFFSETS, version=version)
     marker = Marker(1001, int(version == 5), commit, 4, 2 if version == 5 else 0)
-    assert world.sent == [Owed(1, "t", marker, (OFFSETS, A)), Owed(2, "t", marker, (B,))]
+    assert world.sent == [MarkerRequest(1, "t", marker, (OFFSETS, A)), MarkerRequest(2, "t", marker, (B,))]
     assert world.state() is (State.PREPARE_COMMIT if commit else State.PREPARE_ABORT)
     world.shard.markers_answered(world.sent[1], {B: ErrorCode.NONE})
     assert world.shard.describe("t")["topics"] == [
@@ -40,7 +40,7 @@ def test_each_leader_is_told_of_its_partitions(world: World, commit: bool, versi
     world.shard.markers_answered(world.sent[0], {OFFSETS: ErrorCode.NONE, A: ErrorCode.NONE})
     entry = world.entry()
     assert entry.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT)
-    assert not entry.partitions and not world.shard.completing.under_way
+    assert not entry.partitions and not world.shard.completions.pending
 
 
 @pytest.mark.parametrize("code", PASSING)
@@ -174,7 +174,7 @@ def test_who_is_not_the_coordinator_any_more_sends_nothing(world: World) -> None
     before = world.shard
     world.end_role()
     world.advance(10_000)
-    assert not world.sent and not before.completing.under_way
+    assert not world.sent and not before.completions.pending
 
 
 def test_a_completion_that_is_lost_is_made_again(world: World) -> None:

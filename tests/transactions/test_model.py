@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ottla.model.errors import ErrorCode
 from ottla.transactions.formats import EPOCH_MAX, Entry, Place, State
-from ottla.transactions.host import Marker, Owed
+from ottla.transactions.host import Marker, MarkerRequest
 from ottla.transactions.transaction import PREPARED
 from tests.transactions.conftest import WALL_MS, A, B, Heard, World
 
@@ -104,8 +104,8 @@ class Transactions(RuleBasedStateMachine):
         self.partitions = {place: Partition() for place in PLACES}
         self.producers: list[Producer] = []
         #: Markers under way, and those of them that the coordinator has given up waiting for.
-        self.network: list[Owed] = []
-        self.late: list[Owed] = []
+        self.network: list[MarkerRequest] = []
+        self.late: list[MarkerRequest] = []
         self.tags = 0
         #: How a transaction ended, in the first partition that heard of it; and what its producer was told.
         self.outcomes: dict[int, bool] = {}
@@ -367,7 +367,7 @@ class Transactions(RuleBasedStateMachine):
                 # Another copy of it is still under way, from an attempt that was given up.
                 self.late.append(owed)
 
-    def _mark(self, owed: Owed) -> dict[Place, ErrorCode]:
+    def _mark(self, owed: MarkerRequest) -> dict[Place, ErrorCode]:
         codes = {}
         for place in owed.partitions:
             codes[place], tags = self.partitions[place].mark(owed.marker)
@@ -397,7 +397,11 @@ class Transactions(RuleBasedStateMachine):
             for each in world.shard.transactions.values()
             if each.state in (*PREPARED, State.ONGOING)
         ]
-        assert not world.shard.ongoing and not world.shard.completing.under_way and not world.shard.awaiting
+        assert (
+            not world.shard.ongoing
+            and not world.shard.completions.pending
+            and not world.shard.awaiting_producer_id
+        )
         for place, partition in self.partitions.items():
             assert not partition.open, f"{place} hangs"
 

@@ -157,7 +157,7 @@ def test_transactions_that_time_out_together_are_aborted_in_slices(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client can let thousands begin with one deadline: others have their turns in between."""
-    monkeypatch.setattr(shard, "_TIMED_OUT_AT_ONCE", 3)
+    monkeypatch.setattr(shard, "_ABORTS_PER_TURN", 3)
     for number in range(10):
         pair = world.producer(f"t{number}")
         assert world.add(pair, A, transactional_id=f"t{number}").error is ErrorCode.NONE
@@ -174,7 +174,7 @@ def test_transactions_that_time_out_together_are_aborted_in_slices(
 def test_ids_that_expire_together_are_forgotten_in_slices(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard, "_EXPIRED_AT_ONCE", 4)
+    monkeypatch.setattr(shard, "_EXPIRATIONS_PER_TURN", 4)
     for number in range(10):
         world.producer(f"t{number}")
     written = len(world.log)

@@ -3,7 +3,7 @@
 import pytest
 
 from ottla.transactions.formats import EPOCH_MAX, Entry, State
-from ottla.transactions.transaction import PREPARED, TRANSITIONS, V1, V2, Event, Standing, Transaction
+from ottla.transactions.transaction import PREPARED, TRANSITIONS, V1, V2, Event, ProducerMatch, Transaction
 
 ENDS = (State.PREPARE_COMMIT, State.PREPARE_ABORT, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
@@ -16,37 +16,37 @@ def transaction(state: State, epoch: int = 5, version: int = V2, **more: int) ->
 @pytest.mark.parametrize("version", [V1, V2])
 def test_before_an_end_only_the_present_counts(state: State, version: int) -> None:
     known = transaction(state, version=version)
-    assert known.standing(1, 5) is Standing.PRESENT
-    assert known.standing(1, 4) is Standing.FENCED
-    assert known.standing(1, 6) is Standing.FENCED
-    assert known.standing(2, 5) is Standing.STRANGER
-    assert known.standing(-1, -1) is Standing.STRANGER
+    assert known.match_producer(1, 5) is ProducerMatch.CURRENT
+    assert known.match_producer(1, 4) is ProducerMatch.FENCED
+    assert known.match_producer(1, 6) is ProducerMatch.FENCED
+    assert known.match_producer(2, 5) is ProducerMatch.OTHER
+    assert known.match_producer(-1, -1) is ProducerMatch.OTHER
 
 
 @pytest.mark.parametrize("state", ENDS)
 def test_an_old_client_keeps_its_epoch_at_the_end(state: State) -> None:
     known = transaction(state, version=V1)
-    assert known.standing(1, 5) is Standing.PRESENT
-    assert known.standing(1, 4) is Standing.FENCED
-    assert known.standing(-1, -1) is Standing.STRANGER
+    assert known.match_producer(1, 5) is ProducerMatch.CURRENT
+    assert known.match_producer(1, 4) is ProducerMatch.FENCED
+    assert known.match_producer(-1, -1) is ProducerMatch.OTHER
 
 
 @pytest.mark.parametrize("state", ENDS)
 def test_a_new_client_may_repeat_its_end_with_the_epoch_before(state: State) -> None:
     known = transaction(state)
-    assert known.standing(1, 4) is Standing.BEFORE
-    assert known.standing(1, 3) is Standing.FENCED
-    assert known.standing(1, 5) is (Standing.COMING if state in PREPARED else Standing.PRESENT)
-    assert known.standing(2, 5) is Standing.STRANGER
+    assert known.match_producer(1, 4) is ProducerMatch.PREVIOUS
+    assert known.match_producer(1, 3) is ProducerMatch.FENCED
+    assert known.match_producer(1, 5) is (ProducerMatch.NEXT if state in PREPARED else ProducerMatch.CURRENT)
+    assert known.match_producer(2, 5) is ProducerMatch.OTHER
 
 
 def test_while_the_id_changes_both_are_known() -> None:
     known = transaction(State.PREPARE_COMMIT, EPOCH_MAX, next_producer_id=8)
-    assert known.standing(1, EPOCH_MAX - 1) is Standing.BEFORE
-    assert known.standing(8, 0) is Standing.COMING
+    assert known.match_producer(1, EPOCH_MAX - 1) is ProducerMatch.PREVIOUS
+    assert known.match_producer(8, 0) is ProducerMatch.NEXT
     # Nobody is ever given the last epoch.
-    assert known.standing(1, EPOCH_MAX) is Standing.FENCED
-    assert known.standing(8, 1) is Standing.STRANGER
+    assert known.match_producer(1, EPOCH_MAX) is ProducerMatch.FENCED
+    assert known.match_producer(8, 1) is ProducerMatch.OTHER
     done = Transaction(
         "t",
         known.entry._replace(
@@ -57,15 +57,15 @@ def test_while_the_id_changes_both_are_known() -> None:
             next_producer_id=-1,
         ),
     )
-    assert done.standing(1, EPOCH_MAX - 1) is Standing.BEFORE
-    assert done.standing(8, 0) is Standing.PRESENT
-    assert done.standing(1, 0) is Standing.STRANGER
+    assert done.match_producer(1, EPOCH_MAX - 1) is ProducerMatch.PREVIOUS
+    assert done.match_producer(8, 0) is ProducerMatch.CURRENT
+    assert done.match_producer(1, 0) is ProducerMatch.OTHER
 
 
 def test_an_empty_one_knows_who_asked_for_its_epoch() -> None:
     known = transaction(State.EMPTY, last_epoch=4)
-    assert known.standing(1, 4) is Standing.BEFORE
-    assert known.standing(1, 3) is Standing.FENCED
+    assert known.match_producer(1, 4) is ProducerMatch.PREVIOUS
+    assert known.match_producer(1, 3) is ProducerMatch.FENCED
 
 
 def test_what_is_not_in_the_table_cannot_be_written() -> None:

@@ -27,7 +27,7 @@ class Usage(NamedTuple):
     #: The bytes that clients have sent and the groups hold.
     size: int = 0
 
-    def with_more(self, more: Usage) -> Usage:
+    def plus(self, more: Usage) -> Usage:
         return Usage(*(mine + added for mine, added in zip(self, more, strict=True)))
 
     @property
@@ -60,21 +60,17 @@ class Budget:
         #: What was admitted since a count in slices began; None if there is none.
         self._grown: Usage | None = None
 
-    def forget(self) -> None:
-        """Groups were loaded, or are coordinated elsewhere: the next request has everything counted."""
-        self._upper = None
-
-    def loaded(self, more: Usage) -> None:
+    def add_loaded(self, more: Usage) -> None:
         """Groups were loaded that hold this."""
         if self._upper is not None:
-            self._take(more)
+            self._grow(more)
 
-    def takes(self, more: Usage, now_ms: int) -> bool:
+    def reserve(self, more: Usage, now_ms: int) -> bool:
         """Whether there is memory for this; then it is counted."""
         if self._upper is not None:
-            after = self._upper.with_more(more)
+            after = self._upper.plus(more)
             if after.is_within:
-                self._take(more)
+                self._grow(more)
                 if after.is_near:
                     self._begin_count(now_ms, _COUNT_SOON_MS)
                 return True
@@ -84,16 +80,16 @@ class Budget:
             if 0 <= now_ms - self._counted_ms < _COUNT_MS:
                 return False
         self._upper, self._counted_ms = self._count(), now_ms
-        after = self._upper.with_more(more)
+        after = self._upper.plus(more)
         if after.is_within:
             self._upper = after
         return after.is_within
 
-    def _take(self, more: Usage) -> None:
+    def _grow(self, more: Usage) -> None:
         if self._upper is not None:
-            self._upper = self._upper.with_more(more)
+            self._upper = self._upper.plus(more)
         if self._grown is not None:
-            self._grown = self._grown.with_more(more)
+            self._grown = self._grown.plus(more)
 
     def _begin_count(self, now_ms: int, every_ms: int) -> None:
         if self._count_later is None or self._grown is not None or 0 <= now_ms - self._counted_ms < every_ms:
@@ -105,8 +101,8 @@ class Budget:
     def _counted(self, usage: Usage) -> None:
         # Some of what was admitted meanwhile is counted twice: it is an upper bound.
         grown, self._grown = self._grown or Usage(), None
-        self._upper = usage.with_more(grown)
+        self._upper = usage.plus(grown)
 
     def add(self, size: int) -> None:
         """Something that was admitted has come to hold more, as partitions that were assigned."""
-        self._take(Usage(size=size))
+        self._grow(Usage(size=size))

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.groups.budget import Usage
-from ottla.groups.classic_group import UNKNOWN_MEMBER, ClassicMember, Group, Protocols, State
+from ottla.groups.classic_group import UNKNOWN_MEMBER, ClassicGroup, ClassicMember, Protocols, State
 from ottla.groups.classic_members import refused_join
 from ottla.groups.formats import Encoded, Record, encode
-from ottla.groups.rebalance import NEW_MEMBER_JOIN_MS, Rebalancing, joined, synced
+from ottla.groups.rebalance import NEW_MEMBER_JOIN_MS, ClassicRebalance, joined, synced
 from ottla.model import limits
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.strings import is_longer
@@ -64,11 +64,11 @@ class Sync(NamedTuple):
     assignments: Mapping[str, bytes]
 
 
-class Classic:
+class ClassicProtocol:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
-        self.rebalancing = Rebalancing(shard)
+        self.rebalance = ClassicRebalance(shard)
 
     # --- joining ------------------------------------------------------------------------------------------------
 
@@ -90,16 +90,16 @@ class Classic:
             except Refusal as refusal:
                 return _fail_join(reply, request.member_id, refusal.code)
         if is_unknown:
-            self._shard.give_way(request.group_id)
+            self._shard.remove_empty_consumer_group(request.group_id)
         group = self._shard.classic_group(request.group_id)
         if group is None:
             if not is_unknown:
                 return _fail_join(reply, request.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-            group = Group(request.group_id)
-        if not self._has_room(group, request.member_id):
+            group = ClassicGroup(request.group_id)
+        if not self._has_capacity(group, request.member_id):
             member = group.members.get(request.member_id)
             if member is not None:
-                self.rebalancing.remove(group, member, now_ms)
+                self.rebalance.remove(group, member, now_ms)
             return _fail_join(reply, UNKNOWN_MEMBER, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if not group.supports(request.protocol_type, request.protocols):
             return _fail_join(reply, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -113,7 +113,7 @@ class Classic:
             self._join_again(group, request, reply, now_ms)
         return None
 
-    def _has_room(self, group: Group, member_id: str) -> bool:
+    def _has_capacity(self, group: ClassicGroup, member_id: str) -> bool:
         size_max = self._host.config.group_max_size
         member = group.members.get(member_id)
         if len(group.members) < size_max or group.state is State.EMPTY:
@@ -122,7 +122,7 @@ class Classic:
             return (member is not None and member.join is not None) or group.joined < size_max
         return member is not None
 
-    def _check_size(self, group: Group, request: Join, now_ms: int) -> ErrorCode:
+    def _check_size(self, group: ClassicGroup, request: Join, now_ms: int) -> ErrorCode:
         """Whether there is memory for what the member sends, and the group's record can be written with it."""
         known_id = request.member_id or group.static.get(request.instance_id or "", "")
         old = group.members.get(known_id)
@@ -132,7 +132,7 @@ class Classic:
         # A new member's id is as long as this one.
         weight = request.as_member(request.member_id or f"{_prefix(request)}{'':37}").weight
         record_max = self._host.record_bytes_max
-        if Group(group.group_id).with_member(weight, None).stored > record_max:
+        if ClassicGroup(group.group_id).with_member(weight, None).stored > record_max:
             return ErrorCode.INVALID_REQUEST
         after = group.with_member(weight, old)
         if after.stored > record_max or after.sent > limits.GROUP_BYTES_MAX:
@@ -140,12 +140,12 @@ class Classic:
         is_new = group.group_id not in self._shard.groups
         growth = weight.sent - (old.weight.sent if old is not None else 0)
         more = Usage(int(is_new), int(is_more), 0, max(growth, 0) + len(group.group_id) * is_new)
-        return ErrorCode.NONE if self._host.budget.takes(more, now_ms) else ErrorCode.GROUP_MAX_SIZE_REACHED
+        return ErrorCode.NONE if self._host.budget.reserve(more, now_ms) else ErrorCode.GROUP_MAX_SIZE_REACHED
 
     def _new_id(self, request: Join) -> str:
         return f"{_prefix(request)}-{self._host.unique()}"
 
-    def _join_new(self, group: Group, request: Join, reply: Reply, now_ms: int) -> None:
+    def _join_new(self, group: ClassicGroup, request: Join, reply: Reply, now_ms: int) -> None:
         member_id = self._new_id(request)
         if request.instance_id is not None:
             old = group.members.get(group.static.get(request.instance_id, UNKNOWN_MEMBER))
@@ -157,25 +157,25 @@ class Classic:
             # Only its session counts until it comes: what it supports it says again.
             expected = request._replace(protocols=()).as_member(member_id)
             group.pending[member_id] = expected
-            self.rebalancing.begin_session(group, expected, now_ms)
+            self.rebalance.start_session(group, expected, now_ms)
             _fail_join(reply, member_id, ErrorCode.MEMBER_ID_REQUIRED)
         else:
             self._add(group, member_id, request, reply, now_ms)
 
-    def _add(self, group: Group, member_id: str, request: Join, reply: Reply, now_ms: int) -> None:
+    def _add(self, group: ClassicGroup, member_id: str, request: Join, reply: Reply, now_ms: int) -> None:
         expected = group.pending.get(member_id)
         if expected is not None:
             expected.end_session()
         member = request.as_member(member_id)
         member.is_new = True
-        group.await_others(member, reply)
+        group.set_join_reply(member, reply)
         if group.state is State.PREPARING_REBALANCE and group.previous is State.EMPTY:
-            group.has_grown = True
+            group.has_new_member = True
         group.add(member, request.protocol_type)
-        self.rebalancing.begin_session(group, member, now_ms, NEW_MEMBER_JOIN_MS)
-        self.rebalancing.begin_or_go_on(group, now_ms)
+        self.rebalance.start_session(group, member, now_ms, NEW_MEMBER_JOIN_MS)
+        self.rebalance.member_joined(group, now_ms)
 
-    def _join_again(self, group: Group, request: Join, reply: Reply, now_ms: int) -> None:
+    def _join_again(self, group: ClassicGroup, request: Join, reply: Reply, now_ms: int) -> None:
         member_id = request.member_id
         if member_id in group.pending and request.instance_id is None:
             return self._add(group, member_id, request, reply, now_ms)
@@ -189,40 +189,46 @@ class Classic:
             group.state is State.COMPLETING_REBALANCE
             or (group.state is State.STABLE and group.leader_id != member_id)
         ):
-            member.alive(now_ms)
-            return self._host.decided(Decision(answers=[(reply, joined(group, member))], is_read=True))
-        group.adopt(member, request.protocols)
+            member.extend_session(now_ms)
+            return self._host.schedule(Decision(answers=[(reply, joined(group, member))], is_read=True))
+        group.update_protocols(member, request.protocols)
         _update(member, request)
         if member.join is not None:
             # Its client has asked again: the older request is nobody's any more.
             member.join.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
-        group.await_others(member, reply)
-        return self.rebalancing.begin_or_go_on(group, now_ms)
+        group.set_join_reply(member, reply)
+        return self.rebalance.member_joined(group, now_ms)
 
     def _replace(
-        self, group: Group, old: ClassicMember, member_id: str, request: Join, reply: Reply, now_ms: int
+        self,
+        group: ClassicGroup,
+        old: ClassicMember,
+        member_id: str,
+        request: Join,
+        reply: Reply,
+        now_ms: int,
     ) -> None:
         """A static member has come back under another id: what it had it keeps, and its old self is fenced (KIP-345)."""
         led, old_id = group.leader_id == old.member_id, old.member_id
-        for waiting in (group.take_join(old), old.sync):
+        for waiting in (group.take_join_reply(old), old.sync):
             if waiting is not None:
                 waiting.refuse(ErrorCode.FENCED_INSTANCE_ID)
         old.end_session()
         member = request.as_member(member_id)
         member.assignment = old.assignment
         group.replace(old, member)
-        self.rebalancing.begin_session(group, member, now_ms)
+        self.rebalance.start_session(group, member, now_ms)
         if group.state is State.STABLE and group.choose_protocol() == group.protocol:
-            group.look_at_subscriptions()
+            group.compute_subscribed_topics()
             record = group.record()
             if self._host.fits(record):
                 answer = joined(group, member, skip_assignment=led and request.can_skip_assignment)
                 if led and not request.can_skip_assignment:
                     # It would assign anew if it knew that it leads.
                     answer |= {"leader": old_id, "members": []}
-                return self._host.decided(Decision([record], [(reply, answer)], is_replayed=True))
-        group.await_others(member, reply)
-        return self.rebalancing.begin_or_go_on(group, now_ms)
+                return self._host.schedule(Decision([record], [(reply, answer)], is_replayed=True))
+        group.set_join_reply(member, reply)
+        return self.rebalance.member_joined(group, now_ms)
 
     # --- the assignment -----------------------------------------------------------------------------------------
 
@@ -250,10 +256,10 @@ class Classic:
         if error:
             return reply.refuse(error)
         member = group.members[member_id]
-        member.alive(now_ms)
-        self.rebalancing.synced(group, member)
+        member.extend_session(now_ms)
+        self.rebalance.synced(group, member)
         if group.state is State.STABLE:
-            return self._host.decided(Decision(answers=[(reply, synced(group, member))], is_read=True))
+            return self._host.schedule(Decision(answers=[(reply, synced(group, member))], is_read=True))
         if member.sync is not None:
             member.sync.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
         member.sync = reply
@@ -264,17 +270,17 @@ class Classic:
         if (
             record is None
             or not self._host.fits(record)
-            or not self._host.budget.takes(Usage(size=growth), now_ms)
+            or not self._host.budget.reserve(Usage(size=growth), now_ms)
         ):
             # It cannot be written, and would not be found after a restart.
-            self.rebalancing.fail_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
-            return self.rebalancing.prepare(group, now_ms)
-        return self.rebalancing.assign(group, assignments, record, now_ms)
+            self.rebalance.fail_syncs(group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms)
+            return self.rebalance.prepare(group, now_ms)
+        return self.rebalance.assign(group, assignments, record, now_ms)
 
     # --- being there --------------------------------------------------------------------------------------------
 
     def heartbeat(
-        self, group: Group, generation: int, member_id: str, instance_id: str | None, now_ms: int
+        self, group: ClassicGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int
     ) -> ErrorCode:
         member = group.members.get(member_id)
         if member is None or instance_id is not None:
@@ -312,16 +318,16 @@ class Classic:
             else:
                 error = group.check(member_id, instance_id)
             if not error:
-                self.rebalancing.let_go(group, group.members[known])
+                self.rebalance.drop_member(group, group.members[known])
                 any_gone = True
             errors.append(error)
         if any_gone:
-            self.rebalancing.after_removal(group, now_ms)
-            self._shard.forget_if_nothing(group)
+            self.rebalance.after_removal(group, now_ms)
+            self._shard.remove_if_unused(group)
         return errors
 
     def check_commit(
-        self, group: Group, generation: int, member_id: str, instance_id: str | None, now_ms: int
+        self, group: ClassicGroup, generation: int, member_id: str, instance_id: str | None, now_ms: int
     ) -> ErrorCode:
         """Whether this caller may commit offsets for the group; if it is a member, it has been heard of."""
         if generation < 0 and group.state is State.EMPTY:
@@ -337,15 +343,15 @@ class Classic:
         if group.state is State.COMPLETING_REBALANCE:
             # It has its generation, but not yet its assignment.
             return ErrorCode.REBALANCE_IN_PROGRESS
-        group.members[member_id].alive(now_ms)
+        group.members[member_id].extend_session(now_ms)
         return ErrorCode.NONE
 
     # --- after loading ------------------------------------------------------------------------------------------
 
-    def resume(self, group: Group, now_ms: int) -> bool:
+    def resume(self, group: ClassicGroup, now_ms: int) -> bool:
         """A group has been loaded: its members have a session's time to be heard of. Whether it has to be rebalanced."""
         for member in group.members.values():
-            self.rebalancing.begin_session(group, member, now_ms)
+            self.rebalance.start_session(group, member, now_ms)
         if group.members and group.leader_id is None:
             # It was a consumer group, and somebody had just left it.
             group.leader_id = next(iter(group.members))
@@ -354,7 +360,7 @@ class Classic:
 
     # --- telling ------------------------------------------------------------------------------------------------
 
-    def describe(self, group: Group) -> dict[str, Any]:
+    def describe(self, group: ClassicGroup) -> dict[str, Any]:
         is_stable = group.state is State.STABLE
         return {
             "error_code": 0,

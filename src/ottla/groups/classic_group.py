@@ -43,21 +43,21 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a group, as the diagram tells it."""
+    """What happens to a group. The values are the labels of the diagram."""
 
-    CHANGED = "a member joins, changes, leaves or is lost"
-    GATHERED = "all members have joined, or the rebalance time-out is over"
-    DESERTED = "nobody is left"
+    CHANGED = "a member joins, changes, leaves or expires"
+    JOINED = "all members have joined, or the rebalance timeout is over"
+    EMPTIED = "no member is left"
     ASSIGNED = "the leader's assignment is written"
-    REMOVED = "deleted, or its last offset expired"
+    REMOVED = "the group is deleted, or its last offset expires"
 
 
 #: The whole life of a group. What is not here cannot happen.
 TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (State.EMPTY, Event.CHANGED): State.PREPARING_REBALANCE,
     (State.EMPTY, Event.REMOVED): State.DEAD,
-    (State.PREPARING_REBALANCE, Event.GATHERED): State.COMPLETING_REBALANCE,
-    (State.PREPARING_REBALANCE, Event.DESERTED): State.EMPTY,
+    (State.PREPARING_REBALANCE, Event.JOINED): State.COMPLETING_REBALANCE,
+    (State.PREPARING_REBALANCE, Event.EMPTIED): State.EMPTY,
     (State.COMPLETING_REBALANCE, Event.ASSIGNED): State.STABLE,
     (State.COMPLETING_REBALANCE, Event.CHANGED): State.PREPARING_REBALANCE,
     (State.STABLE, Event.CHANGED): State.PREPARING_REBALANCE,
@@ -83,8 +83,8 @@ class ClassicMember:
     """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
 
     __slots__ = (
-        "assignment", "bucket", "client_host", "client_id", "deadline_ms", "instance_id", "is_new", "join", "lost", "member_id",
-        "protocols", "rebalance_timeout_ms", "session_timeout_ms", "sync", "timers",
+        "assignment", "bucket", "client_host", "client_id", "deadline_ms", "instance_id", "is_new", "join",
+        "member_id", "on_expired", "protocols", "rebalance_timeout_ms", "session_timeout_ms", "sync", "timers",
     )  # fmt: skip
 
     def __init__(
@@ -114,7 +114,7 @@ class ClassicMember:
         self.deadline_ms = 0
         self.bucket = -1
         self.timers: Timers | None = None
-        self.lost: Callable[[ClassicMember, int], None] | None = None
+        self.on_expired: Callable[[ClassicMember, int], None] | None = None
 
     @property
     def weight(self) -> Weight:
@@ -134,16 +134,16 @@ class ClassicMember:
 
     # --- the session --------------------------------------------------------------------------------------------
 
-    def begin_session(
-        self, timers: Timers, lost: Callable[[ClassicMember, int], None], timeout_ms: int, now_ms: int
+    def start_session(
+        self, timers: Timers, on_expired: Callable[[ClassicMember, int], None], timeout_ms: int, now_ms: int
     ) -> None:
         """From now on it is lost unless it says something in time."""
         self.end_session()
-        self.timers, self.lost = timers, lost
+        self.timers, self.on_expired = timers, on_expired
         self.deadline_ms = now_ms + timeout_ms
         timers.add(self, self.deadline_ms)
 
-    def alive(self, now_ms: int) -> None:
+    def extend_session(self, now_ms: int) -> None:
         """It has said something. The timer rings at the old time and finds the new one: a heartbeat moves no timer."""
         self.deadline_ms = now_ms + self.session_timeout_ms
 
@@ -152,24 +152,24 @@ class ClassicMember:
             self.timers.cancel(self)
 
     def expire(self, now_ms: int) -> None:
-        assert self.timers is not None and self.lost is not None
+        assert self.timers is not None and self.on_expired is not None
         if now_ms < self.deadline_ms:
             self.timers.add(self, self.deadline_ms)
         elif not self.is_new and (self.join is not None or self.sync is not None):
             # It waits for the others and cannot heartbeat meanwhile.
-            self.alive(now_ms)
+            self.extend_session(now_ms)
             self.timers.add(self, self.deadline_ms)
         else:
-            self.lost(self, now_ms)
+            self.on_expired(self, now_ms)
 
 
-class Group:
+class ClassicGroup:
     """`previous` is the state before the present one: a group's first rebalance waits for more members to come."""
 
     __slots__ = (
-        "alarm", "assigned_bytes", "generation", "group_id", "has_grown", "joined", "leader_id", "members", "pending", "previous",
-        "protocol", "protocol_type", "remaining_ms", "sent_bytes", "since_ms", "state", "static", "stored_bytes", "subscribed",
-        "supporters", "unsynced",
+        "alarm", "assigned_bytes", "generation", "group_id", "has_new_member", "joined", "leader_id", "members",
+        "pending", "previous", "protocol", "protocol_type", "remaining_ms", "sent_bytes", "since_ms", "state",
+        "static", "stored_bytes", "subscribed", "supporters", "unsynced",
     )  # fmt: skip
 
     type: Final = CLASSIC_TYPE
@@ -203,12 +203,12 @@ class Group:
         #: The topics that its members have subscribed to; None if that is not known.
         self.subscribed: frozenset[str] | None = None
         #: For the first rebalance: whether somebody came since the last look, and how much longer it may be put off.
-        self.has_grown = False
+        self.has_new_member = False
         self.remaining_ms = 0
         #: The end of the phase that a rebalance is in.
         self.alarm: Alarm | None = None
 
-    def happens(self, event: Event, wall_ms: int) -> None:
+    def transition(self, event: Event, wall_ms: int) -> None:
         self.previous, self.state = self.state, TRANSITIONS[self.state, event]
         self.since_ms = wall_ms
 
@@ -250,7 +250,7 @@ class Group:
         if self.leader_id == old.member_id:
             self.leader_id = member.member_id
 
-    def adopt(self, member: ClassicMember, protocols: Protocols) -> None:
+    def update_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
         """A member supports something else."""
         self._count(member, -1)
         member.protocols = protocols
@@ -284,12 +284,12 @@ class Group:
             head + self.stored_bytes + weight.stored - before.stored,
         )
 
-    def await_others(self, member: ClassicMember, reply: Reply) -> None:
+    def set_join_reply(self, member: ClassicMember, reply: Reply) -> None:
         """A member has joined and waits until all have."""
         self.joined += member.join is None
         member.join = reply
 
-    def take_join(self, member: ClassicMember) -> Reply | None:
+    def take_join_reply(self, member: ClassicMember) -> Reply | None:
         """It waits no more: the reply that it waits with, if it does."""
         reply, member.join = member.join, None
         self.joined -= reply is not None
@@ -342,14 +342,14 @@ class Group:
         self.generation = 1 if self.generation >= 2**31 - 1 else self.generation + 1
         if self.members:
             self.protocol = self.choose_protocol()
-            self.happens(Event.GATHERED, wall_ms)
+            self.transition(Event.JOINED, wall_ms)
         else:
             self.protocol = None
-            self.happens(Event.DESERTED, wall_ms)
-        self.look_at_subscriptions()
+            self.transition(Event.EMPTIED, wall_ms)
+        self.compute_subscribed_topics()
         self.unsynced = set(self.members)
 
-    def look_at_subscriptions(self) -> None:
+    def compute_subscribed_topics(self) -> None:
         """What the members' own metadata says, if it is that of consumers."""
         self.subscribed = frozenset()
         if not self.members and self.protocol_type != CONSUMER:
@@ -403,7 +403,7 @@ class Group:
         }  # fmt: skip
 
     @classmethod
-    def replayed(cls, group_id: str, value: Mapping[str, Any]) -> Group:
+    def replayed(cls, group_id: str, value: Mapping[str, Any]) -> ClassicGroup:
         """The group that a record tells of."""
         group = cls(group_id)
         group.generation = value["generation"]
@@ -427,5 +427,5 @@ class Group:
         group.leader_id = value["leader"] if value["leader"] in group.members else None
         group.state = State.STABLE if group.members else State.EMPTY
         group.previous = group.state
-        group.look_at_subscriptions()
+        group.compute_subscribed_topics()
         return group

@@ -34,16 +34,16 @@ class ClassicMembers:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
-        self._membership = shard.membership
+        self._member_lifecycle = shard.member_lifecycle
 
     # --- joining ------------------------------------------------------------------------------------------------
 
     def join(self, group: ConsumerGroup, request: Join, new_id: str, reply: Reply, now_ms: int) -> None:
         """Answers, or raises Refusal; then nothing has changed. `new_id` is the id of a member that has none yet."""
         member_id = request.member_id or new_id
-        member, old = self._who(group, request, member_id)
+        member, old = self._find_member(group, request, member_id)
         if member is None and old is None:
-            self._membership.check_room(group, now_ms)
+            self._member_lifecycle.check_capacity(group, now_ms)
         if not group.supports(
             (old or member or ConsumerMember("")).member_id, request.protocol_type, request.protocols
         ):
@@ -53,32 +53,32 @@ class ClassicMembers:
             reply.answer(refused_join(member_id, ErrorCode.MEMBER_ID_REQUIRED))
             return
         classic = ClassicSide(request.session_timeout_ms, request.protocols)
-        if old is not None and old.said.classic is None:
-            migrating = self._shard.migrating
-            if migrating.may_downgrade(group, (old,), classic) and migrating.downgrade_with(
+        if old is not None and old.subscription.classic is None:
+            migration = self._shard.migration
+            if migration.may_downgrade(group, (old,), classic) and migration.downgrade_with(
                 group, old, request.as_member(member_id), reply, now_ms
             ):
                 return
-        before = (old or member or ConsumerMember("")).said
-        said = Subscription(
+        before = (old or member or ConsumerMember("")).subscription
+        subscription = Subscription(
             before.instance_id if request.instance_id is None else request.instance_id,
             wanted.rack, request.client_id, request.client_host, wanted.topics, None, request.rebalance_timeout_ms,
             before.server_assignor, classic,
         )  # fmt: skip
-        draft = self._membership.draft(group, now_ms)
+        draft = self._member_lifecycle.draft(group, now_ms)
         if old is not None:
-            self._membership.take_over(group, old, member_id, draft)
-        member = self._membership.update(group, member_id, said, draft, now_ms)
-        owned = self._shard.migrating.places(wanted.owned)
-        self._membership.step(group, member, owned, draft, now_ms)
+            self._member_lifecycle.replace_static_member(group, old, member_id, draft)
+        member = self._member_lifecycle.update(group, member_id, subscription, draft, now_ms)
+        owned = self._shard.migration.places(wanted.owned)
+        self._member_lifecycle.reconcile_member(group, member, owned, draft, now_ms)
         # Its session time-out may be a shorter one now; and it owes a sync.
         member.end_session()
-        self._membership.begin_session(group, member, now_ms)
-        self._membership.begin_owing(group, member, now_ms)
+        self._member_lifecycle.start_session(group, member, now_ms)
+        self._member_lifecycle.start_rebalance_timer(group, member, now_ms)
         answer = _joined(member, classic)
-        self._host.decided(Decision(draft.records, [(reply, answer)], is_read=True, is_replayed=True))
+        self._host.schedule(Decision(draft.records, [(reply, answer)], is_read=True, is_replayed=True))
 
-    def _who(
+    def _find_member(
         self, group: ConsumerGroup, request: Join, member_id: str
     ) -> tuple[ConsumerMember | None, ConsumerMember | None]:
         """The member that joins, None if it is new; and the static one whose place it takes, if it does."""
@@ -91,7 +91,7 @@ class ClassicMembers:
                 raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
             if known.member_id != member_id:
                 raise Refusal(ErrorCode.FENCED_INSTANCE_ID)
-        if member is not None and member.said.classic is None:
+        if member is not None and member.subscription.classic is None:
             # The id of somebody who speaks the other protocol.
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
         return member, None
@@ -106,17 +106,17 @@ class ClassicMembers:
             classic.protocol,
         ):
             raise Refusal(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-        self._membership.begin_session(group, member, now_ms)
+        self._member_lifecycle.start_session(group, member, now_ms)
         # Who gives up something has joined already, and goes on from there when it has.
-        if group.assignment_epoch > member.holding.epoch and member.holding.state != UNREVOKED:
-            self._membership.begin_owing(group, member, now_ms)
+        if group.assignment_epoch > member.current.epoch and member.current.state != UNREVOKED:
+            self._member_lifecycle.start_rebalance_timer(group, member, now_ms)
             raise Refusal(ErrorCode.REBALANCE_IN_PROGRESS)
-        member.end_owing()
+        member.cancel_rebalance_timer()
         answer = {
             "error_code": 0, "protocol_type": CONSUMER, "protocol_name": classic.protocol,
-            "assignment": self._shard.migrating.written(classic, member.holding.assigned),
+            "assignment": self._shard.migration.written(classic, member.current.assigned),
         }  # fmt: skip
-        self._host.decided(Decision(answers=[(reply, answer)], is_read=True))
+        self._host.schedule(Decision(answers=[(reply, answer)], is_read=True))
 
     # --- being there --------------------------------------------------------------------------------------------
 
@@ -127,11 +127,11 @@ class ClassicMembers:
             member, _classic = self._known(group, member_id, instance_id, generation)
         except Refusal as refusal:
             return refusal.code
-        self._membership.begin_session(group, member, now_ms)
+        self._member_lifecycle.start_session(group, member, now_ms)
         if not _must_join(group, member, now_ms):
             return ErrorCode.NONE
-        if not member.owes:
-            self._membership.begin_owing(group, member, now_ms)
+        if not member.has_rebalance_timer:
+            self._member_lifecycle.start_rebalance_timer(group, member, now_ms)
         return ErrorCode.REBALANCE_IN_PROGRESS
 
     def leave(
@@ -151,8 +151,8 @@ class ClassicMembers:
                 gone[known] = member
             errors.append(error)
         if gone:
-            records = self._membership.remove(group, list(gone.values()), now_ms)
-            self._host.decided(Decision(records, is_replayed=True))
+            records = self._member_lifecycle.remove(group, list(gone.values()), now_ms)
+            self._host.schedule(Decision(records, is_replayed=True))
         return errors
 
     def _known(
@@ -165,11 +165,11 @@ class ClassicMembers:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
         if known != member_id:
             raise Refusal(ErrorCode.FENCED_INSTANCE_ID)
-        if member.said.classic is None:
+        if member.subscription.classic is None:
             raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID)
-        if generation != member.holding.epoch:
+        if generation != member.current.epoch:
             raise Refusal(ErrorCode.ILLEGAL_GENERATION)
-        return member, member.said.classic
+        return member, member.subscription.classic
 
 
 def refused_join(member_id: str, code: ErrorCode) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def refused_join(member_id: str, code: ErrorCode) -> dict[str, Any]:
 def _joined(member: ConsumerMember, classic: ClassicSide) -> dict[str, Any]:
     """The answer to a join: nobody is the leader, so that nobody assigns."""
     return {
-        "error_code": 0, "generation_id": member.holding.epoch, "protocol_type": CONSUMER,
+        "error_code": 0, "generation_id": member.current.epoch, "protocol_type": CONSUMER,
         "protocol_name": classic.protocol, "leader": "", "skip_assignment": False, "member_id": member.member_id,
         "members": [],
     }  # fmt: skip
@@ -196,13 +196,13 @@ def _wanted(request: Join) -> Wanted:
 
 def _must_join(group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> bool:
     """Whether a member has to come: for a newer epoch, having given something up, or because all that it waits for is free."""
-    holding = member.holding
-    if holding.epoch < group.assignment_epoch or holding.state == UNREVOKED:
+    current = member.current
+    if current.epoch < group.assignment_epoch or current.state == UNREVOKED:
         return True
     if group.epoch > group.assignment_epoch and now_ms >= group.target_due_ms:
         # Its join has the target computed. Before that it would stop reading for nothing.
         return True
-    if holding.state != UNRELEASED:
+    if current.state != UNRELEASED:
         return False
-    missing = group.targets.get(member.member_id, NOTHING) - holding.assigned
+    missing = group.targets.get(member.member_id, NOTHING) - current.assigned
     return len(group.free_for(member.member_id)(missing)) == len(missing)

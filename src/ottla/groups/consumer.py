@@ -12,11 +12,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from ottla.groups.classic_group import Group
+from ottla.groups.classic_group import ClassicGroup
 from ottla.groups.consumer_group import ConsumerGroup, rows, rows_in_steps
-from ottla.groups.consumer_member import AWAY, ConsumerMember, Subscription
+from ottla.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, Subscription
 from ottla.groups.formats import Encoded, Record
-from ottla.groups.reconciliation import STABLE, Holding
+from ottla.groups.reconciliation import STABLE, CurrentAssignment
 from ottla.groups.regex import BadPattern, compiled
 from ottla.model import limits
 from ottla.model.assignors import NOTHING, Place, Places
@@ -28,8 +28,8 @@ from ottla.ports.coordination import Decision, Reply
 if TYPE_CHECKING:
     from ottla.groups.shard import Shard
 
-JOINING: Final = 0
-LEAVING: Final = -1
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
 #: Of a request whose sender has not changed it.
 UNCHANGED: Final = -1
 #: OffsetCommit before this cannot tell a member's epoch from a generation.
@@ -71,11 +71,11 @@ class Heartbeat(NamedTuple):
         )
 
 
-class Consumer:
+class ConsumerProtocol:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
-        self._membership = shard.membership
+        self._member_lifecycle = shard.member_lifecycle
 
     # --- heartbeats ---------------------------------------------------------------------------------------------
 
@@ -85,24 +85,24 @@ class Consumer:
         If the member has to wait for a target that is being computed, `again` is called when that is over, and nothing is answered.
         """
         self._check(request)
-        if request.member_epoch in (LEAVING, AWAY):
+        if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             self._leave(request, reply, now_ms)
         else:
-            self._hear(request, reply, now_ms, again)
+            self._process(request, reply, now_ms, again)
 
     def prepare(self, request: Heartbeat) -> Steps[None]:
         """Find out in slices what takes long in the heartbeat of a member with a very large assignment."""
         group = self._shard.consumer_group(request.group_id)
         member = None if group is None else group.members.get(request.member_id)
         if group is not None and member is not None:
-            yield from group.prepare(member, request.owned if request.member_epoch != JOINING else NOTHING)
+            yield from group.prepare(member, request.owned if request.member_epoch != JOIN_EPOCH else NOTHING)
 
     def is_large(self, group_id: str, member_id: str) -> bool:
         group = self._shard.groups.get(group_id)
         return isinstance(group, ConsumerGroup) and group.is_large(member_id)
 
-    def _hear(self, request: Heartbeat, reply: Reply, now_ms: int, again: Again | None) -> None:
-        joins = request.member_epoch == JOINING
+    def _process(self, request: Heartbeat, reply: Reply, now_ms: int, again: Again | None) -> None:
+        joins = request.member_epoch == JOIN_EPOCH
         known = self._shard.groups.get(request.group_id)
         if isinstance(known, ConsumerGroup):
             group = known
@@ -110,31 +110,39 @@ class Consumer:
             group = ConsumerGroup(request.group_id)
         else:
             raise _no_group(request.group_id, known)
-        draft = self._membership.draft(group, now_ms)
+        draft = self._member_lifecycle.draft(group, now_ms)
         is_upgraded = False
-        if isinstance(known, Group) and joins:
-            is_upgraded = bool(self._shard.migrating.upgrade(known, group, draft))
+        if isinstance(known, ClassicGroup) and joins:
+            is_upgraded = bool(self._shard.migration.upgrade(known, group, draft))
         member, old = self._member(group, request, joins)
         if member is None and old is None:
-            self._membership.check_room(group, now_ms)
-        draft.begin()
-        said = _said(old or member, request)
-        wish_before = member.said.wish if member is not None else None
+            self._member_lifecycle.check_capacity(group, now_ms)
+        draft.register_group()
+        subscription = _subscription(old or member, request)
+        wish_before = member.subscription.preferences if member is not None else None
         if old is not None:
-            self._membership.take_over(group, old, request.member_id, draft)
-        member = self._membership.update(group, request.member_id, said, draft, now_ms, anew=is_upgraded)
-        changed = self._membership.step(group, member, request.owned if not joins else NOTHING, draft, now_ms)
-        if isinstance(known, Group):
-            self._shard.migrating.retire(known)
-            self._membership.resume(group, now_ms)
-        self._membership.begin_session(group, member, now_ms)
-        if again is not None and group.computing is not None and (joins or said.wish != wish_before):
+            self._member_lifecycle.replace_static_member(group, old, request.member_id, draft)
+        member = self._member_lifecycle.update(
+            group, request.member_id, subscription, draft, now_ms, force=is_upgraded
+        )
+        changed = self._member_lifecycle.reconcile_member(
+            group, member, request.owned if not joins else NOTHING, draft, now_ms
+        )
+        if isinstance(known, ClassicGroup):
+            self._shard.migration.retire(known)
+            self._member_lifecycle.resume(group, now_ms)
+        self._member_lifecycle.start_session(group, member, now_ms)
+        if (
+            again is not None
+            and group.computing is not None
+            and (joins or subscription.preferences != wish_before)
+        ):
             group.computing.append(partial(self._computed, group, member, joins, again, now_ms))
-            self._host.decided(Decision(draft.records, is_replayed=True))
+            self._host.schedule(Decision(draft.records, is_replayed=True))
             return
-        is_told = joins or changed or request.is_full or request.member_epoch != member.holding.epoch
-        answer = self._answer(group, member, is_told)
-        self._host.decided(Decision(draft.records, [(reply, answer)], is_read=True, is_replayed=True))
+        has_assignment = joins or changed or request.is_full or request.member_epoch != member.current.epoch
+        answer = self._answer(group, member, has_assignment)
+        self._host.schedule(Decision(draft.records, [(reply, answer)], is_read=True, is_replayed=True))
 
     def _computed(
         self,
@@ -149,21 +157,22 @@ class Consumer:
         is_here = self._shard.groups.get(group.group_id) is group and self._host.is_writable
         if error is not None and joins and is_here and group.members.get(member.member_id) is member:
             with suppress(Refusal):
-                records = self._membership.remove(group, (member,), now_ms)
-                self._host.decided(Decision(records, is_replayed=True))
+                records = self._member_lifecycle.remove(group, (member,), now_ms)
+                self._host.schedule(Decision(records, is_replayed=True))
         again(error)
 
-    def _answer(self, group: ConsumerGroup, member: ConsumerMember, is_told: bool) -> dict[str, Any]:
+    def _answer(self, group: ConsumerGroup, member: ConsumerMember, has_assignment: bool) -> dict[str, Any]:
         return {
             "error_code": 0,
             "error_message": None,
             "member_id": member.member_id,
-            "member_epoch": member.holding.epoch,
+            "member_epoch": member.current.epoch,
             "heartbeat_interval": self.heartbeat_interval_ms(group.group_id),
             "assignment": {
-                "topic_partitions": member.told.get(member.holding.assigned) or rows(member.holding.assigned)
+                "topic_partitions": member.assignment_rows.get(member.current.assigned)
+                or rows(member.current.assigned)
             }
-            if is_told
+            if has_assignment
             else None,
         }
 
@@ -187,7 +196,7 @@ class Consumer:
             problem = f"InstanceId and RackId can have at most {limits.MEMBER_STRING_BYTES_MAX} bytes."
         elif request.names and max(map(len, request.names)) > limits.TOPIC_NAME_LENGTH_MAX:
             problem = f"A topic name can have at most {limits.TOPIC_NAME_LENGTH_MAX} characters."
-        elif epoch == JOINING:
+        elif epoch == JOIN_EPOCH:
             if request.rebalance_timeout_ms == UNCHANGED:
                 problem = "RebalanceTimeoutMs must be provided in first request."
             elif request.owned is None or request.owned:
@@ -196,9 +205,9 @@ class Consumer:
                 problem = (
                     "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
                 )
-        elif epoch == AWAY and request.instance_id is None:
+        elif epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
             problem = "InstanceId can't be null."
-        elif epoch < AWAY:
+        elif epoch < STATIC_LEAVE_EPOCH:
             problem = "MemberEpoch is invalid."
         if problem is not None:
             raise Refusal(ErrorCode.INVALID_REQUEST, problem)
@@ -231,11 +240,19 @@ class Consumer:
             return member, None
         known = group.members.get(group.static.get(instance_id, ""))
         if joins:
-            if known is not None and known.member_id == member_id and known.holding.epoch != AWAY:
+            if (
+                known is not None
+                and known.member_id == member_id
+                and known.current.epoch != STATIC_LEAVE_EPOCH
+            ):
                 # Nobody else: it has not heard the answer to its first join, or has been fenced.
                 return known, None
             # One that speaks the classic protocol says nothing when it goes.
-            if known is not None and known.holding.epoch != AWAY and known.said.classic is None:
+            if (
+                known is not None
+                and known.current.epoch != STATIC_LEAVE_EPOCH
+                and known.subscription.classic is None
+            ):
                 raise Refusal(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id "
@@ -276,16 +293,20 @@ class Consumer:
             "error_code": 0, "error_message": None, "member_id": member_id, "member_epoch": request.member_epoch,
             "heartbeat_interval": 0, "assignment": None,
         }  # fmt: skip
-        if request.member_epoch == AWAY:
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
             # It has stopped reading; what it had waits for it until its session ends.
-            held = member.holding
-            draft = self._membership.draft(group, now_ms)
-            draft.do(group.holding_record(member_id, Holding(AWAY, held.epoch, STABLE, held.assigned)))
-            member.end_owing()
+            held = member.current
+            draft = self._member_lifecycle.draft(group, now_ms)
+            draft.apply(
+                group.current_assignment_record(
+                    member_id, CurrentAssignment(STATIC_LEAVE_EPOCH, held.epoch, STABLE, held.assigned)
+                )
+            )
+            member.cancel_rebalance_timer()
             records: Sequence[Record | Encoded] = draft.records
         else:
-            records = self._membership.remove(group, (member,), now_ms)
-        self._host.decided(Decision(records, [(reply, answer)], is_replayed=True))
+            records = self._member_lifecycle.remove(group, (member,), now_ms)
+        self._host.schedule(Decision(records, [(reply, answer)], is_replayed=True))
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
@@ -296,11 +317,11 @@ class Consumer:
         member = group.members.get(member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if member.said.classic is not None:
-            return ErrorCode.NONE if epoch == member.holding.epoch else ErrorCode.ILLEGAL_GENERATION
+        if member.subscription.classic is not None:
+            return ErrorCode.NONE if epoch == member.current.epoch else ErrorCode.ILLEGAL_GENERATION
         if version < _COMMIT_VERSION_MIN:
             return ErrorCode.UNSUPPORTED_VERSION
-        return ErrorCode.NONE if epoch == member.holding.epoch else ErrorCode.STALE_MEMBER_EPOCH
+        return ErrorCode.NONE if epoch == member.current.epoch else ErrorCode.STALE_MEMBER_EPOCH
 
     def check_commit(
         self, group: ConsumerGroup, member_id: str, epoch: int, version: int, places: Sequence[Place]
@@ -310,10 +331,11 @@ class Consumer:
         KIP-1251: a member that has not heard of its present epoch yet may commit what it had in the one that it knows, and has.
         """
         code = self.check_epoch(group, member_id, epoch, version)
-        if code is not ErrorCode.STALE_MEMBER_EPOCH or epoch > group.members[member_id].holding.epoch:
+        if code is not ErrorCode.STALE_MEMBER_EPOCH or epoch > group.members[member_id].current.epoch:
             return code
         are_its_own = bool(places) and all(
-            group.owners.get(place) == member_id and group.since[place] <= epoch for place in places
+            group.owners.get(place) == member_id and group.assignment_epochs[place] <= epoch
+            for place in places
         )
         return ErrorCode.NONE if are_its_own else code
 
@@ -339,12 +361,12 @@ class Consumer:
         }
         yield _ROW_COST + len(group.members) // 20
         for member in list(group.members.values()):
-            assigned = yield from self._named(member.holding.assigned)
+            assigned = yield from self._named(member.current.assigned)
             target = yield from self._named(group.targets.get(member.member_id, NOTHING))
             row["members"].append(_described(member, assigned, target))
             yield (
                 _ROW_COST
-                + len(member.said.names) // 8
+                + len(member.subscription.names) // 8
                 + len(assigned["topic_partitions"])
                 + len(target["topic_partitions"])
             )
@@ -365,19 +387,19 @@ class Consumer:
 def _described(
     member: ConsumerMember, assigned: Mapping[str, Any], target: Mapping[str, Any]
 ) -> dict[str, Any]:
-    said = member.said
+    subscription = member.subscription
     return {
-        "member_id": member.member_id, "instance_id": said.instance_id, "rack_id": said.rack_id,
-        "member_epoch": member.holding.epoch, "client_id": said.client_id, "client_host": said.client_host,
-        "subscribed_topic_names": sorted(said.names), "subscribed_topic_regex": said.regex,
+        "member_id": member.member_id, "instance_id": subscription.instance_id, "rack_id": subscription.rack_id,
+        "member_epoch": member.current.epoch, "client_id": subscription.client_id, "client_host": subscription.client_host,
+        "subscribed_topic_names": sorted(subscription.names), "subscribed_topic_regex": subscription.regex,
         "assignment": assigned, "target_assignment": target,
-        "member_type": _SPEAKS_CONSUMER if said.classic is None else _SPEAKS_CLASSIC,
+        "member_type": _SPEAKS_CONSUMER if subscription.classic is None else _SPEAKS_CLASSIC,
     }  # fmt: skip
 
 
-def _said(member: ConsumerMember | None, request: Heartbeat) -> Subscription:
+def _subscription(member: ConsumerMember | None, request: Heartbeat) -> Subscription:
     """What a member says of itself after this request: what it leaves out is as before."""
-    before = member.said if member is not None else Subscription()
+    before = member.subscription if member is not None else Subscription()
     regex = before.regex if request.regex is None else request.regex or None
     timeout_ms = request.rebalance_timeout_ms
     return Subscription(
@@ -394,20 +416,20 @@ def _said(member: ConsumerMember | None, request: Heartbeat) -> Subscription:
 
 def _check_epoch(member: ConsumerMember, request: Heartbeat) -> None:
     """A member is in its present epoch; or in the one before, if it has not heard the answer that told it the present one."""
-    epoch, holding = request.member_epoch, member.holding
-    if epoch in (JOINING, holding.epoch):
+    epoch, current = request.member_epoch, member.current
+    if epoch in (JOIN_EPOCH, current.epoch):
         return
-    if epoch > holding.epoch:
+    if epoch > current.epoch:
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"The consumer group member has a greater member epoch ({epoch}) than the one known by the group coordinator "
-            f"({holding.epoch}). The member must abandon all its partitions and rejoin.",
+            f"({current.epoch}). The member must abandon all its partitions and rejoin.",
         )
-    if epoch != holding.previous_epoch or request.owned is None or not request.owned <= holding.assigned:
+    if epoch != current.previous_epoch or request.owned is None or not request.owned <= current.assigned:
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
             f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the group coordinator "
-            f"({holding.epoch}). The member must abandon all its partitions and rejoin.",
+            f"({current.epoch}). The member must abandon all its partitions and rejoin.",
         )
 
 

@@ -16,7 +16,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.groups.classic_group import CONSUMER, Protocols
-from ottla.groups.consumer_member import AWAY, ConsumerMember, Prepared, Subscription, Told, Wish
+from ottla.groups.consumer_member import (
+    STATIC_LEAVE_EPOCH,
+    AssignmentRows,
+    ConsumerMember,
+    Preferences,
+    Prepared,
+    Subscription,
+)
 from ottla.groups.formats import (
     CONSUMER_GROUP_MEMBER,
     CONSUMER_GROUP_METADATA,
@@ -27,7 +34,7 @@ from ottla.groups.formats import (
     Record,
     encode_in_steps,
 )
-from ottla.groups.reconciliation import STABLE, Holding, reconcile
+from ottla.groups.reconciliation import STABLE, CurrentAssignment, reconcile
 from ottla.model.assignors import NOTHING, Place, Places, numbers_by_topic
 from ottla.model.steps import Steps, run
 
@@ -53,8 +60,9 @@ class Phase(Enum):
 
 class ConsumerGroup:
     __slots__ = (
-        "assignment_epoch", "changes", "classic_count", "computing", "epoch", "group_id", "members", "metadata_hash", "owners", "patterns",
-        "sent_bytes", "since", "static", "supporters", "target_due_ms", "targets", "topics_version", "wishes",
+        "assignment_epoch", "assignment_epochs", "changes", "classic_count", "computing", "epoch", "group_id",
+        "members", "metadata_hash", "owners", "patterns", "preference_counts", "sent_bytes", "static", "supporters",
+        "target_due_ms", "targets", "topics_version",
     )  # fmt: skip
 
     type: Final = CONSUMER_TYPE
@@ -70,7 +78,7 @@ class ConsumerGroup:
         self.assignment_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
         #: By how many of them each is wished: most want the same, and every one that comes is looked at with all.
-        self.wishes: Counter[Wish] = Counter()
+        self.preference_counts: Counter[Preferences] = Counter()
         #: How many of those who speak the classic protocol support each of its protocols.
         self.supporters: Counter[str] = Counter()
         self.classic_count = 0
@@ -81,7 +89,7 @@ class ConsumerGroup:
         self.targets: dict[str, Places] = {}
         self.owners: dict[Place, str] = {}
         #: The epoch of its owner in which that was given a partition (KIP-1251).
-        self.since: dict[Place, int] = {}
+        self.assignment_epochs: dict[Place, int] = {}
         #: What each pattern in use matches.
         self.patterns: dict[str, frozenset[str]] = {}
         #: The host's version of the topics that the hash and the patterns were last looked at with.
@@ -111,35 +119,37 @@ class ConsumerGroup:
         if self.epoch > self.assignment_epoch:
             return Phase.ASSIGNING
         for member in self.members.values():
-            holding = member.holding
-            if holding.epoch != AWAY and (holding.state != STABLE or holding.epoch != self.assignment_epoch):
+            current = member.current
+            if current.epoch != STATIC_LEAVE_EPOCH and (
+                current.state != STABLE or current.epoch != self.assignment_epoch
+            ):
                 return Phase.RECONCILING
         return Phase.STABLE
 
-    def names_of(self, wish: Wish) -> frozenset[str]:
+    def names_of(self, preferences: Preferences) -> frozenset[str]:
         """The topics that somebody reads, whether they exist or not."""
-        names, regex, _assignor = wish
+        names, regex, _assignor = preferences
         if regex is None:
             return names
         found = self.patterns.get(regex, frozenset())
         return names | found if names else found
 
     def names(self) -> frozenset[str]:
-        if len(self.wishes) == 1:
+        if len(self.preference_counts) == 1:
             # Not a copy: what is known about a set of ten thousand names is found by the set itself.
-            return self.names_of(next(iter(self.wishes)))
-        return frozenset().union(*map(self.names_of, self.wishes))
+            return self.names_of(next(iter(self.preference_counts)))
+        return frozenset().union(*map(self.names_of, self.preference_counts))
 
     def is_subscribed(self, topic: str) -> bool:
-        return any(topic in self.names_of(wish) for wish in self.wishes)
+        return any(topic in self.names_of(preferences) for preferences in self.preference_counts)
 
     def regexes(self) -> set[str]:
-        return {regex for _names, regex, _assignor in self.wishes if regex is not None}
+        return {regex for _names, regex, _assignor in self.preference_counts if regex is not None}
 
     def assignor(self, default: str) -> str:
         """The one that most members want, of those who want one."""
         votes: Counter[str] = Counter()
-        for (_names, _regex, assignor), count in self.wishes.items():
+        for (_names, _regex, assignor), count in self.preference_counts.items():
             if assignor is not None:
                 votes[assignor] += count
         return min(votes, key=lambda name: (-votes[name], name)) if votes else default
@@ -149,7 +159,7 @@ class ConsumerGroup:
         if protocol_type != CONSUMER:
             return False
         member = self.members.get(member_id)
-        own = member.said.classic if member is not None else None
+        own = member.subscription.classic if member is not None else None
         names = own.names if own is not None else frozenset()
         others = self.classic_count - (own is not None)
         return any(self.supporters[name] - (name in names) == others for name, _metadata in protocols)
@@ -182,7 +192,7 @@ class ConsumerGroup:
             else:
                 self.targets[key[2]] = _places(value["topic_partitions"])
         elif kind == CURRENT_ASSIGNMENT:
-            self._replay_holding(key[2], value)
+            self._replay_current_assignment(key[2], value)
         elif value is None:
             self.patterns.pop(key[2], None)
         else:
@@ -192,7 +202,7 @@ class ConsumerGroup:
         member = self.members.get(member_id)
         if value is None:
             if member is not None:
-                self._hold(member, Holding())
+                self.set_current(member, CurrentAssignment())
                 member.end_session()
                 self._count(member, -1)
                 del self.members[member_id]
@@ -203,67 +213,67 @@ class ConsumerGroup:
         else:
             self._count(member, -1)
             self._forget_instance(member)
-        member.said = Subscription.replayed(value)
+        member.subscription = Subscription.replayed(value)
         self._count(member, 1)
-        if member.said.instance_id is not None:
-            self.static[member.said.instance_id] = member_id
+        if member.subscription.instance_id is not None:
+            self.static[member.subscription.instance_id] = member_id
 
     def _count(self, member: ConsumerMember, more: int) -> None:
         """A member wants and supports something, or does no more."""
-        said = member.said
-        self.sent_bytes += more * (len(member.member_id) + said.size)
-        _add(self.wishes, said.wish, more)
-        if said.classic is not None:
+        subscription = member.subscription
+        self.sent_bytes += more * (len(member.member_id) + subscription.size)
+        _add(self.preference_counts, subscription.preferences, more)
+        if subscription.classic is not None:
             self.classic_count += more
-            for name in said.classic.names:
+            for name in subscription.classic.names:
                 _add(self.supporters, name, more)
 
     def _forget_instance(self, member: ConsumerMember) -> None:
-        instance_id = member.said.instance_id
+        instance_id = member.subscription.instance_id
         if instance_id is not None and self.static.get(instance_id) == member.member_id:
             del self.static[instance_id]
 
-    def _replay_holding(self, member_id: str, value: Mapping[str, Any] | None) -> None:
+    def _replay_current_assignment(self, member_id: str, value: Mapping[str, Any] | None) -> None:
         member = self.members.get(member_id)
         if value is None:
             if member is not None:
-                self._hold(member, Holding())
+                self.set_current(member, CurrentAssignment())
             return
         if member is None:
             # Its own record is written before, but compaction may have left a later one of it alone.
             member = self.members[member_id] = ConsumerMember(member_id)
             self._count(member, 1)
-        holding = Holding(
+        current = CurrentAssignment(
             value["member_epoch"], value["previous_member_epoch"], value["state"],
             _places(value["assigned_partitions"]), _places(value["partitions_pending_revocation"]),
         )  # fmt: skip
-        self._hold(member, holding)
+        self.set_current(member, current)
         for row in (*value["assigned_partitions"], *value["partitions_pending_revocation"]):
             # Brokers before Kafka 4.3 do not write them.
             for number, epoch in zip(row["partitions"], row.get("assignment_epochs") or (), strict=False):
-                self.since[row["topic_id"], number] = epoch
+                self.assignment_epochs[row["topic_id"], number] = epoch
 
-    def _hold(self, member: ConsumerMember, holding: Holding) -> None:
+    def set_current(self, member: ConsumerMember, current: CurrentAssignment) -> None:
         self.changes += 1
         owners, member_id = self.owners, member.member_id
-        held = holding.held
-        for place in member.holding.held - held:
+        held = current.owned_partitions
+        for place in member.current.owned_partitions - held:
             if owners.get(place) == member_id:
-                del owners[place], self.since[place]
+                del owners[place], self.assignment_epochs[place]
         # As wholes: a hundred thousand one by one would take too long.
         added = held.difference(owners)
         for places in (added, [place for place in held - added if owners[place] != member_id]):
             owners.update(dict.fromkeys(places, member_id))
-            self.since.update(dict.fromkeys(places, holding.epoch))
-        member.holding = holding
+            self.assignment_epochs.update(dict.fromkeys(places, current.epoch))
+        member.current = current
 
     def record(self, epoch: int, metadata_hash: int) -> Record:
         return Record(
             (CONSUMER_GROUP_METADATA, self.group_id), {"epoch": epoch, "metadata_hash": metadata_hash}
         )
 
-    def member_record(self, member_id: str, said: Subscription) -> Record:
-        return Record((CONSUMER_GROUP_MEMBER, self.group_id, member_id), said.value)
+    def member_record(self, member_id: str, subscription: Subscription) -> Record:
+        return Record((CONSUMER_GROUP_MEMBER, self.group_id, member_id), subscription.value)
 
     def target_record(self, member_id: str, target: Places) -> Record:
         return Record(
@@ -277,32 +287,32 @@ class ConsumerGroup:
             {"assignment_epoch": self.epoch if epoch is None else epoch, "assignment_timestamp": wall_ms},
         )
 
-    def holding_record(self, member_id: str, holding: Holding) -> Record:
+    def current_assignment_record(self, member_id: str, current: CurrentAssignment) -> Record:
         return Record(
             (CURRENT_ASSIGNMENT, self.group_id, member_id),
-            self._holding_value(
-                holding,
-                self._dated(member_id, holding.epoch, holding.assigned),
-                self._dated(member_id, holding.epoch, holding.revoking),
+            self._current_assignment_value(
+                current,
+                self._rows_with_epochs(member_id, current.epoch, current.assigned),
+                self._rows_with_epochs(member_id, current.epoch, current.pending_revocation),
             ),
         )
 
     @staticmethod
-    def _holding_value(
-        holding: Holding, assigned: list[dict[str, Any]], revoking: list[dict[str, Any]]
+    def _current_assignment_value(
+        current: CurrentAssignment, assigned: list[dict[str, Any]], pending_revocation: list[dict[str, Any]]
     ) -> dict[str, Any]:
         return {
-            "member_epoch": holding.epoch, "previous_member_epoch": holding.previous_epoch, "state": holding.state,
-            "assigned_partitions": assigned, "partitions_pending_revocation": revoking,
+            "member_epoch": current.epoch, "previous_member_epoch": current.previous_epoch, "state": current.state,
+            "assigned_partitions": assigned, "partitions_pending_revocation": pending_revocation,
         }  # fmt: skip
 
-    def _dated(self, member_id: str, epoch: int, places: Places) -> list[dict[str, Any]]:
-        return [self._dated_row(member_id, epoch, row) for row in rows(places)]
+    def _rows_with_epochs(self, member_id: str, epoch: int, places: Places) -> list[dict[str, Any]]:
+        return [self._row_with_epochs(member_id, epoch, row) for row in rows(places)]
 
-    def _dated_row(self, member_id: str, epoch: int, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _row_with_epochs(self, member_id: str, epoch: int, row: Mapping[str, Any]) -> dict[str, Any]:
         """Partitions with the epochs in which the member was given them; what it does not have yet it is given now."""
         topic_id, numbers = row["topic_id"], row["partitions"]
-        owners, dates = self.owners, self.since
+        owners, dates = self.owners, self.assignment_epochs
         epochs = [
             dates[topic_id, number] if owners.get((topic_id, number)) == member_id else epoch
             for number in numbers
@@ -314,41 +324,37 @@ class ConsumerGroup:
     def is_large(self, member_id: str) -> bool:
         """Whether so much is assigned to a member, or is to be, that its step is prepared in slices."""
         member = self.members.get(member_id)
-        held = 0 if member is None else len(member.holding.assigned) + len(member.holding.revoking)
+        held = 0 if member is None else len(member.current.assigned) + len(member.current.pending_revocation)
         return held + len(self.targets.get(member_id, NOTHING)) > LARGE_MIN
 
     def prepare(self, member: ConsumerMember, owned: Places | None) -> Steps[None]:
         """Find out what a member's next step is, and encode its record. It is used if nothing has changed until the step."""
-        member_id, before = member.member_id, member.holding
+        member_id, before = member.member_id, member.current
         target, epoch, changes = self.targets.get(member_id, NOTHING), self.assignment_epoch, self.changes
         yield 1
         after = reconcile(before, epoch, target, owned, self.free_for(member_id))
-        yield (len(target) + len(before.held)) // 10
+        yield (len(target) + len(before.owned_partitions)) // 10
         # An answer may tell all of it, whether it has changed or not.
-        told = member.told.get(after.assigned)
+        told = member.assignment_rows.get(after.assigned)
         if told is None:
             told = yield from rows_in_steps(after.assigned)
-            member.told = Told(after.assigned, told)
+            member.assignment_rows = AssignmentRows(after.assigned, told)
         if after is before:
             return
         assigned: list[dict[str, Any]] = []
         for at in range(0, len(told), _ROWS_AT_ONCE):
             assigned += [
-                self._dated_row(member_id, after.epoch, row) for row in told[at : at + _ROWS_AT_ONCE]
+                self._row_with_epochs(member_id, after.epoch, row) for row in told[at : at + _ROWS_AT_ONCE]
             ]
             yield _ROWS_AT_ONCE
-        revoking: list[dict[str, Any]] = []
-        for row in (yield from rows_in_steps(after.revoking)) if after.revoking else ():
-            revoking.append(self._dated_row(member_id, after.epoch, row))
+        pending_revocation: list[dict[str, Any]] = []
+        for row in (yield from rows_in_steps(after.pending_revocation)) if after.pending_revocation else ():
+            pending_revocation.append(self._row_with_epochs(member_id, after.epoch, row))
             yield 1
-        value = self._holding_value(after, assigned, revoking)
+        value = self._current_assignment_value(after, assigned, pending_revocation)
         record = yield from encode_in_steps(Record((CURRENT_ASSIGNMENT, self.group_id, member_id), value))
         if self.changes == changes:
             member.prepared = Prepared(before, epoch, target, owned, changes, after, record)
-
-    def hold(self, member: ConsumerMember, holding: Holding) -> None:
-        """What a record says that is encoded already."""
-        self._hold(member, holding)
 
     def pattern_record(
         self, pattern: str, topics: Iterable[str] | None, version: int, wall_ms: int
@@ -373,7 +379,7 @@ class ConsumerGroup:
             Record((CONSUMER_GROUP_METADATA, self.group_id), None),
         ]
 
-    def as_it_is(self, key: Key) -> Record:
+    def snapshot_record(self, key: Key) -> Record:
         """The record that makes the group, as far as this key goes, what it is now."""
         kind = key[0]
         if kind == CONSUMER_GROUP_METADATA:
@@ -383,9 +389,9 @@ class ConsumerGroup:
         name = key[2]
         member = self.members.get(name)
         if kind == CONSUMER_GROUP_MEMBER and member is not None:
-            return self.member_record(name, member.said)
+            return self.member_record(name, member.subscription)
         if kind == CURRENT_ASSIGNMENT and member is not None:
-            return self.holding_record(name, member.holding)
+            return self.current_assignment_record(name, member.current)
         if kind == TARGET_ASSIGNMENT_MEMBER and name in self.targets:
             return self.target_record(name, self.targets[name])
         if kind == REGULAR_EXPRESSION and name in self.patterns:

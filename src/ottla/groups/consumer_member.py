@@ -12,17 +12,17 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.groups.classic_group import Protocols
 from ottla.groups.formats import Encoded
-from ottla.groups.reconciliation import Holding
+from ottla.groups.reconciliation import CurrentAssignment
 from ottla.model.assignors import NOTHING, Places
 from ottla.ports.coordination import Alarm, Timers
 from ottla.records.consumer_protocol import version_of
 
 #: The epoch of a static member that has gone and said that it will be back.
-AWAY: Final = -2
+STATIC_LEAVE_EPOCH: Final = -2
 
 
 #: What a member wants of the assignment: topics, pattern, assignor.
-Wish: TypeAlias = tuple[frozenset[str], str | None, str | None]
+Preferences: TypeAlias = tuple[frozenset[str], str | None, str | None]
 
 
 class ClassicSide(NamedTuple):
@@ -63,7 +63,7 @@ class Subscription(NamedTuple):
     classic: ClassicSide | None = None
 
     @property
-    def wish(self) -> Wish:
+    def preferences(self) -> Preferences:
         return self.names, self.regex, self.server_assignor
 
     @property
@@ -117,15 +117,17 @@ class Subscription(NamedTuple):
 class Prepared(NamedTuple):
     """A member's next step that was found out in slices, and all that it depends on."""
 
-    before: Holding
+    before: CurrentAssignment
     epoch: int
     target: Places
     owned: Places | None
     changes: int
-    after: Holding
+    after: CurrentAssignment
     record: Encoded
 
-    def is_for(self, before: Holding, epoch: int, target: Places, owned: Places | None, changes: int) -> bool:
+    def is_for(
+        self, before: CurrentAssignment, epoch: int, target: Places, owned: Places | None, changes: int
+    ) -> bool:
         return (
             self.before is before
             and self.epoch == epoch
@@ -135,7 +137,7 @@ class Prepared(NamedTuple):
         )
 
 
-class Told(NamedTuple):
+class AssignmentRows(NamedTuple):
     """Very many partitions, by topic, as an answer tells them."""
 
     places: Places = NOTHING
@@ -149,52 +151,55 @@ class ConsumerMember:
     """One member; also its own session timer, which a heartbeat moves by writing down another deadline."""
 
     __slots__ = (
-        "alarm", "bucket", "deadline_ms", "holding", "lost", "member_id", "prepared", "said", "timers", "told",
+        "assignment_rows", "bucket", "current", "deadline_ms", "member_id", "on_expired", "prepared",
+        "rebalance_alarm", "subscription", "timers",
     )  # fmt: skip
 
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
-        self.said = Subscription()
-        self.holding = Holding()
+        self.subscription = Subscription()
+        self.current = CurrentAssignment()
         self.deadline_ms = 0
         self.bucket = -1
         self.timers: Timers | None = None
-        self.lost: Callable[[int], None] | None = None
+        self.on_expired: Callable[[int], None] | None = None
         #: The end of the time that it has for what it was told to do: to give up something, to join, to sync.
-        self.alarm: Alarm | None = None
+        self.rebalance_alarm: Alarm | None = None
         #: Of one with a very large assignment (`ConsumerGroup.prepare`).
         self.prepared: Prepared | None = None
-        self.told = Told()
+        self.assignment_rows = AssignmentRows()
 
-    def begin_session(self, timers: Timers, lost: Callable[[int], None], deadline_ms: int) -> None:
+    def start_session(self, timers: Timers, on_expired: Callable[[int], None], deadline_ms: int) -> None:
         """From now on it is lost unless it says something in time."""
         self.deadline_ms = deadline_ms
         if self.bucket < 0:
-            self.timers, self.lost = timers, lost
+            self.timers, self.on_expired = timers, on_expired
             timers.add(self, deadline_ms)
 
     @property
-    def owes(self) -> bool:
-        return self.alarm is not None
+    def has_rebalance_timer(self) -> bool:
+        return self.rebalance_alarm is not None
 
-    def begin_owing(self, timers: Timers, over: Callable[[int], None], deadline_ms: int) -> None:
-        if self.alarm is None:
-            self.alarm = Alarm(timers, over)
-        self.alarm.set(deadline_ms)
+    def start_rebalance_timer(
+        self, timers: Timers, on_timeout: Callable[[int], None], deadline_ms: int
+    ) -> None:
+        if self.rebalance_alarm is None:
+            self.rebalance_alarm = Alarm(timers, on_timeout)
+        self.rebalance_alarm.set(deadline_ms)
 
-    def end_owing(self) -> None:
-        if self.alarm is not None:
-            self.alarm.clear()
-            self.alarm = None
+    def cancel_rebalance_timer(self) -> None:
+        if self.rebalance_alarm is not None:
+            self.rebalance_alarm.clear()
+            self.rebalance_alarm = None
 
     def end_session(self) -> None:
-        self.end_owing()
+        self.cancel_rebalance_timer()
         if self.timers is not None and self.bucket >= 0:
             self.timers.cancel(self)
 
     def expire(self, now_ms: int) -> None:
-        assert self.timers is not None and self.lost is not None
+        assert self.timers is not None and self.on_expired is not None
         if now_ms < self.deadline_ms:
             self.timers.add(self, self.deadline_ms)
         else:
-            self.lost(now_ms)
+            self.on_expired(now_ms)

@@ -1,7 +1,8 @@
-"""The manual page of groups: the states of classic ones, drawn from the table that the coordinator goes by; those of the members of
-consumer groups; and how one becomes the other.
+"""The manual page of consumer groups, docs/groups.md.
 
-`python -m ottla.groups.diagram > docs/groups.md` renews it; a test holds the file equal to `render()`.
+It shows the states of classic groups, drawn from the coordinator's own table, the states of members of consumer groups,
+and the migration between the two protocols. `python -m ottla.groups.diagram > docs/groups.md` renders the page; a test
+compares the file with `render()`.
 """
 
 from __future__ import annotations
@@ -12,66 +13,87 @@ from ottla.groups.reconciliation import STABLE, STATES, UNRELEASED, UNREVOKED
 INTRODUCTION = """\
 # Consumer groups
 
-<!-- Rendered by `python -m ottla.groups.diagram`; edit `src/ottla/groups/classic_group.py` instead. -->
+<!-- Rendered by `python -m ottla.groups.diagram`; edit `src/ottla/groups/diagram.py` instead. -->
 
-A group belongs to a partition of `__consumer_offsets`, and the broker that leads this partition coordinates it. What it has
-committed, and the members and assignments of its last generation, are records in that partition, in Kafka's own formats;
-another broker that becomes its leader reads them and goes on. Nothing is answered before it is written and replicated.
+The broker that leads a group's partition of `__consumer_offsets` is the group's coordinator. It writes committed offsets,
+members and assignments to that partition, in Kafka's own record formats. When another broker becomes the leader, it loads
+these records and continues. The coordinator answers a request only when its records are written and replicated.
 
-## The states of a classic group
+## States of a classic group
 
 """
 
 NOTES = """
-- The answer to a join waits in PreparingRebalance, that to a sync in CompletingRebalance.
-- A group's first rebalance waits `group.initial.rebalance.delay.ms` for more members, and again while they come.
-- A member is lost when nothing was heard of it for its session time-out, or when it does not join, or joins and does not sync,
-  within the longest rebalance time-out of the members. A static member that does not join keeps its place until its session ends.
-- A static member that comes back in a stable group takes the place that it had, without a rebalance.
-- `offsets.retention.minutes` after the group became Empty, or after the commit if it never had members, offsets are forgotten.
+- The coordinator answers JoinGroup at the end of PreparingRebalance, and SyncGroup at the end of CompletingRebalance.
+- The first rebalance of a group waits `group.initial.rebalance.delay.ms` for more members. Each new member extends the
+  wait, up to the rebalance timeout.
+- The coordinator removes a member in two cases. The member sends nothing for its session timeout. Or it does not join or
+  sync within the rebalance timeout, the longest one of all members.
+- A static member that does not join stays in the group until its session expires.
+- A static member that returns to a stable group keeps its assignment, without a rebalance.
+- Offsets expire `offsets.retention.minutes` after the group becomes Empty. If the group never had members, they expire
+  that long after the commit.
 """
 
 
 MEMBERS = """
-## The members of a consumer group (KIP-848)
+## Members of a consumer group (KIP-848)
 
-A consumer group has an epoch, which grows when a member comes, goes or wants something else, or when topics change; then the broker
-computes a target assignment. Each member goes from what it has to its target by itself, a step a heartbeat:
+A consumer group has an epoch. The epoch grows when a member joins, leaves or changes its subscription, and when topics
+change. For each new epoch the coordinator computes a target assignment. Each member moves to its target on its own, one
+step per heartbeat:
 
 ```mermaid
 stateDiagram-v2
-    [*] --> {stable} : it joins
-    {stable} --> {unrevoked} : its target lacks something that it has
-    {stable} --> {unreleased} : its target has something that another has
-    {unrevoked} --> {stable} : it has given that up, and all of its target is free
-    {unrevoked} --> {unreleased} : it has given that up, and another has some of its target
-    {unreleased} --> {stable} : the others have given up
+    [*] --> {stable} : the member joins
+    {stable} --> {unrevoked} : it must revoke partitions
+    {stable} --> {unreleased} : another member still owns some of its target
+    {unrevoked} --> {stable} : it has revoked them, and all of its target is free
+    {unrevoked} --> {unreleased} : it has revoked them, and another member still owns some of its target
+    {unreleased} --> {stable} : the other members have revoked
     {unreleased} --> {unrevoked} : the target changes
 ```
 
-- It keeps its epoch until it has given up what it was told to, for which it has its rebalance time-out; then it has the target's.
-- Between two members a partition has no owner. Nobody else stops reading.
-- The group is Assigning while its epoch is ahead of its target, Reconciling until all members are stable in it, then Stable.
+- A member keeps its epoch until it has revoked what it must. It has its rebalance timeout to do so. Then its epoch
+  becomes the epoch of the target.
+- While a partition moves between two members, nobody owns it. Other members keep consuming.
+- The group is Assigning while its epoch is higher than the epoch of its target. It is Reconciling until all members are
+  Stable in that epoch. Then it is Stable.
 
-## From one protocol to the other
+## Migration between the protocols
 
-A group is of one kind at a time, and changes while it has members; `group.consumer.migration.policy` says in which directions.
+A group uses one protocol at a time. It can migrate while it has members; `group.consumer.migration.policy` sets the
+allowed directions.
 
 ```mermaid
 stateDiagram-v2
-    Classic --> Consumer : a member of the consumer protocol joins
-    Consumer --> Classic : the last one leaves, is lost, or comes back as a classic static member
+    Classic --> Consumer : a member with the consumer protocol joins
+    Consumer --> Classic : the last such member leaves, expires, or returns as a classic static member
 ```
 
-- Up: the classic members stay, with what they have; their generation is their epoch. Who waits for a join or a sync is told
-  REBALANCE_IN_PROGRESS. The group must be one of consumers (protocol type `consumer`) whose subscriptions and assignments can be read;
-  otherwise the heartbeat that would join hears GROUP_ID_NOT_FOUND with the reason.
-- In a consumer group, classic members go on with their own requests. Heartbeat tells them REBALANCE_IN_PROGRESS when the epoch has
-  grown, when they have to give something up, and when all that they wait for is free. A join is answered at once, and nobody leads; the
-  owned partitions in its subscription say what the member still has: nothing if it is eager. SyncGroup tells what it has now.
-- A classic member has its own session time-out, and its rebalance time-out from being told to join, and from joining to syncing.
-- Down: the generation is the group's epoch, and a rebalance begins; not for a static member that comes back with the same topics
-  while all others are stable. Committed offsets stay in both directions.
+Upgrade (classic to consumer):
+
+- The classic members stay and keep their assignments. Their generation becomes their epoch.
+- Waiting JoinGroup and SyncGroup requests get REBALANCE_IN_PROGRESS.
+- The protocol type of the group must be `consumer`, and its subscriptions and assignments must be readable. Otherwise
+  the joining heartbeat gets GROUP_ID_NOT_FOUND with the reason.
+
+Classic members in a consumer group keep using their own requests:
+
+- Heartbeat returns REBALANCE_IN_PROGRESS when the group epoch has grown, when the member must revoke partitions, and
+  when all partitions that it waits for are free.
+- JoinGroup is answered at once, and no member is the leader. The owned partitions in the subscription tell what the
+  member still owns; an eager member owns none.
+- SyncGroup returns the current assignment.
+- A classic member uses its own session timeout. It has its rebalance timeout to join when told to, and again to sync
+  after the join.
+
+Downgrade (consumer to classic):
+
+- The generation is the epoch of the group, and a rebalance begins. There is no rebalance if a static member returns with
+  the same topics while all other members are Stable.
+
+Committed offsets stay in both directions.
 """
 
 
@@ -88,4 +110,4 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    print(render(), end="")  # noqa: T201  (printing it is what it is for)
+    print(render(), end="")  # noqa: T201  (the page goes to stdout)

@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from ottla.groups.consumer_group import ConsumerGroup
     from ottla.groups.consumer_member import ConsumerMember
     from ottla.groups.formats import Record
-    from ottla.groups.reconciliation import Holding
+    from ottla.groups.reconciliation import CurrentAssignment
     from ottla.groups.shard import Shard
 
 
 class Draft:
-    def __init__(self, shard: Shard, group: ConsumerGroup, taken_back: Callable[[], None]) -> None:
+    def __init__(self, shard: Shard, group: ConsumerGroup, on_rollback: Callable[[], None]) -> None:
         self._shard = shard
         self._group = group
         #: Called after the group is again what it was: members that were gone have no sessions.
-        self._taken_back = taken_back
+        self._on_rollback = on_rollback
         self._known = shard.groups.get(group.group_id)
         self._topics_version = group.topics_version
         self._before: list[Record] = []
         self.records: list[Record | Encoded] = []
 
-    def note(self, record: Record) -> None:
+    def append(self, record: Record) -> None:
         """A record of another kind of group, which the log needs and this group does not."""
         self.records.append(record)
 
-    def begin(self) -> None:
+    def register_group(self) -> None:
         """The group is there from now on, if it was not."""
         self._shard.groups[self._group.group_id] = self._group
 
@@ -48,29 +48,29 @@ class Draft:
             return None
         return encoded if record.value is None or self._shard.host.fits(encoded) else None
 
-    def do(self, record: Record, encoded: Encoded | None = None) -> None:
+    def apply(self, record: Record, encoded: Encoded | None = None) -> None:
         """Make the group what the record says. Raises Refusal if it cannot be written; then nothing was done."""
         encoded = encoded or self.encoded(record)
         if encoded is None:
-            self.take_back()
+            self.roll_back()
             raise too_large()
-        self._before.append(self._group.as_it_is(record.key))
+        self._before.append(self._group.snapshot_record(record.key))
         self._group.replay(record.key, record.value)
         self.records.append(encoded)
 
-    def hold(self, member: ConsumerMember, holding: Holding, record: Encoded) -> None:
+    def apply_current(self, member: ConsumerMember, current: CurrentAssignment, record: Encoded) -> None:
         """The last step of a draft, whose record is encoded already: a member has this from now on."""
         if not self._shard.host.fits(record):
-            self.take_back()
+            self.roll_back()
             raise too_large()
-        self._group.hold(member, holding)
+        self._group.set_current(member, current)
         self.records.append(record)
 
-    def do_all(self, records: Iterable[Record]) -> None:
+    def apply_all(self, records: Iterable[Record]) -> None:
         for record in records:
-            self.do(record)
+            self.apply(record)
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         for key, value in reversed(self._before):
             self._group.replay(key, value)
         self._group.topics_version = self._topics_version
@@ -79,7 +79,7 @@ class Draft:
         else:
             self._shard.groups[self._group.group_id] = self._known
         if self._known is self._group:
-            self._taken_back()
+            self._on_rollback()
 
 
 def too_large() -> Refusal:

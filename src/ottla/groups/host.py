@@ -1,18 +1,19 @@
-"""What the shards of groups are handed. How they decide and are answered is in `ports/coordination.py`; `broker/coordinators/coordinator.py`
-is the host."""
+"""What a group shard gets from its host, `broker/coordinators/group_coordinator.py`.
+
+How a shard decides and responds is in `ports/coordination.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ottla.groups.budget import Budget
 from ottla.groups.formats import Encoded, Record
 from ottla.model.steps import Steps
+from ottla.ports.coordination import ShardHost
 
-if TYPE_CHECKING:
-    from ottla.config.broker import BrokerConfig
-    from ottla.ports.coordination import Decision, Timers
+AnyRecord: TypeAlias = Record | Encoded
 
 
 class TopicView(NamedTuple):
@@ -20,51 +21,32 @@ class TopicView(NamedTuple):
 
     name: str
     topic_id: bytes
-    #: By partition number: the racks in which its replicas are, as far as racks are known.
+    #: By partition number: the known racks of its replicas.
     racks: tuple[frozenset[str], ...]
 
 
-class GroupHost(Protocol):
-    """What a shard is handed: time, chance, settings, and somebody who carries out its decisions."""
-
-    @property
-    def timers(self) -> Timers: ...
-
-    @property
-    def config(self) -> BrokerConfig: ...
-
-    @property
-    def wall_ms(self) -> int:
-        """The date of what happens now. Deadlines go by `now_ms`, which everybody is called with."""
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether a decision can be written now. Requests that must write are not let in otherwise."""
+class GroupHost(ShardHost[AnyRecord], Protocol):
+    """Also random ids, long computations, the memory budget and the topics of the cluster."""
 
     def unique(self) -> str:
-        """The text of a random UUID."""
-
-    def decided(self, decision: Decision[Record | Encoded]) -> None: ...
-
-    def fits(self, record: Record | Encoded) -> bool:
-        """Whether a record can be written at all: text and bytes may be too long for it."""
+        """A random UUID as text."""
 
     def compute(self, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
-        """Do a long computation in slices, from the end of this turn on."""
+        """Run a long computation in slices, from the end of this turn on."""
 
     @property
     def record_bytes_max(self) -> int:
-        """How many bytes the key and the value of a record may have together."""
+        """The largest size of a record's key and value together."""
 
     @property
     def budget(self) -> Budget:
-        """What all groups on this broker may hold."""
+        """The memory budget of all groups on this broker."""
 
     def topic_exists(self, topic: str) -> bool: ...
 
     @property
     def topics_version(self) -> int:
-        """Grows whenever topics, their partitions or racks may have changed."""
+        """Grows whenever topics, their partitions or the racks of brokers may have changed."""
 
     def topic_names(self) -> Collection[str]: ...
 
@@ -73,4 +55,4 @@ class GroupHost(Protocol):
     def topic_name(self, topic_id: bytes) -> str | None: ...
 
     def group_settings(self, group_id: str) -> Mapping[str, str]:
-        """What was set for one group, by Kafka's names."""
+        """The dynamic configs of one group, by Kafka's names."""

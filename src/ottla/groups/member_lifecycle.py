@@ -18,8 +18,8 @@ from ottla.groups.consumer_group import PLACE_BYTES, ConsumerGroup
 from ottla.groups.consumer_member import ConsumerMember, Subscription
 from ottla.groups.draft import Draft, too_large
 from ottla.groups.formats import Encoded, Record
-from ottla.groups.reconciliation import STABLE, UNREVOKED, Holding, reconcile
-from ottla.groups.target_assignment import Targeting
+from ottla.groups.reconciliation import STABLE, UNREVOKED, CurrentAssignment, reconcile
+from ottla.groups.target_assignment import TargetAssignmentBuilder
 from ottla.model import limits
 from ottla.model.assignors import NOTHING, Places
 from ottla.model.errors import ErrorCode, Refusal
@@ -33,20 +33,20 @@ class MemberLifecycle:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
-        self._targeting = Targeting(shard)
+        self._target_builder = TargetAssignmentBuilder(shard)
 
     def draft(self, group: ConsumerGroup, now_ms: int) -> Draft:
         return Draft(self._shard, group, lambda: self.resume(group, now_ms, only_new=True))
 
     # --- coming -------------------------------------------------------------------------------------------------
 
-    def check_room(self, group: ConsumerGroup, now_ms: int) -> None:
+    def check_capacity(self, group: ConsumerGroup, now_ms: int) -> None:
         """Whether there is room for one more member. Raises Refusal."""
         size_max = min(self._host.config.group_consumer_max_size, limits.GROUP_MEMBERS_MAX)
         if len(group.members) >= size_max:
             raise _full(f"The consumer group has reached its maximum capacity of {size_max} members.")
         is_new = group.group_id not in self._shard.groups
-        if not self._host.budget.takes(Usage(int(is_new), 1, 0, len(group.group_id) * is_new), now_ms):
+        if not self._host.budget.reserve(Usage(int(is_new), 1, 0, len(group.group_id) * is_new), now_ms):
             raise _full(
                 "This broker has reached the largest number of groups or group members that it can hold."
             )
@@ -55,69 +55,73 @@ class MemberLifecycle:
         self,
         group: ConsumerGroup,
         member_id: str,
-        said: Subscription,
+        subscription: Subscription,
         draft: Draft,
         now_ms: int,
         *,
-        anew: bool = False,
+        force: bool = False,
     ) -> ConsumerMember:
         """Somebody is a member who says this, and the group is up to date with it; `anew`: whether that is new or not."""
         member = group.members.get(member_id)
-        before = member.said if member is not None else None
-        if before != said:
-            record = group.member_record(member_id, said)
+        before = member.subscription if member is not None else None
+        if before != subscription:
+            record = group.member_record(member_id, subscription)
             encoded = draft.encoded(record)
             if encoded is None:
-                draft.take_back()
+                draft.roll_back()
                 raise Refusal(ErrorCode.INVALID_REQUEST, "The subscription is too large to be written down.")
-            size = said.size - (0 if before is None else before.size)
+            size = subscription.size - (0 if before is None else before.size)
             if group.sent_bytes + size > limits.GROUP_BYTES_MAX:
-                draft.take_back()
+                draft.roll_back()
                 raise _full(f"The members of the group have sent more than {limits.GROUP_BYTES_MAX} bytes.")
-            if not self._host.budget.takes(Usage(size=max(size, 0)), now_ms):
-                draft.take_back()
+            if not self._host.budget.reserve(Usage(size=max(size, 0)), now_ms):
+                draft.roll_back()
                 raise _full("The groups of this broker hold as much as it has memory for.")
-            draft.do(record, encoded)
-        is_changed = anew or before is None or before.wish != said.wish
-        is_one_more = before is None and group.wishes[said.wish] > 1
-        draft.do_all(self._targeting.refreshed(group, is_changed, is_one_more=is_one_more, now_ms=now_ms))
+            draft.apply(record, encoded)
+        is_changed = force or before is None or before.preferences != subscription.preferences
+        is_one_more = before is None and group.preference_counts[subscription.preferences] > 1
+        draft.apply_all(
+            self._target_builder.update(group, is_changed, is_one_more=is_one_more, now_ms=now_ms)
+        )
         return group.members[member_id]
 
-    def take_over(self, group: ConsumerGroup, old: ConsumerMember, member_id: str, draft: Draft) -> None:
+    def replace_static_member(
+        self, group: ConsumerGroup, old: ConsumerMember, member_id: str, draft: Draft
+    ) -> None:
         """A static member is back under another id: what it had, and was to have, is its own."""
-        said, assigned = old.said, old.holding.assigned
+        subscription, assigned = old.subscription, old.current.assigned
         target = group.targets.get(old.member_id, NOTHING)
-        draft.do_all(
+        draft.apply_all(
             (
                 *group.member_tombstones(old.member_id),
-                group.member_record(member_id, said),
+                group.member_record(member_id, subscription),
                 group.target_record(member_id, target),
-                group.holding_record(member_id, Holding(0, 0, STABLE, assigned)),
+                group.current_assignment_record(member_id, CurrentAssignment(0, 0, STABLE, assigned)),
             )
         )
 
-    def step(
+    def reconcile_member(
         self, group: ConsumerGroup, member: ConsumerMember, owned: Places | None, draft: Draft, now_ms: int
     ) -> bool:
         """The member's next step towards its target; whether it has something else to read after it."""
-        before, member_id = member.holding, member.member_id
+        before, member_id = member.current, member.member_id
         epoch, target = group.assignment_epoch, group.targets.get(member_id, NOTHING)
         prepared, member.prepared = member.prepared, None
         if prepared is not None and prepared.is_for(before, epoch, target, owned, group.changes):
             after = prepared.after
-            draft.hold(member, after, prepared.record)
+            draft.apply_current(member, after, prepared.record)
         else:
             after = reconcile(before, epoch, target, owned, group.free_for(member_id))
             if after is before:
                 return False
-            draft.do(group.holding_record(member_id, after))
+            draft.apply(group.current_assignment_record(member_id, after))
         self._host.budget.add(PLACE_BYTES * len(after.assigned - before.assigned))
-        if member.said.classic is None:
+        if member.subscription.classic is None:
             if after.state == UNREVOKED:
-                self.begin_owing(group, member, now_ms)
+                self.start_rebalance_timer(group, member, now_ms)
             else:
-                member.end_owing()
-        return after.assigned != before.assigned or bool(after.revoking)
+                member.cancel_rebalance_timer()
+        return after.assigned != before.assigned or bool(after.pending_revocation)
 
     # --- going --------------------------------------------------------------------------------------------------
 
@@ -125,8 +129,8 @@ class MemberLifecycle:
         self, group: ConsumerGroup, gone: Collection[ConsumerMember], now_ms: int
     ) -> Sequence[Record | Encoded]:
         """These are members no more. The records; the state has them already."""
-        if self._shard.migrating.may_downgrade(group, gone):
-            records = self._shard.migrating.downgrade(group, gone, now_ms)
+        if self._shard.migration.may_downgrade(group, gone):
+            records = self._shard.migration.downgrade(group, gone, now_ms)
             if records is not None:
                 return records
         if not self._host.fits(group.record(group.epoch + 1, 0)):
@@ -135,46 +139,46 @@ class MemberLifecycle:
         records = [record for member in gone for record in group.member_tombstones(member.member_id)]
         for record in records:
             group.replay(*record)
-        for record in self._targeting.without(group):
+        for record in self._target_builder.after_removal(group):
             group.replay(*record)
             records.append(record)
         return records
 
-    def _lost(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+    def _session_expired(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """Its session is over, or it has not done in time what it was told to; but while nothing can be written it was
         refused, and has one session more."""
         if group.members.get(member.member_id) is not member:
             return
         if not self._host.is_writable:
-            self.begin_session(group, member, now_ms)
-            if member.owes:
-                self.begin_owing(group, member, now_ms)
+            self.start_session(group, member, now_ms)
+            if member.has_rebalance_timer:
+                self.start_rebalance_timer(group, member, now_ms)
             return
         try:
             records = self.remove(group, (member,), now_ms)
         except Refusal:
             # A record of the group cannot be written, as one whose epochs are used up. Nothing has changed; it is tried again.
-            self.begin_session(group, member, now_ms)
+            self.start_session(group, member, now_ms)
             return
-        self._host.decided(Decision(records, is_replayed=True))
+        self._host.schedule(Decision(records, is_replayed=True))
 
     # --- deadlines ----------------------------------------------------------------------------------------------
 
-    def begin_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        classic = member.said.classic
+    def start_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+        classic = member.subscription.classic
         timeout_ms = (
             self.session_timeout_ms(group.group_id) if classic is None else classic.session_timeout_ms
         )
-        member.begin_session(
-            self._host.timers, lambda now: self._lost(group, member, now), now_ms + timeout_ms
+        member.start_session(
+            self._host.timers, lambda now: self._session_expired(group, member, now), now_ms + timeout_ms
         )
 
-    def begin_owing(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
+    def start_rebalance_timer(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """It has been told to do something, and has its rebalance time-out for it."""
-        member.begin_owing(
+        member.start_rebalance_timer(
             self._host.timers,
-            lambda now: self._lost(group, member, now),
-            now_ms + max(member.said.rebalance_timeout_ms, 0),
+            lambda now: self._session_expired(group, member, now),
+            now_ms + max(member.subscription.rebalance_timeout_ms, 0),
         )
 
     def resume(self, group: ConsumerGroup, now_ms: int, *, only_new: bool = False) -> None:
@@ -182,11 +186,11 @@ class MemberLifecycle:
         for member in group.members.values():
             if only_new and member.bucket >= 0:
                 continue
-            self.begin_session(group, member, now_ms)
-            if member.holding.state == UNREVOKED:
-                self.begin_owing(group, member, now_ms)
+            self.start_session(group, member, now_ms)
+            if member.current.state == UNREVOKED:
+                self.start_rebalance_timer(group, member, now_ms)
 
-    def forget(self, group: ConsumerGroup) -> None:
+    def unload(self, group: ConsumerGroup) -> None:
         """It is coordinated elsewhere from now on."""
         for member in group.members.values():
             member.end_session()

@@ -88,7 +88,7 @@ class Offsets:
         self._order += 1
         commits[group_id, place] = self._order, value
 
-    def replay_end(self, producer_id: int, commit: bool) -> set[str]:
+    def replay_end_marker(self, producer_id: int, commit: bool) -> set[str]:
         """A producer's transaction has ended: its commits count now, or never. The groups whose offsets have changed."""
         changed = set()
         for (group_id, place), (order, value) in self._by_producer.pop(producer_id, {}).items():
@@ -143,7 +143,7 @@ class Offsets:
             if place[0] in topics
         ]
 
-    def forget_group(self, group_id: str) -> None:
+    def remove_group(self, group_id: str) -> None:
         """As the tombstones of all its offsets would."""
         if group_id in self.pending:
             for place in list(self.places(group_id)):

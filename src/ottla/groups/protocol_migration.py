@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ottla.groups.classic_group import CONSUMER, ClassicMember, Group, State
+from ottla.groups.classic_group import CONSUMER, ClassicGroup, ClassicMember, State
 from ottla.groups.consumer_group import ConsumerGroup, Phase
 from ottla.groups.consumer_member import ClassicSide, ConsumerMember, Subscription
 from ottla.groups.draft import Draft
 from ottla.groups.formats import GROUP_METADATA, Record
 from ottla.groups.rebalance import joined
-from ottla.groups.reconciliation import STABLE, Holding
+from ottla.groups.reconciliation import STABLE, CurrentAssignment
 from ottla.model.assignors import Place, Places
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.ports.coordination import Decision, Reply
@@ -45,14 +45,14 @@ _DOWN: Final = ("bidirectional", "downgrade")
 _KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
 
 
-class Migrating:
+class ProtocolMigration:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
 
     # --- up -----------------------------------------------------------------------------------------------------
 
-    def upgrade(self, classic: Group, group: ConsumerGroup, draft: Draft) -> int:
+    def upgrade(self, classic: ClassicGroup, group: ConsumerGroup, draft: Draft) -> int:
         """Make `group` what a classic one is; how many members it has then. Raises Refusal. `classic` is left as it is."""
         if classic.state is not State.EMPTY:
             self._check_upgrade(classic)
@@ -60,30 +60,30 @@ class Migrating:
         members = [member for member in classic.members.values() if not member.is_new]
         wanted = {member.member_id: self._wanted(classic, member) for member in members}
         held = self._held(classic, members, wanted)
-        draft.note(Record((GROUP_METADATA, group.group_id), None))
+        draft.append(Record((GROUP_METADATA, group.group_id), None))
         if not members:
             return 0
-        draft.do(group.record(classic.generation, 0))
+        draft.apply(group.record(classic.generation, 0))
         for member in members:
             name = member.member_id
-            said = Subscription(
+            subscription = Subscription(
                 member.instance_id, wanted[name].rack, member.client_id, member.client_host, wanted[name].topics,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 classic=ClassicSide(member.session_timeout_ms, member.protocols),
             )  # fmt: skip
-            draft.do(group.member_record(name, said))
-            draft.do(group.target_record(name, held[name]))
-            holding = Holding(classic.generation, classic.generation, STABLE, held[name])
-            draft.do(group.holding_record(name, holding))
-        draft.do(group.assignment_record(self._host.wall_ms))
+            draft.apply(group.member_record(name, subscription))
+            draft.apply(group.target_record(name, held[name]))
+            current = CurrentAssignment(classic.generation, classic.generation, STABLE, held[name])
+            draft.apply(group.current_assignment_record(name, current))
+        draft.apply(group.assignment_record(self._host.wall_ms))
         return len(members)
 
-    def retire(self, classic: Group) -> None:
+    def retire(self, classic: ClassicGroup) -> None:
         """A classic group is a consumer group from now on."""
-        for reply in self._shard.classic.rebalancing.forget((classic,)):
+        for reply in self._shard.classic.rebalance.unload((classic,)):
             reply.refuse(ErrorCode.REBALANCE_IN_PROGRESS)
 
-    def _check_upgrade(self, classic: Group) -> None:
+    def _check_upgrade(self, classic: ClassicGroup) -> None:
         problem = None
         if self._host.config.group_consumer_migration_policy.lower() not in _UP:
             problem = "online upgrade is disabled"
@@ -94,7 +94,7 @@ class Migrating:
         if problem is not None:
             raise _cannot_upgrade(classic, problem)
 
-    def _wanted(self, classic: Group, member: ClassicMember) -> Wanted:
+    def _wanted(self, classic: ClassicGroup, member: ClassicMember) -> Wanted:
         # All protocols of a member have the same subscription; before the first generation none is chosen.
         metadata = member.metadata(classic.protocol) or member.protocols[0][1]
         try:
@@ -103,7 +103,7 @@ class Migrating:
             raise _cannot_upgrade(classic, "the embedded consumer protocol is malformed") from None
 
     def _held(
-        self, classic: Group, members: Collection[ClassicMember], wanted: Mapping[str, Wanted]
+        self, classic: ClassicGroup, members: Collection[ClassicMember], wanted: Mapping[str, Wanted]
     ) -> dict[str, Places]:
         """What each member may be reading. A claim may be old, so that an assignment to somebody else counts for more."""
         owners: dict[Place, str] = {}
@@ -133,7 +133,9 @@ class Migrating:
         if joining is None and not group.classic_count:
             return False
         ids = {member.member_id for member in gone}
-        left = [member.said.classic for member in group.members.values() if member.member_id not in ids]
+        left = [
+            member.subscription.classic for member in group.members.values() if member.member_id not in ids
+        ]
         if joining is not None:
             left.append(joining)
         if not left or len(left) > self._host.config.group_max_size:
@@ -157,7 +159,7 @@ class Migrating:
             return None
         records = [*group.tombstones(), record]
         self._replace(group, classic, now_ms)
-        self._shard.classic.rebalancing.prepare(classic, now_ms)
+        self._shard.classic.rebalance.prepare(classic, now_ms)
         return records
 
     def downgrade_with(
@@ -166,9 +168,11 @@ class Migrating:
         """The same when the static `old` is back as a classic `member`: it has what it had, without a rebalance if nobody has
         anything to do. False, and nothing, if it cannot be written."""
         is_settled = group.state is Phase.STABLE and len(group.members) > 1
-        is_settled &= read_subscription(member.protocols[0][1]).topics == group.names_of(old.said.wish)
+        is_settled &= read_subscription(member.protocols[0][1]).topics == group.names_of(
+            old.subscription.preferences
+        )
         classic = self._classic(group, (old,))
-        member.assignment = self.written(ClassicSide(0, member.protocols), old.holding.assigned)
+        member.assignment = self.written(ClassicSide(0, member.protocols), old.current.assigned)
         classic.add(member, CONSUMER)
         self._choose(classic)
         record = classic.record() if is_settled else _unled(classic)
@@ -178,46 +182,46 @@ class Migrating:
         self._replace(group, classic, now_ms)
         if is_settled:
             answers = [(reply, joined(classic, member))]
-            self._host.decided(Decision(records, answers, is_replayed=True))
+            self._host.schedule(Decision(records, answers, is_replayed=True))
         else:
-            classic.await_others(member, reply)
-            self._host.decided(Decision(records, is_replayed=True))
-            self._shard.classic.rebalancing.prepare(classic, now_ms)
+            classic.set_join_reply(member, reply)
+            self._host.schedule(Decision(records, is_replayed=True))
+            self._shard.classic.rebalance.prepare(classic, now_ms)
         return True
 
-    def _classic(self, group: ConsumerGroup, gone: Collection[ConsumerMember]) -> Group:
+    def _classic(self, group: ConsumerGroup, gone: Collection[ConsumerMember]) -> ClassicGroup:
         """The classic group of those who are left, in the state of its last assignment."""
         ids = {member.member_id for member in gone}
-        classic = Group(group.group_id)
+        classic = ClassicGroup(group.group_id)
         classic.generation, classic.since_ms = group.epoch, self._host.wall_ms
         classic.protocol_type = CONSUMER
         classic.state = classic.previous = State.STABLE
         for name, each in group.members.items():
-            said = each.said
-            if name in ids or said.classic is None:
+            subscription = each.subscription
+            if name in ids or subscription.classic is None:
                 continue
             member = ClassicMember(
-                name, said.instance_id, client_id=said.client_id, client_host=said.client_host,
-                session_timeout_ms=said.classic.session_timeout_ms,
-                rebalance_timeout_ms=said.rebalance_timeout_ms, protocols=said.classic.protocols,
+                name, subscription.instance_id, client_id=subscription.client_id, client_host=subscription.client_host,
+                session_timeout_ms=subscription.classic.session_timeout_ms,
+                rebalance_timeout_ms=subscription.rebalance_timeout_ms, protocols=subscription.classic.protocols,
             )  # fmt: skip
-            member.assignment = self.written(said.classic, each.holding.assigned)
+            member.assignment = self.written(subscription.classic, each.current.assigned)
             classic.add(member, CONSUMER)
         if classic.members:
             self._choose(classic)
         return classic
 
     @staticmethod
-    def _choose(classic: Group) -> None:
+    def _choose(classic: ClassicGroup) -> None:
         classic.protocol = classic.choose_protocol()
-        classic.look_at_subscriptions()
+        classic.compute_subscribed_topics()
 
-    def _replace(self, group: ConsumerGroup, classic: Group, now_ms: int) -> None:
+    def _replace(self, group: ConsumerGroup, classic: ClassicGroup, now_ms: int) -> None:
         for each in group.members.values():
             each.end_session()
         self._shard.groups[group.group_id] = classic
         for member in classic.members.values():
-            self._shard.classic.rebalancing.begin_session(classic, member, now_ms)
+            self._shard.classic.rebalance.start_session(classic, member, now_ms)
 
     # --- names and ids ------------------------------------------------------------------------------------------
 
@@ -237,13 +241,13 @@ class Migrating:
         return write_assignment(classic.version, named)
 
 
-def _unled(classic: Group) -> Record:
+def _unled(classic: ClassicGroup) -> Record:
     """The record of a group that has to be rebalanced by whoever loads it."""
     key, value = classic.record()
     return Record(key, value | {"leader": None})
 
 
-def _cannot_upgrade(classic: Group, reason: str) -> Refusal:
+def _cannot_upgrade(classic: ClassicGroup, reason: str) -> Refusal:
     return Refusal(
         ErrorCode.GROUP_ID_NOT_FOUND,
         f"Cannot upgrade classic group {classic.group_id} to consumer group because {reason}.",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.groups.classic_group import ClassicMember, Event, Group, State
+from ottla.groups.classic_group import ClassicGroup, ClassicMember, Event, State
 from ottla.model.errors import ErrorCode
 from ottla.model.steps import STEP_COST, Steps
 from ottla.ports.coordination import Alarm, Decision, Reply, Response
@@ -27,45 +27,48 @@ NEW_MEMBER_JOIN_MS: Final = 5 * 60 * 1000
 _CAN_REBALANCE: Final = (State.EMPTY, State.COMPLETING_REBALANCE, State.STABLE)
 
 
-class Rebalancing:
+class ClassicRebalance:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
 
     # --- sessions -----------------------------------------------------------------------------------------------
 
-    def begin_session(
-        self, group: Group, member: ClassicMember, now_ms: int, timeout_ms: int | None = None
+    def start_session(
+        self, group: ClassicGroup, member: ClassicMember, now_ms: int, timeout_ms: int | None = None
     ) -> None:
         timeout_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        member.begin_session(
-            self._host.timers, lambda lost, now: self._lost(group, lost, now), timeout_ms, now_ms
+        member.start_session(
+            self._host.timers,
+            lambda on_expired, now: self._session_expired(group, on_expired, now),
+            timeout_ms,
+            now_ms,
         )
 
-    def _lost(self, group: Group, member: ClassicMember, now_ms: int) -> None:
+    def _session_expired(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
         """A session is over; but while nothing can be written, members may have been refused, and have one more."""
         if not self._host.is_writable:
-            self.begin_session(group, member, now_ms)
+            self.start_session(group, member, now_ms)
         elif group.pending.pop(member.member_id, None) is not None:
             self.complete_if_all_joined(group, now_ms)
-            self._shard.forget_if_nothing(group)
+            self._shard.remove_if_unused(group)
         elif group.members.get(member.member_id) is member:
             self.remove(group, member, now_ms)
 
-    def remove(self, group: Group, member: ClassicMember, now_ms: int) -> None:
+    def remove(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
         """A member leaves, or is lost: the others share what it had."""
-        self.let_go(group, member)
+        self.drop_member(group, member)
         self.after_removal(group, now_ms)
 
-    def let_go(self, group: Group, member: ClassicMember) -> None:
+    def drop_member(self, group: ClassicGroup, member: ClassicMember) -> None:
         member.end_session()
         group.remove(member)
-        for reply in (group.take_join(member), member.sync):
+        for reply in (group.take_join_reply(member), member.sync):
             if reply is not None:
                 reply.refuse(ErrorCode.UNKNOWN_MEMBER_ID)
         member.sync = None
 
-    def after_removal(self, group: Group, now_ms: int) -> None:
+    def after_removal(self, group: ClassicGroup, now_ms: int) -> None:
         if group.state in (State.STABLE, State.COMPLETING_REBALANCE):
             self.prepare(group, now_ms)
         elif group.state is State.PREPARING_REBALANCE:
@@ -73,42 +76,42 @@ class Rebalancing:
 
     # --- gathering ----------------------------------------------------------------------------------------------
 
-    def begin_or_go_on(self, group: Group, now_ms: int) -> None:
+    def member_joined(self, group: ClassicGroup, now_ms: int) -> None:
         """A member has joined, or joined anew."""
         if group.state in _CAN_REBALANCE:
             self.prepare(group, now_ms)
         else:
             self.complete_if_all_joined(group, now_ms)
 
-    def prepare(self, group: Group, now_ms: int) -> None:
+    def prepare(self, group: ClassicGroup, now_ms: int) -> None:
         """Have all members join again."""
         if group.state is State.COMPLETING_REBALANCE:
             self.fail_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._clear(group)
         is_first = group.state is State.EMPTY
-        group.happens(Event.CHANGED, self._host.wall_ms)
+        group.transition(Event.CHANGED, self._host.wall_ms)
         if not is_first:
             self._complete_or_wait(group, now_ms)
             return
         delay_ms = self._host.config.group_initial_rebalance_delay_ms
-        group.has_grown = False
+        group.has_new_member = False
         group.remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
         if delay_ms:
-            self._set(group, now_ms + delay_ms, lambda now: self._look_at_first(group, delay_ms, now))
+            self._set(group, now_ms + delay_ms, lambda now: self._extend_initial_delay(group, delay_ms, now))
         else:
             self._complete(group, now_ms)
 
-    def _look_at_first(self, group: Group, waited_ms: int, now_ms: int) -> None:
+    def _extend_initial_delay(self, group: ClassicGroup, waited_ms: int, now_ms: int) -> None:
         """The delay of a first rebalance is over: go on, unless somebody came meanwhile and more may."""
-        if not group.has_grown or not group.remaining_ms:
+        if not group.has_new_member or not group.remaining_ms:
             self._complete(group, now_ms)
             return
-        group.has_grown = False
+        group.has_new_member = False
         delay_ms = min(self._host.config.group_initial_rebalance_delay_ms, group.remaining_ms)
         group.remaining_ms = max(group.remaining_ms - waited_ms, 0)
-        self._set(group, now_ms + delay_ms, lambda now: self._look_at_first(group, delay_ms, now))
+        self._set(group, now_ms + delay_ms, lambda now: self._extend_initial_delay(group, delay_ms, now))
 
-    def complete_if_all_joined(self, group: Group, now_ms: int) -> None:
+    def complete_if_all_joined(self, group: ClassicGroup, now_ms: int) -> None:
         if (
             group.state is State.PREPARING_REBALANCE
             and group.previous is not State.EMPTY
@@ -116,43 +119,43 @@ class Rebalancing:
         ):
             self._complete(group, now_ms)
 
-    def _complete_or_wait(self, group: Group, now_ms: int) -> None:
+    def _complete_or_wait(self, group: ClassicGroup, now_ms: int) -> None:
         if group.has_all_joined:
             self._complete(group, now_ms)
         else:
             self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._complete(group, now))
 
-    def _complete(self, group: Group, now_ms: int) -> None:
+    def _complete(self, group: ClassicGroup, now_ms: int) -> None:
         """Those who are there make the next generation."""
         self._clear(group)
         if group.state is not State.PREPARING_REBALANCE:
             return
         for member in list(group.members.values()):
             if member.join is None and member.instance_id is None:
-                self.let_go(group, member)
-        if not self._elect(group) and group.members:
+                self.drop_member(group, member)
+        if not self._elect_leader(group) and group.members:
             # Only static members that did not come are left: their sessions will tell.
             self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._complete(group, now))
             return
         group.begin_generation(self._host.wall_ms)
         if not group.members:
-            self._host.decided(Decision([group.record()], is_replayed=True))
+            self._host.schedule(Decision([group.record()], is_replayed=True))
             return
         answers: list[tuple[Reply, Response]] = []
         answer: dict[str, Any] = {}
         for member in group.members.values():
-            reply = group.take_join(member)
+            reply = group.take_join_reply(member)
             if reply is not None:
                 # The answers of all but the leader differ by the member's id alone.
                 if not answer or group.leader_id in (member.member_id, answer["member_id"]):
                     answer = joined(group, member)
                 answers.append((reply, {**answer, "member_id": member.member_id}))
             member.is_new = False
-            self.begin_session(group, member, now_ms)
-        self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._give_up_on_syncs(group, now))
-        self._host.decided(Decision(answers=answers))
+            self.start_session(group, member, now_ms)
+        self._set(group, now_ms + group.rebalance_timeout_ms, lambda now: self._remove_unsynced(group, now))
+        self._host.schedule(Decision(answers=answers))
 
-    def _elect(self, group: Group) -> bool:
+    def _elect_leader(self, group: ClassicGroup) -> bool:
         """The leader is somebody who has joined; False if nobody has."""
         leader = group.members.get(group.leader_id or "")
         if leader is None or leader.join is None:
@@ -164,30 +167,30 @@ class Rebalancing:
 
     # --- completing ---------------------------------------------------------------------------------------------
 
-    def _give_up_on_syncs(self, group: Group, now_ms: int) -> None:
+    def _remove_unsynced(self, group: ClassicGroup, now_ms: int) -> None:
         """Members that joined and never asked for their assignment are gone."""
         missing = [member for name, member in group.members.items() if name in group.unsynced]
         if not missing or group.state not in (State.COMPLETING_REBALANCE, State.STABLE):
             return
         for member in missing:
-            self.let_go(group, member)
+            self.drop_member(group, member)
         self.prepare(group, now_ms)
 
-    def synced(self, group: Group, member: ClassicMember) -> None:
+    def synced(self, group: ClassicGroup, member: ClassicMember) -> None:
         """A member has asked for its assignment."""
         group.unsynced.discard(member.member_id)
         if not group.unsynced and group.state is State.STABLE:
             self._clear(group)
 
     def assign(
-        self, group: Group, assignments: Mapping[str, bytes], record: Encoded, now_ms: int
+        self, group: ClassicGroup, assignments: Mapping[str, bytes], record: Encoded, now_ms: int
     ) -> None:  # fmt: skip
         """The leader's assignment counts from now on; those who wait for theirs get it once its record is written."""
         group.assigned_bytes = 0
         for name, member in group.members.items():
             member.assignment = assignments.get(name, b"")
             group.assigned_bytes += len(member.assignment)
-        group.happens(Event.ASSIGNED, self._host.wall_ms)
+        group.transition(Event.ASSIGNED, self._host.wall_ms)
         if not group.unsynced:
             self._clear(group)
         answers: list[tuple[Reply, Response]] = []
@@ -195,17 +198,17 @@ class Rebalancing:
             if member.sync is not None:
                 answers.append((member.sync, synced(group, member)))
                 member.sync = None
-                member.alive(now_ms)
-        self._host.decided(Decision([record], answers, is_replayed=True))
+                member.extend_session(now_ms)
+        self._host.schedule(Decision([record], answers, is_replayed=True))
 
-    def fail_syncs(self, group: Group, code: ErrorCode, now_ms: int) -> None:
+    def fail_syncs(self, group: ClassicGroup, code: ErrorCode, now_ms: int) -> None:
         replies: list[Reply] = []
         for member in group.members.values():
             member.assignment = b""
             if member.sync is not None:
                 replies.append(member.sync)
                 member.sync = None
-                member.alive(now_ms)
+                member.extend_session(now_ms)
         if len(replies) > STEP_COST:
             self._host.compute(_refuse_in_steps(replies, code), lambda _result, _error: None)
         else:
@@ -214,24 +217,26 @@ class Rebalancing:
 
     # --- alarms -------------------------------------------------------------------------------------------------
 
-    def _set(self, group: Group, deadline_ms: int, action: Any) -> None:
+    def _set(self, group: ClassicGroup, deadline_ms: int, action: Any) -> None:
         self._clear(group)
         group.alarm = Alarm(self._host.timers, action)
         group.alarm.set(deadline_ms)
 
-    def _clear(self, group: Group) -> None:
+    def _clear(self, group: ClassicGroup) -> None:
         if group.alarm is not None:
             group.alarm.clear()
             group.alarm = None
 
-    def forget(self, groups: Iterable[Group]) -> list[Reply]:
+    def unload(self, groups: Iterable[ClassicGroup]) -> list[Reply]:
         """These groups are coordinated elsewhere from now on: their timers are silent; returns who waits."""
         waiting: list[Reply] = []
         for group in groups:
             self._clear(group)
             for member in (*group.members.values(), *group.pending.values()):
                 member.end_session()
-                waiting += [reply for reply in (group.take_join(member), member.sync) if reply is not None]
+                waiting += [
+                    reply for reply in (group.take_join_reply(member), member.sync) if reply is not None
+                ]
                 member.sync = None
         return waiting
 
@@ -243,7 +248,7 @@ def _refuse_in_steps(replies: Sequence[Reply], code: ErrorCode) -> Steps[None]:
             yield STEP_COST
 
 
-def joined(group: Group, member: ClassicMember, *, skip_assignment: bool = False) -> dict[str, Any]:
+def joined(group: ClassicGroup, member: ClassicMember, *, skip_assignment: bool = False) -> dict[str, Any]:
     """The answer to a join: the leader hears of all members."""
     leads = group.leader_id == member.member_id
     return {
@@ -264,7 +269,7 @@ def joined(group: Group, member: ClassicMember, *, skip_assignment: bool = False
     }  # fmt: skip
 
 
-def synced(group: Group, member: ClassicMember) -> dict[str, Any]:
+def synced(group: ClassicGroup, member: ClassicMember) -> dict[str, Any]:
     return {
         "error_code": 0,
         "protocol_type": group.protocol_type,

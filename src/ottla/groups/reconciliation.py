@@ -25,47 +25,47 @@ UNRELEASED: Final = 2
 STATES: Final = ("Stable", "Unrevoked", "Unreleased")
 
 
-class Holding(NamedTuple):
+class CurrentAssignment(NamedTuple):
     """What a member has: `assigned` it may read, `revoking` it has been told to give up; both are its own."""
 
     epoch: int = 0
     previous_epoch: int = 0
     state: int = STABLE
     assigned: Places = NOTHING
-    revoking: Places = NOTHING
+    pending_revocation: Places = NOTHING
 
     @property
-    def held(self) -> Places:
-        return self.assigned | self.revoking if self.revoking else self.assigned
+    def owned_partitions(self) -> Places:
+        return self.assigned | self.pending_revocation if self.pending_revocation else self.assigned
 
 
 def reconcile(
-    holding: Holding,
+    current: CurrentAssignment,
     target_epoch: int,
     target: Places,
     owned: Places | None,
     free: Callable[[Places], Places],
-) -> Holding:
+) -> CurrentAssignment:
     """What the member has after a heartbeat in which it says that it owns `owned` (None: the same as before).
 
     `free(places)` are those of them that no other member has.
     """
-    if holding.state == STABLE and holding.epoch == target_epoch:
-        return holding
-    if holding.state == UNREVOKED and (owned is None or owned & holding.revoking):
-        return holding
-    kept = holding.assigned & target
-    given_up = holding.assigned - target
+    if current.state == STABLE and current.epoch == target_epoch:
+        return current
+    if current.state == UNREVOKED and (owned is None or owned & current.pending_revocation):
+        return current
+    kept = current.assigned & target
+    given_up = current.assigned - target
     if given_up and (owned is None or owned & given_up):
-        return Holding(holding.epoch, holding.epoch, UNREVOKED, kept, given_up)
+        return CurrentAssignment(current.epoch, current.epoch, UNREVOKED, kept, given_up)
     missing = target - kept
     given = free(missing)
     is_whole = len(given) == len(missing)
     # The target itself, rather than its copy: what is kept of one set need not be found out again.
     assigned = target if is_whole else kept | given
-    after = Holding(target_epoch, holding.epoch, STABLE if is_whole else UNRELEASED, assigned)
+    after = CurrentAssignment(target_epoch, current.epoch, STABLE if is_whole else UNRELEASED, assigned)
     # A member that waits in vain has not changed: nothing is to be written.
     is_same = (
-        after.epoch == holding.epoch and after.state == holding.state and after.assigned == holding.assigned
+        after.epoch == current.epoch and after.state == current.state and after.assigned == current.assigned
     )
-    return holding if is_same and not holding.revoking else after
+    return current if is_same and not current.pending_revocation else after

@@ -14,10 +14,10 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from ottla.groups.budget import Usage
-from ottla.groups.classic import Classic
-from ottla.groups.classic_group import Event, Group, State
+from ottla.groups.classic import ClassicProtocol
+from ottla.groups.classic_group import ClassicGroup, Event, State
 from ottla.groups.classic_members import ClassicMembers
-from ottla.groups.consumer import Consumer
+from ottla.groups.consumer import ConsumerProtocol
 from ottla.groups.consumer_group import ConsumerGroup
 from ottla.groups.formats import (
     CONSUMER_GROUP_METADATA,
@@ -31,7 +31,7 @@ from ottla.groups.formats import (
 from ottla.groups.host import GroupHost
 from ottla.groups.member_lifecycle import MemberLifecycle
 from ottla.groups.offsets import Offsets, Place
-from ottla.groups.protocol_migration import Migrating
+from ottla.groups.protocol_migration import ProtocolMigration
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import STEP_COST, Steps, run
 from ottla.ports.coordination import Decision, Reply
@@ -41,7 +41,7 @@ NO_OFFSET: Final = -1
 FETCH_WITH_EPOCH: Final = 9
 _MINUTE_MS: Final = 60_000
 #: Groups and offsets among which those of a deleted topic are looked for in one step.
-_LOOKED_AT_ONCE: Final = 4000
+_SCANNED_PER_STEP: Final = 4000
 
 
 class Commit(NamedTuple):
@@ -61,11 +61,11 @@ class Shard:
         self.host = host
         self.groups: dict[str, Any] = {}
         self.offsets = Offsets()
-        self.migrating = Migrating(self)
-        self.membership = MemberLifecycle(self)
-        self.classic = Classic(self)
+        self.migration = ProtocolMigration(self)
+        self.member_lifecycle = MemberLifecycle(self)
+        self.classic = ClassicProtocol(self)
         self.classic_members = ClassicMembers(self)
-        self.consumer = Consumer(self)
+        self.consumer = ConsumerProtocol(self)
 
     # --- the log ------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Shard:
             self.offsets.replay(key[1], key[2], key[3], value)
         elif key[0] == GROUP_METADATA:
             if value is not None:
-                self.groups[key[1]] = Group.replayed(key[1], value)
+                self.groups[key[1]] = ClassicGroup.replayed(key[1], value)
             elif self.classic_group(key[1]) is not None:
                 del self.groups[key[1]]
         else:
@@ -95,26 +95,26 @@ class Shard:
             group = self.groups[key[1]] = ConsumerGroup(key[1])
         group.replay(key, value)
 
-    def loaded(self, now_ms: int) -> None:
+    def on_loaded(self, now_ms: int) -> None:
         """The log has been replayed: from now on time counts."""
         for group in run(self.resume_in_steps(now_ms)):
-            self.classic.rebalancing.prepare(group, now_ms)
+            self.classic.rebalance.prepare(group, now_ms)
 
-    def resume_in_steps(self, now_ms: int) -> Steps[list[Group]]:
+    def resume_in_steps(self, now_ms: int) -> Steps[list[ClassicGroup]]:
         """The same in steps, but for the groups that it returns: those have to be rebalanced."""
         for at, group_id in enumerate((*self.offsets.by_group, *self.offsets.pending)):
             if group_id not in self.groups:
                 # Somebody commits by hand.
-                self.groups[group_id] = Group(group_id)
+                self.groups[group_id] = ClassicGroup(group_id)
             if at % STEP_COST == STEP_COST - 1:
                 yield STEP_COST
-        changed: list[Group] = []
+        changed: list[ClassicGroup] = []
         cost = 0
         for group in list(self.groups.values()):
             if not group.members:
                 cost += 1
-            elif not isinstance(group, Group):
-                self.membership.resume(group, now_ms)
+            elif not isinstance(group, ClassicGroup):
+                self.member_lifecycle.resume(group, now_ms)
             elif self.classic.resume(group, now_ms):
                 changed.append(group)
             cost += 2 * len(group.members)
@@ -123,31 +123,31 @@ class Shard:
                 cost = 0
         return changed
 
-    def forget(self) -> list[Reply]:
+    def unload(self) -> list[Reply]:
         """The groups are coordinated elsewhere; returns those who still wait here."""
-        classic: list[Group] = []
+        classic: list[ClassicGroup] = []
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
-                self.membership.forget(group)
+                self.member_lifecycle.unload(group)
             elif group.members or group.pending or group.alarm is not None:
                 classic.append(group)
-        return self.classic.rebalancing.forget(classic)
+        return self.classic.rebalance.unload(classic)
 
     # --- groups -------------------------------------------------------------------------------------------------
 
-    def classic_group(self, group_id: str) -> Group | None:
+    def classic_group(self, group_id: str) -> ClassicGroup | None:
         group = self.groups.get(group_id)
-        return group if isinstance(group, Group) else None
+        return group if isinstance(group, ClassicGroup) else None
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         group = self.groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
-    def give_way(self, group_id: str) -> None:
+    def remove_empty_consumer_group(self, group_id: str) -> None:
         """A classic member comes: a consumer group that has no members ends, and leaves its offsets."""
         group = self.consumer_group(group_id)
         if group is not None and not group.members:
-            self.host.decided(Decision(group.tombstones()))
+            self.host.schedule(Decision(group.tombstones()))
 
     def heartbeat(
         self, group_id: str, generation: int, member_id: str, instance_id: str | None, now_ms: int
@@ -155,11 +155,11 @@ class Shard:
         group = self.groups.get(group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if not isinstance(group, Group):
+        if not isinstance(group, ClassicGroup):
             return self.classic_members.heartbeat(group, generation, member_id, instance_id, now_ms)
         return self.classic.heartbeat(group, generation, member_id, instance_id, now_ms)
 
-    def forget_if_nothing(self, group: Group) -> None:
+    def remove_if_unused(self, group: ClassicGroup) -> None:
         """A group that nobody joined in the end leaves nothing behind."""
         if (
             group.state is State.EMPTY
@@ -189,7 +189,7 @@ class Shard:
             if generation < 0:
                 return ErrorCode.NONE
             return ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
-        if isinstance(group, Group):
+        if isinstance(group, ClassicGroup):
             return self.classic.check_commit(group, generation, member_id, instance_id, now_ms)
         places = [(each.topic_id, each.partition) for each in commits]
         return self.consumer.check_commit(group, member_id, generation, version, places)
@@ -207,9 +207,9 @@ class Shard:
         self, group_id: str, commits: Iterable[Commit], expire_ms: int, answer: tuple[Reply, Any]
     ) -> None:
         """Write offsets that the group may commit; `expire_ms` is -1 unless the client says itself."""
-        self.host.decided(Decision(self.offset_records(group_id, commits, expire_ms), [answer]))
+        self.host.schedule(Decision(self.offset_records(group_id, commits, expire_ms), [answer]))
         if group_id not in self.groups and group_id in self.offsets.by_group:
-            self.groups[group_id] = Group(group_id)
+            self.groups[group_id] = ClassicGroup(group_id)
 
     def commit_encoded(
         self, group_id: str, records: Sequence[Record], encoded: Sequence[Encoded], answer: tuple[Reply, Any]
@@ -217,11 +217,11 @@ class Shard:
         """The same for very many, which are encoded already."""
         for record in records:
             self.replay(record)
-        self.host.decided(Decision(encoded, [answer], is_replayed=True))
+        self.host.schedule(Decision(encoded, [answer], is_replayed=True))
         if group_id not in self.groups and group_id in self.offsets.by_group:
-            self.groups[group_id] = Group(group_id)
+            self.groups[group_id] = ClassicGroup(group_id)
 
-    def takes_offsets(self, group_id: str, commits: Iterable[Commit], now_ms: int) -> bool:
+    def reserve_offsets(self, group_id: str, commits: Iterable[Commit], now_ms: int) -> bool:
         """Whether there is memory for these offsets. Those that replace others, and have no text, need none."""
         known = self.offsets.by_group.get(group_id) or {}
         count = size = 0
@@ -236,7 +236,7 @@ class Shard:
             return True
         is_new = group_id not in self.groups
         more = Usage(int(is_new), 0, count, size + len(group_id) * is_new)
-        return self.host.budget.takes(more, now_ms)
+        return self.host.budget.reserve(more, now_ms)
 
     @property
     def usage(self) -> Usage:
@@ -281,7 +281,7 @@ class Shard:
             return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and (not group.members or (not member_id and instance_id is None)):
             return ErrorCode.NONE
-        if isinstance(group, Group):
+        if isinstance(group, ClassicGroup):
             code = group.check(member_id, instance_id)
             if code or generation == group.generation:
                 return code
@@ -297,14 +297,14 @@ class Shard:
         for key, value in records:
             if key[0] == OFFSET_COMMIT and value is not None:
                 if key[1] not in self.groups:
-                    self.groups[key[1]] = Group(key[1])
+                    self.groups[key[1]] = ClassicGroup(key[1])
                 self.offsets.replay_pending(producer_id, key[1], (key[2], key[3]), value)
 
-    def replay_end(self, producer_id: int, commit: bool) -> None:
+    def replay_end_marker(self, producer_id: int, commit: bool) -> None:
         """The transaction has ended."""
-        for group_id in self.offsets.replay_end(producer_id, commit):
+        for group_id in self.offsets.replay_end_marker(producer_id, commit):
             if group_id not in self.groups:
-                self.groups[group_id] = Group(group_id)
+                self.groups[group_id] = ClassicGroup(group_id)
 
     def check_delete(self, group_id: str, topic: str, reply: Reply) -> ErrorCode | None:
         """Whether offsets of this topic may be forgotten; None if the reply has an error already."""
@@ -312,16 +312,20 @@ class Shard:
         if group is None:
             reply.refuse(ErrorCode.GROUP_ID_NOT_FOUND)
             return None
-        if isinstance(group, Group) and group.state is not State.EMPTY and group.protocol_type != "consumer":
+        if (
+            isinstance(group, ClassicGroup)
+            and group.state is not State.EMPTY
+            and group.protocol_type != "consumer"
+        ):
             reply.refuse(ErrorCode.NON_EMPTY_GROUP)
             return None
         is_read = bool(group.members) and group.is_subscribed(topic)
         return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_read else ErrorCode.NONE
 
-    def topics_deleted(self, topics: Collection[str]) -> Steps[None]:
+    def on_topics_deleted(self, topics: Collection[str]) -> Steps[None]:
         """Forget the offsets in topics that were deleted."""
         pending = list(self.offsets.pending)
-        yield from self._forget_found(
+        yield from self._remove_offsets(
             lambda groups: self.offsets.of_topics(
                 # One of the same name may have been created meanwhile; offsets of the old one are strays.
                 [topic for topic in topics if self.host.topic(topic) is None], groups
@@ -329,7 +333,7 @@ class Shard:
             pending,
         )  # fmt: skip
 
-    def _forget_found(
+    def _remove_offsets(
         self, find: Callable[[list[str]], list[Record]], more_groups: Iterable[str] = ()
     ) -> Steps[None]:
         """Forget the offsets that `find` finds of some groups, those of all groups in turn."""
@@ -339,18 +343,18 @@ class Shard:
         for group_id in [*offsets.by_group, *more_groups]:
             groups.append(group_id)
             size += 1 + len(offsets.of(group_id))
-            if size >= _LOOKED_AT_ONCE:
-                yield self._forget_these(find(groups), size)
+            if size >= _SCANNED_PER_STEP:
+                yield self._write_tombstones(find(groups), size)
                 groups, size = [], 0
-        yield self._forget_these(find(groups), size)
+        yield self._write_tombstones(find(groups), size)
 
-    def _forget_these(self, records: list[Record], size: int) -> int:
+    def _write_tombstones(self, records: list[Record], size: int) -> int:
         """Write tombstones; what finding them among so many offsets and writing them costs."""
         if records and self.host.is_writable:
-            self.host.decided(Decision(records))
+            self.host.schedule(Decision(records))
         return size // 8 + 3 * len(records)
 
-    def forget_strays(self) -> Steps[None]:
+    def remove_stray_offsets(self) -> Steps[None]:
         """Topics may have been deleted while nobody could write that down."""
 
         @cache
@@ -358,7 +362,7 @@ class Shard:
             topic = self.host.topic(name)
             return None if topic is None else topic.topic_id
 
-        yield from self._forget_found(lambda groups: self.offsets.strays(topic_id, groups))
+        yield from self._remove_offsets(lambda groups: self.offsets.strays(topic_id, groups))
 
     # --- the end of groups --------------------------------------------------------------------------------------
 
@@ -394,13 +398,13 @@ class Shard:
         # Those that were committed meanwhile.
         now = list(self.offsets.places(group_id))
         left = [] if now == known else self.offsets.tombstones(group_id, set(now).difference(known))
-        self.offsets.forget_group(group_id)
+        self.offsets.remove_group(group_id)
         for record in rest:
             self.replay(record)
-        if isinstance(group, Group):
-            group.happens(Event.REMOVED, self.host.wall_ms)
+        if isinstance(group, ClassicGroup):
+            group.transition(Event.REMOVED, self.host.wall_ms)
         answer = (reply, {"group_id": group_id, "error_code": 0})
-        return self.host.decided(Decision([*encoded, *left, *rest], [answer], is_replayed=True))
+        return self.host.schedule(Decision([*encoded, *left, *rest], [answer], is_replayed=True))
 
     def has_many_offsets(self, group_id: str) -> bool:
         return len(self.offsets.of(group_id)) > STEP_COST
@@ -430,9 +434,9 @@ class Shard:
         ]
 
     def _remove(self, group: Any, records: list[Record], answers: Sequence[tuple[Reply, Any]]) -> None:
-        if isinstance(group, Group):
-            group.happens(Event.REMOVED, self.host.wall_ms)
-        self.host.decided(Decision(records, answers))
+        if isinstance(group, ClassicGroup):
+            group.transition(Event.REMOVED, self.host.wall_ms)
+        self.host.schedule(Decision(records, answers))
 
     def expire_offsets(self, wall_ms: int) -> Steps[None]:
         """Forget what nobody came back for in time, and groups that are nothing without it (KIP-211)."""
@@ -472,12 +476,12 @@ class Shard:
         is_over = is_empty and not group.pending and len(records) == len(self.offsets.of(group_id))
         if is_over and group_id not in self.offsets.pending:
             if isinstance(group, ConsumerGroup):
-                self.host.decided(Decision([*records, *group.tombstones()]))
+                self.host.schedule(Decision([*records, *group.tombstones()]))
             else:
                 self._remove(group, [*records, Record((GROUP_METADATA, group_id), None)], ())
             return 5 + 3 * len(records)
         if records:
-            self.host.decided(Decision(records))
+            self.host.schedule(Decision(records))
         return 3 * len(records)
 
     # --- telling ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.groups.consumer_group import rows_in_steps
 from ottla.groups.draft import too_large
 from ottla.groups.formats import TARGET_ASSIGNMENT_MEMBER, Encoded, Record, encode_in_steps
-from ottla.groups.topic_patterns import Matching
+from ottla.groups.topic_patterns import PatternMatcher
 from ottla.model.assignors import ASSIGNORS, NOTHING, Places, Reader
 from ottla.model.errors import Refusal
 from ottla.model.steps import Steps, run
@@ -39,20 +39,20 @@ _DUE_MS: Final = 50
 #: Members and partitions of a group whose target is computed at once: some milliseconds.
 _AT_ONCE_MAX: Final = 3000
 #: How many sets of topic names are remembered with their topics, and from which size on.
-_SEEN_MAX: Final = 2
-_SEEN_MIN: Final = 100
+_TOPIC_CACHE_MAX: Final = 2
+_TOPIC_CACHE_NAMES_MIN: Final = 100
 
 
-class Targeting:
+class TargetAssignmentBuilder:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = host = shard.host
-        self._matching = Matching(host)
+        self._pattern_matcher = PatternMatcher(host)
         #: By the names that somebody reads: the topics that exist, and their hash; of one version of the topics.
-        self._seen: dict[frozenset[str], tuple[dict[str, TopicView], int]] = {}
-        self._seen_version = -1
+        self._topic_cache: dict[frozenset[str], tuple[dict[str, TopicView], int]] = {}
+        self._topic_cache_version = -1
 
-    def refreshed(
+    def update(
         self, group: ConsumerGroup, is_changed: bool, *, is_one_more: bool, now_ms: int
     ) -> Iterator[Record]:
         """The records that bring a group up to date after a member or, maybe, the topics have changed.
@@ -62,7 +62,9 @@ class Targeting:
         """
         version = self._host.topics_version
         if is_changed or group.topics_version != version:
-            is_current = yield from self._patterns(group, now_ms, all_anew=group.topics_version != version)
+            is_current = yield from self._update_patterns(
+                group, now_ms, rematch_all=group.topics_version != version
+            )
             metadata_hash = self._hash(group)
             if is_changed or metadata_hash != group.metadata_hash:
                 yield group.record(group.epoch + 1, metadata_hash)
@@ -79,27 +81,27 @@ class Targeting:
                 group.computing = []
                 self._host.compute(self._compute(group, topics), partial(self._computed, group))
 
-    def without(self, group: ConsumerGroup) -> Iterator[Record]:
+    def after_removal(self, group: ConsumerGroup) -> Iterator[Record]:
         """The records after a member has gone: the next heartbeat of another will find the epoch higher."""
-        yield from self._unused(group)
+        yield from self._remove_unused_patterns(group)
         yield group.record(group.epoch + 1, self._hash(group))
 
-    def _unused(self, group: ConsumerGroup) -> Iterator[Record]:
+    def _remove_unused_patterns(self, group: ConsumerGroup) -> Iterator[Record]:
         used = group.regexes()
         for pattern in [pattern for pattern in group.patterns if pattern not in used]:
             yield group.pattern_record(pattern, None, 0, 0)
 
-    def _patterns(
-        self, group: ConsumerGroup, now_ms: int, *, all_anew: bool
+    def _update_patterns(
+        self, group: ConsumerGroup, now_ms: int, *, rematch_all: bool
     ) -> Generator[Record, None, bool]:  # fmt: skip
         """What the members' patterns have come to mean; False if that is not known of all of them yet."""
-        yield from self._unused(group)
+        yield from self._remove_unused_patterns(group)
         version, wall_ms = self._host.topics_version, self._host.wall_ms
         is_current = True
         for pattern in sorted(group.regexes()):
-            if not all_anew and pattern in group.patterns:
+            if not rematch_all and pattern in group.patterns:
                 continue
-            topics, is_known = self._matching.find(pattern, now_ms)
+            topics, is_known = self._pattern_matcher.find(pattern, now_ms)
             is_current = is_current and is_known
             if topics is not None and topics != group.patterns.get(pattern):
                 yield group.pattern_record(pattern, topics, max(version, 0), wall_ms)
@@ -107,26 +109,26 @@ class Targeting:
 
     def _topics(self, group: ConsumerGroup) -> dict[str, TopicView]:
         """The topics that its members read and that exist."""
-        return self._looked_at(group)[0]
+        return self._topics_and_hash(group)[0]
 
     def _hash(self, group: ConsumerGroup) -> int:
         """A number that tells whether the topics are those that the last epoch was made with; 0 for none."""
-        return self._looked_at(group)[1]
+        return self._topics_and_hash(group)[1]
 
-    def _looked_at(self, group: ConsumerGroup) -> tuple[dict[str, TopicView], int]:
-        if self._seen_version != self._host.topics_version:
-            self._seen.clear()
-            self._seen_version = self._host.topics_version
+    def _topics_and_hash(self, group: ConsumerGroup) -> tuple[dict[str, TopicView], int]:
+        if self._topic_cache_version != self._host.topics_version:
+            self._topic_cache.clear()
+            self._topic_cache_version = self._host.topics_version
         names = group.names()
-        found = self._seen.get(names)
+        found = self._topic_cache.get(names)
         if found is None:
             views = {name: self._host.topic(name) for name in sorted(names)}
             topics = {name: view for name, view in views.items() if view is not None}
             found = topics, _hashed(topics)
-            if len(names) >= _SEEN_MIN:
-                while len(self._seen) >= _SEEN_MAX:
-                    del self._seen[next(iter(self._seen))]
-                self._seen[names] = found
+            if len(names) >= _TOPIC_CACHE_NAMES_MIN:
+                while len(self._topic_cache) >= _TOPIC_CACHE_MAX:
+                    del self._topic_cache[next(iter(self._topic_cache))]
+                self._topic_cache[names] = found
         return found
 
     def _target(self, group: ConsumerGroup, topics: Mapping[str, TopicView]) -> Iterator[Record]:
@@ -143,12 +145,12 @@ class Targeting:
         ids = {name: view.topic_id for name, view in topics.items()}
         # Most members want the same, and then share one set.
         reading = {
-            wish: frozenset(ids[name] for name in group.names_of(wish) if name in ids)
-            for wish in group.wishes
+            preferences: frozenset(ids[name] for name in group.names_of(preferences) if name in ids)
+            for preferences in group.preference_counts
         }
         readers = [
             Reader(
-                member_id, member.said.instance_id, member.said.rack_id, reading[member.said.wish],
+                member_id, member.subscription.instance_id, member.subscription.rack_id, reading[member.subscription.preferences],
                 group.targets.get(member_id, NOTHING),
             )
             for member_id, member in group.members.items()
@@ -162,7 +164,7 @@ class Targeting:
     def _compute(self, group: ConsumerGroup, topics: Mapping[str, TopicView]) -> Steps[None]:
         """Compute a target and write it down. Raises Refusal if it cannot be written."""
         epoch = group.epoch
-        wishes = {member_id: member.said.wish for member_id, member in group.members.items()}
+        wishes = {member_id: member.subscription.preferences for member_id, member in group.members.items()}
         target = yield from self._assigned(group, topics)
         found: list[tuple[str, Places, Encoded]] = []
         for member_id, places in target.items():
@@ -184,12 +186,12 @@ class Targeting:
         records: list[Record | Encoded] = []
         for member_id, places, record in found:
             member = group.members.get(member_id)
-            if member is not None and member.said.wish == wishes[member_id]:
+            if member is not None and member.subscription.preferences == wishes[member_id]:
                 group.targets[member_id] = places
                 records.append(record)
         group.assignment_epoch = epoch
         records.append(group.assignment_record(self._host.wall_ms, epoch))
-        self._host.decided(Decision(records, is_replayed=True))
+        self._host.schedule(Decision(records, is_replayed=True))
 
     def _computed(self, group: ConsumerGroup, _result: None, error: Exception | None) -> None:
         waiting, group.computing = group.computing or [], None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 5_000_000
 _SLICE: Final = 1_000_000
 #: Of so many patterns it is kept what was found.
-_KEPT_MAX: Final = 64
+_FOUND_MAX: Final = 64
 
 
 class Found(NamedTuple):
@@ -34,7 +34,7 @@ class Found(NamedTuple):
     is_current: bool
 
 
-class _Walk:
+class _Scan:
     """One pattern on its way through the names."""
 
     __slots__ = ("found", "names", "pattern", "version")
@@ -45,7 +45,7 @@ class _Walk:
         self.version = version
         self.found: set[str] = set()
 
-    def go_on(self, steps: int) -> bool:
+    def advance(self, steps: int) -> bool:
         """Look at the next names; whether all have been looked at."""
         program = compiled(self.pattern)
         fullmatch, size = program.fullmatch, program.programsize
@@ -58,12 +58,12 @@ class _Walk:
         return True
 
 
-class Matching:
+class PatternMatcher:
     def __init__(self, host: GroupHost) -> None:
         self._host = host
         #: Of patterns that took longer: the version of the topics, and what was found.
-        self._kept: dict[str, tuple[int, frozenset[str]]] = {}
-        self._walks: dict[str, _Walk] = {}
+        self._found: dict[str, tuple[int, frozenset[str]]] = {}
+        self._scans: dict[str, _Scan] = {}
         self._alarm: Alarm | None = None
         self._counted: tuple[int, int] = (-1, 0)
 
@@ -79,12 +79,12 @@ class Matching:
             return Found(
                 frozenset(name for name in self._host.topic_names() if fullmatch(name) is not None), True
             )
-        kept_version, topics = self._kept.get(pattern, (-1, None))
+        kept_version, topics = self._found.get(pattern, (-1, None))
         if topics is not None and kept_version == version:
             return Found(topics, True)
-        if pattern not in self._walks:
-            self._walks[pattern] = _Walk(pattern, iter(tuple(self._host.topic_names())), version)
-            self._go_on_at(now_ms)
+        if pattern not in self._scans:
+            self._scans[pattern] = _Scan(pattern, iter(tuple(self._host.topic_names())), version)
+            self._schedule_slice(now_ms)
         return Found(topics, False)
 
     def _characters(self, version: int) -> int:
@@ -92,7 +92,7 @@ class Matching:
             self._counted = version, sum(map(len, self._host.topic_names()))
         return self._counted[1]
 
-    def _go_on_at(self, now_ms: int) -> None:
+    def _schedule_slice(self, now_ms: int) -> None:
         if self._alarm is None:
             self._alarm = Alarm(self._host.timers, self._slice)
         if not self._alarm.is_set:
@@ -100,14 +100,14 @@ class Matching:
 
     def _slice(self, now_ms: int) -> None:
         """A piece of the walk that has waited longest."""
-        pattern, walk = next(iter(self._walks.items()))
-        del self._walks[pattern]
-        if walk.go_on(_SLICE):
-            self._kept.pop(pattern, None)
-            self._kept[pattern] = walk.version, frozenset(walk.found)
-            if len(self._kept) > _KEPT_MAX:
-                del self._kept[next(iter(self._kept))]
+        pattern, scan = next(iter(self._scans.items()))
+        del self._scans[pattern]
+        if scan.advance(_SLICE):
+            self._found.pop(pattern, None)
+            self._found[pattern] = scan.version, frozenset(scan.found)
+            if len(self._found) > _FOUND_MAX:
+                del self._found[next(iter(self._found))]
         else:
-            self._walks[pattern] = walk
-        if self._walks:
-            self._go_on_at(now_ms)
+            self._scans[pattern] = scan
+        if self._scans:
+            self._schedule_slice(now_ms)

@@ -38,14 +38,14 @@ _REFUSALS: Final = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
 class Owner(Protocol):
     """Who keeps its state in the partitions of a topic, and writes there with `appending.append_as_leader`.
 
-    `lead` and `rest` come in turns for a replica; an epoch in which the same broker goes on leading is no news. An owner may add itself to `replica.watchers` to hear when the high watermark
+    `on_election` and `on_resignation` come in turns for a replica; an epoch in which the same broker goes on leading is no news. An owner may add itself to `replica.watchers` to hear when the high watermark
     has moved, once a turn.
     """
 
-    def lead(self, replica: Replica, now_ms: int) -> None:
+    def on_election(self, replica: Replica, now_ms: int) -> None:
         """This broker leads the partition from now on, in `replica.leader_epoch`: load what is there."""
 
-    def rest(self, replica: Replica, now_ms: int) -> None:
+    def on_resignation(self, replica: Replica, now_ms: int) -> None:
         """It leads it no more: forget. What was appended and did not count yet was told of before."""
 
 
@@ -151,7 +151,7 @@ class ReplicaRoles:
         owner = self.owners.get(replica.topic)
         if owner is not None and self._is_loaded and replica.offline is None:
             self._owned[replica] = owner
-            owner.lead(replica, self._broker.now_ms)
+            owner.on_election(replica, self._broker.now_ms)
 
     def _follow(self, replica: Replica, topic_id: bytes, partition: Partition) -> None:
         following = replica.following
@@ -196,7 +196,7 @@ class ReplicaRoles:
             broker.fail_waiting(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             owner = self._owned.pop(replica, None)
             if owner is not None:
-                owner.rest(replica, broker.now_ms)
+                owner.on_resignation(replica, broker.now_ms)
 
     def _fetcher(self, leader: int, topic_id: bytes, number: int) -> ReplicaFetcher:
         spread = int.from_bytes(topic_id[-4:], "big") + number

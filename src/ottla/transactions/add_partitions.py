@@ -15,7 +15,7 @@ from ottla.model import limits
 from ottla.model.errors import ErrorCode
 from ottla.model.names import INTERNAL_TOPICS
 from ottla.transactions.formats import Place, Record, State
-from ottla.transactions.transaction import PLACE_BYTES, REFUSALS, V1, V2, Event, Standing, Transaction
+from ottla.transactions.transaction import PLACE_BYTES, REFUSALS, V1, V2, Event, ProducerMatch, Transaction
 
 if TYPE_CHECKING:
     from ottla.ports.coordination import Reply, Response
@@ -44,7 +44,7 @@ class Add(NamedTuple):
         return V2 if self.version >= BY_LEADERS_SINCE else V1
 
 
-class Adding:
+class AddPartitionsHandler:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
@@ -55,14 +55,14 @@ class Adding:
             # None is added.
             rest = ErrorCode.OPERATION_NOT_ATTEMPTED
             codes = {place: int(wrong.get(place, rest)) for place in request.partitions}
-            return self._shard.tell(reply, {"error_code": 0, "partitions": codes})
+            return self._shard.answer(reply, {"error_code": 0, "partitions": codes})
         return self._add(request, reply, is_for_offsets=False)
 
     def add_offsets(self, request: Add, group_id: str, reply: Reply) -> None:
         """The partition of a group's offsets is a partition of the transaction like any other."""
         place = self._host.offsets_partition(group_id)
         if place is None:
-            return self._shard.tell(reply, _answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return self._shard.answer(reply, _answer(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return self._add(request._replace(partitions=frozenset((place,))), reply, is_for_offsets=True)
 
     def _wrong(self, request: Add, place: Place) -> ErrorCode:
@@ -75,17 +75,17 @@ class Adding:
         transaction = self._shard.transactions.get(request.transactional_id)
         code = self._check(request, transaction)
         if code or transaction is None:
-            return self._shard.tell(reply, _answer(request, code))
+            return self._shard.answer(reply, _answer(request, code))
         if request.verify_only:
-            return self._shard.tell(reply, self._verified(request, transaction))
+            return self._shard.answer(reply, self._verified(request, transaction))
         entry = transaction.entry
         is_ongoing = entry.state is State.ONGOING
         if is_ongoing and request.partitions <= entry.partitions:
-            return self._shard.tell(reply, _answer(request, ErrorCode.NONE))
+            return self._shard.answer(reply, _answer(request, ErrorCode.NONE))
         partitions = entry.partitions | request.partitions
         size = PLACE_BYTES * (len(partitions) - len(entry.partitions))
-        if len(partitions) > limits.TRANSACTION_PARTITIONS_MAX or not self._host.has_room(0, size):
-            return self._shard.tell(reply, _answer(request, ErrorCode.POLICY_VIOLATION))
+        if len(partitions) > limits.TRANSACTION_PARTITIONS_MAX or not self._host.has_capacity(0, size):
+            return self._shard.answer(reply, _answer(request, ErrorCode.POLICY_VIOLATION))
         record = transaction.after(
             Event.ADDED,
             self._host.wall_ms,
@@ -95,22 +95,22 @@ class Adding:
             client_version=V1 if is_for_offsets else request.transaction_version,
         )
         if not self._host.fits(_largest(record)):
-            return self._shard.tell(reply, _answer(request, ErrorCode.UNKNOWN_SERVER_ERROR))
+            return self._shard.answer(reply, _answer(request, ErrorCode.UNKNOWN_SERVER_ERROR))
         self._shard.write([record], [(reply, _answer(request, ErrorCode.NONE))])
         if not is_ongoing:
-            self._shard.begin_time_out(transaction)
+            self._shard.start_timeout(transaction)
         return None
 
     def _check(self, request: Add, transaction: Transaction | None) -> ErrorCode:
         if not request.transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if request.transactional_id in self._shard.awaiting:
+        if request.transactional_id in self._shard.awaiting_producer_id:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if transaction is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        standing = transaction.standing(request.producer_id, request.producer_epoch)
-        if standing is not Standing.PRESENT:
-            return REFUSALS[standing]
+        match = transaction.match_producer(request.producer_id, request.producer_epoch)
+        if match is not ProducerMatch.CURRENT:
+            return REFUSALS[match]
         return ErrorCode.CONCURRENT_TRANSACTIONS if transaction.is_prepared else ErrorCode.NONE
 
     def _verified(self, request: Add, transaction: Transaction) -> Response:

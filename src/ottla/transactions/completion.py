@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.model.errors import ErrorCode
 from ottla.ports.coordination import Alarm
 from ottla.transactions.formats import NO_ID, Place, State
-from ottla.transactions.host import Marker, Owed
+from ottla.transactions.host import Marker, MarkerRequest
 from ottla.transactions.transaction import Event, Transaction
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _RETRY_MS_MAX: Final = 1_000
 
 #: A partition that has its marker, or that cannot have one since its format knows no transactions. Anything else is tried again:
 #: most of it passes (a leader that moves, a coordinator of groups that loads), and what does not must be seen, not forgotten.
-_DONE: Final = frozenset(
+_FINAL_CODES: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION}
 )
 
@@ -35,75 +35,75 @@ _DONE: Final = frozenset(
 class Completion:
     """What is left to be done for one transaction."""
 
-    __slots__ = ("alarm", "owed", "retry_ms", "sent", "transaction")
+    __slots__ = ("alarm", "retry_ms", "sent", "transaction", "unmarked")
 
     def __init__(self, transaction: Transaction, alarm: Alarm) -> None:
         self.transaction = transaction
         self.alarm = alarm
         self.retry_ms = _RETRY_MS_MIN
-        self.owed: set[Place] = set(transaction.entry.partitions)
+        self.unmarked: set[Place] = set(transaction.entry.partitions)
         #: What has been sent and not been answered.
-        self.sent: dict[Place, Owed] = {}
+        self.sent: dict[Place, MarkerRequest] = {}
 
 
-class Completing:
+class PendingCompletions:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
         #: By transactional id.
-        self.under_way: dict[str, Completion] = {}
+        self.pending: dict[str, Completion] = {}
 
     def begin(self, transactional_id: str) -> None:
         """The Prepare record counts."""
         transaction = self._shard.transactions[transactional_id]
-        assert transaction.is_prepared and transactional_id not in self.under_way
+        assert transaction.is_prepared and transactional_id not in self.pending
         # By its id: an alarm that refers to its completion would be a reference cycle.
         alarm = Alarm(self._host.timers, partial(self._retry, transactional_id))
-        completion = self.under_way[transactional_id] = Completion(transaction, alarm)
-        self._go_on(completion)
+        completion = self.pending[transactional_id] = Completion(transaction, alarm)
+        self._send_unmarked(completion)
 
     def _retry(self, transactional_id: str, _now_ms: int) -> None:
-        completion = self.under_way.get(transactional_id)
+        completion = self.pending.get(transactional_id)
         if completion is not None:
-            self._go_on(completion)
+            self._send_unmarked(completion)
 
-    def answered(self, owed: Owed, codes: Mapping[Place, ErrorCode]) -> None:
+    def answered(self, request: MarkerRequest, codes: Mapping[Place, ErrorCode]) -> None:
         """What a broker says of its partitions; those of which it says nothing have to be told again."""
-        completion = self.under_way.get(owed.transactional_id)
+        completion = self.pending.get(request.transactional_id)
         if completion is None:
             return
-        for place in owed.partitions:
-            if completion.sent.get(place) is owed:
+        for place in request.partitions:
+            if completion.sent.get(place) is request:
                 del completion.sent[place]
-                if codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR) in _DONE:
-                    completion.owed.discard(place)
-        if not completion.owed:
+                if codes.get(place, ErrorCode.UNKNOWN_SERVER_ERROR) in _FINAL_CODES:
+                    completion.unmarked.discard(place)
+        if not completion.unmarked:
             self._complete(completion)
-        elif len(completion.sent) < len(completion.owed):
-            self._try_later(completion)
+        elif len(completion.sent) < len(completion.unmarked):
+            self._schedule_retry(completion)
 
-    def forget(self) -> None:
-        for completion in self.under_way.values():
+    def unload(self) -> None:
+        for completion in self.pending.values():
             completion.alarm.clear()
-        self.under_way.clear()
+        self.pending.clear()
 
-    def _go_on(self, completion: Completion) -> None:
+    def _send_unmarked(self, completion: Completion) -> None:
         by_node: dict[int, list[Place]] = {}
         has_leaders = True
-        for place in sorted(completion.owed - completion.sent.keys()):
+        for place in sorted(completion.unmarked - completion.sent.keys()):
             leader = self._host.leader(place)
             if leader is None:
                 # Its topic was deleted, and with it what the marker would have been about.
-                completion.owed.discard(place)
+                completion.unmarked.discard(place)
             elif leader < 0:
                 has_leaders = False
             else:
                 by_node.setdefault(leader, []).append(place)
-        if not completion.owed:
+        if not completion.unmarked:
             self._complete(completion)
             return
         if not has_leaders:
-            self._try_later(completion)
+            self._schedule_retry(completion)
         self._send(completion, by_node)
 
     def _send(self, completion: Completion, by_node: Mapping[int, list[Place]]) -> None:
@@ -112,26 +112,29 @@ class Completing:
             entry.producer_id, entry.producer_epoch, entry.state is State.PREPARE_COMMIT, self._host.coordinator_epoch,
             entry.client_version,
         )  # fmt: skip
-        sent = [Owed(node_id, transactional_id, marker, tuple(places)) for node_id, places in by_node.items()]
-        for owed in sent:
-            completion.sent.update(dict.fromkeys(owed.partitions, owed))
+        sent = [
+            MarkerRequest(node_id, transactional_id, marker, tuple(places))
+            for node_id, places in by_node.items()
+        ]
+        for request in sent:
+            completion.sent.update(dict.fromkeys(request.partitions, request))
         if sent:
             # Last of all: they may be answered at once.
             self._host.send_markers(sent)
 
-    def _try_later(self, completion: Completion) -> None:
+    def _schedule_retry(self, completion: Completion) -> None:
         if not completion.alarm.is_set:
             completion.alarm.set(self._host.now_ms + completion.retry_ms)
             completion.retry_ms = min(2 * completion.retry_ms, _RETRY_MS_MAX)
 
     def _complete(self, completion: Completion) -> None:
         if not self._host.is_writable:
-            self._try_later(completion)
+            self._schedule_retry(completion)
             return
         completion.alarm.clear()
         transaction = completion.transaction
-        del self.under_way[transaction.transactional_id]
-        producer_id, producer_epoch = transaction.coming
+        del self.pending[transaction.transactional_id]
+        producer_id, producer_epoch = transaction.next_producer
         record = transaction.after(
             Event.MARKED,
             self._host.wall_ms,

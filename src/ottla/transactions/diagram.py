@@ -1,6 +1,7 @@
-"""The manual page of a transactional id's states, drawn from the table that the coordinator goes by.
+"""The manual page of transaction states, docs/transaction-states.md, drawn from the coordinator's own table.
 
-`python -m ottla.transactions.diagram > docs/transaction-states.md` renews it; a test holds the file equal to `render()`.
+`python -m ottla.transactions.diagram > docs/transaction-states.md` renders the page; a test compares the file with
+`render()`.
 """
 
 from __future__ import annotations
@@ -11,27 +12,32 @@ from ottla.transactions.transaction import TRANSITIONS
 INTRODUCTION = """\
 # How transactions work
 
-<!-- Rendered by `python -m ottla.transactions.diagram`; edit `src/ottla/transactions/transaction.py` instead. -->
+<!-- Rendered by `python -m ottla.transactions.diagram`; edit `src/ottla/transactions/diagram.py` instead. -->
 
-A transactional id belongs to a partition of `__transaction_state`, and the broker that leads this partition coordinates it. Its
-producer's id and epoch, the partitions of its transaction and how far that has come are one record in that partition, in Kafka's
-own format; another broker that becomes its leader reads it and goes on. Nothing is answered before it is written and replicated.
-How to use them is in [transactions.md](transactions.md).
+The broker that leads a transactional id's partition of `__transaction_state` is its transaction coordinator. One record
+in that partition, in Kafka's own format, holds the producer id and epoch, the partitions of the transaction, and its
+state. When another broker becomes the leader, it loads the record and continues. The coordinator answers a request only
+when its record is written and replicated.
 
-## The states of a transactional id
+[transactions.md](transactions.md) shows how to use transactions.
+
+## States of a transactional id
 
 """
 
 NOTES = """
-- The answer to EndTxn leaves when PrepareCommit or PrepareAbort is written and replicated: from then on the end is final. Each
-  partition, and each group whose offsets were added, then gets its marker from its leader, as often as it takes; whoever
-  coordinates next goes on with that. Meanwhile the producer hears CONCURRENT_TRANSACTIONS and asks again.
-- A producer that comes while a transaction of its predecessor is going on has that aborted first.
-- A transaction that takes longer than its `transaction.timeout.ms` is aborted; every
-  `transaction.abort.timed.out.transaction.cleanup.interval.ms` the coordinator looks for such.
-- Empty and complete ones may be aborted by clients of KIP-890 (EndTxn from version 5) alone. Their epoch is raised at the end of every
-  transaction; older clients keep theirs. Either has its epoch raised when it is fenced or takes too long. When 32766 epochs are
-  used up, it goes on with another producer id.
+- The coordinator answers EndTxn when PrepareCommit or PrepareAbort is written and replicated. From then on the outcome
+  is final.
+- The coordinator then writes a marker to each partition of the transaction, and to `__consumer_offsets` for each group
+  whose offsets were added. It retries until each partition has its marker. A new coordinator continues with this.
+- Until all markers are written, the producer gets CONCURRENT_TRANSACTIONS and retries.
+- If a new producer calls InitProducerId while a transaction is Ongoing, the coordinator aborts that transaction first.
+- A transaction that runs longer than its `transaction.timeout.ms` is aborted. The coordinator checks every
+  `transaction.abort.timed.out.transaction.cleanup.interval.ms`.
+- Only clients with KIP-890 (EndTxn version 5 and later) can abort an Empty or Complete transactional id.
+- For clients with KIP-890, the end of every transaction raises the producer epoch. Older clients keep their epoch. For
+  both, the epoch is raised when the producer is fenced or its transaction times out.
+- After 32766 epochs the producer continues with another producer id.
 - A partition whose topic was deleted needs no marker.
 """
 
@@ -47,4 +53,4 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    print(render(), end="")  # noqa: T201  (printing it is what it is for)
+    print(render(), end="")  # noqa: T201  (the page goes to stdout)

@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
-from ottla.ports.coordination import Then
+from ottla.ports.coordination import WhenCommitted
 from ottla.transactions.formats import EPOCH_MAX, NO_ID, State
 from ottla.transactions.init_producer_id import refused
-from ottla.transactions.transaction import REFUSALS, V1, V2, Event, Standing, Transaction
+from ottla.transactions.transaction import REFUSALS, V1, V2, Event, ProducerMatch, Transaction
 
 if TYPE_CHECKING:
     from ottla.ports.coordination import Reply, Response
@@ -34,7 +34,7 @@ RAISES_SINCE: Final = 5
 _Outcomes = Mapping[tuple[State, bool], ErrorCode | Event]
 
 #: By state, and whether it is to commit. Version 1.
-_OLD: Final[_Outcomes] = {
+_V1_OUTCOMES: Final[_Outcomes] = {
     (State.ONGOING, True): Event.COMMITTED,
     (State.ONGOING, False): Event.ABORTED,
     (State.PREPARE_COMMIT, True): ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -43,7 +43,7 @@ _OLD: Final[_Outcomes] = {
     (State.COMPLETE_ABORT, False): ErrorCode.NONE,
 }
 #: Version 2, with the present epoch.
-_NEW: Final[_Outcomes] = {
+_V2_OUTCOMES: Final[_Outcomes] = {
     (State.EMPTY, False): Event.ABORTED,
     (State.ONGOING, True): Event.COMMITTED,
     (State.ONGOING, False): Event.ABORTED,
@@ -53,7 +53,7 @@ _NEW: Final[_Outcomes] = {
     (State.COMPLETE_ABORT, False): Event.ABORTED,
 }
 #: Version 2, with the epoch before: a repetition.
-_AGAIN: Final[_Outcomes] = {
+_V2_RETRY_OUTCOMES: Final[_Outcomes] = {
     (State.EMPTY, True): ErrorCode.PRODUCER_FENCED,
     (State.EMPTY, False): ErrorCode.PRODUCER_FENCED,
     (State.PREPARE_COMMIT, True): ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -81,7 +81,7 @@ class End(NamedTuple):
         return V2 if self.version >= RAISES_SINCE else V1
 
 
-class Ending:
+class EndTxnHandler:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
@@ -94,26 +94,26 @@ class Ending:
             return self._prepare(transaction, outcome, request.transaction_version, reply)
         if outcome is ErrorCode.NONE:
             assert transaction is not None
-            return self._shard.tell(reply, _ended(transaction, request.transaction_version))
+            return self._shard.answer(reply, _ended(transaction, request.transaction_version))
         if outcome is ErrorCode.PRODUCER_FENCED and request.version < FENCED_SINCE:
             outcome = ErrorCode.INVALID_PRODUCER_EPOCH
-        return self._shard.tell(reply, refused(outcome))
+        return self._shard.answer(reply, refused(outcome))
 
     def _outcome(self, request: End, transaction: Transaction | None) -> ErrorCode | Event:
         if not request.transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if request.transactional_id in self._shard.awaiting:
+        if request.transactional_id in self._shard.awaiting_producer_id:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         if transaction is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        standing = transaction.standing(request.producer_id, request.producer_epoch)
+        match = transaction.match_producer(request.producer_id, request.producer_epoch)
         is_new = request.transaction_version == V2
-        if standing is Standing.PRESENT:
-            outcomes = _NEW if is_new else _OLD
-        elif standing is Standing.BEFORE and is_new:
-            outcomes = _AGAIN
+        if match is ProducerMatch.CURRENT:
+            outcomes = _V2_OUTCOMES if is_new else _V1_OUTCOMES
+        elif match is ProducerMatch.PREVIOUS and is_new:
+            outcomes = _V2_RETRY_OUTCOMES
         else:
-            return REFUSALS[standing]
+            return REFUSALS[match]
         return outcomes.get((transaction.state, request.commit), ErrorCode.INVALID_TXN_STATE)
 
     # --- by the coordinator itself ------------------------------------------------------------------------------
@@ -130,7 +130,11 @@ class Ending:
         for transactional_id in list(shard.ongoing):
             transaction = shard.transactions[transactional_id]
             deadline_ms = transaction.deadline_ms
-            if deadline_ms is not None and deadline_ms <= now_ms and transactional_id not in shard.awaiting:
+            if (
+                deadline_ms is not None
+                and deadline_ms <= now_ms
+                and transactional_id not in shard.awaiting_producer_id
+            ):
                 if not limit:
                     return False
                 limit -= 1
@@ -142,7 +146,7 @@ class Ending:
     def _prepare(
         self, transaction: Transaction, event: Event, version: int, reply: Reply | None, response: Response | None = None
     ) -> None:  # fmt: skip
-        if version >= V2 and transaction.has_used_up_epochs:
+        if version >= V2 and transaction.epochs_exhausted:
             return self._shard.await_producer_id(
                 transaction.transactional_id,
                 reply,
@@ -169,11 +173,13 @@ class Ending:
         answers: list[tuple[Reply, Response]] = []
         if reply is not None:
             answers.append((reply, _ended(after, version) if response is None else response))
-        answers.append((Then(lambda: self._shard.completing.begin(transaction.transactional_id)), {}))
+        answers.append(
+            (WhenCommitted(lambda: self._shard.completions.begin(transaction.transactional_id)), {})
+        )
         self._shard.write([record], answers)
 
 
 def _ended(transaction: Transaction, version: int) -> Response:
     """The answer to an EndTxn that has succeeded: with version 2, who the producer is from now on."""
-    producer_id, producer_epoch = transaction.coming if version >= V2 else (NO_ID, -1)
+    producer_id, producer_epoch = transaction.next_producer if version >= V2 else (NO_ID, -1)
     return {"error_code": 0, "producer_id": producer_id, "producer_epoch": producer_epoch}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
 from ottla.transactions.formats import EPOCH_MAX, NO_EPOCH, NO_ID, Entry, Record, State
-from ottla.transactions.transaction import Event, Standing, Transaction
+from ottla.transactions.transaction import Event, ProducerMatch, Transaction
 
 if TYPE_CHECKING:
     from ottla.ports.coordination import Reply
@@ -43,7 +43,7 @@ class Init(NamedTuple):
         return self.producer_id != NO_ID
 
 
-class Initializing:
+class InitProducerIdHandler:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
         self._host = shard.host
@@ -53,27 +53,27 @@ class Initializing:
         if code:
             return self._refuse(request, reply, code)
         transaction = self._shard.transactions.get(request.transactional_id)
-        if request.transactional_id in self._shard.awaiting:
+        if request.transactional_id in self._shard.awaiting_producer_id:
             return self._refuse(request, reply, ErrorCode.CONCURRENT_TRANSACTIONS)
         if transaction is None:
-            if not self._host.has_room(1, len(request.transactional_id)):
+            if not self._host.has_capacity(1, len(request.transactional_id)):
                 return self._refuse(request, reply, ErrorCode.POLICY_VIOLATION)
             return self._shard.await_producer_id(
-                request.transactional_id, reply, lambda producer_id: self._begin(request, reply, producer_id)
+                request.transactional_id, reply, lambda producer_id: self._create(request, reply, producer_id)
             )
-        standing = (
-            transaction.standing(request.producer_id, request.producer_epoch)
+        match = (
+            transaction.match_producer(request.producer_id, request.producer_epoch)
             if request.names_itself
-            else Standing.PRESENT
+            else ProducerMatch.CURRENT
         )
-        if standing in (Standing.FENCED, Standing.STRANGER):
+        if match in (ProducerMatch.FENCED, ProducerMatch.OTHER):
             return self._refuse(request, reply, ErrorCode.PRODUCER_FENCED)
         if transaction.is_prepared:
             return self._refuse(request, reply, ErrorCode.CONCURRENT_TRANSACTIONS)
         if transaction.state is State.ONGOING:
             response = refused(ErrorCode.CONCURRENT_TRANSACTIONS)
-            return self._shard.ending.fence(transaction, reply, response)
-        return self._go_on(request, reply, transaction, standing)
+            return self._shard.end_txn.fence(transaction, reply, response)
+        return self._next_epoch(request, reply, transaction, match)
 
     def _check(self, request: Init) -> ErrorCode:
         if (request.producer_id == NO_ID) != (request.producer_epoch == NO_EPOCH):
@@ -88,14 +88,16 @@ class Initializing:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         return ErrorCode.NONE
 
-    def _begin(self, request: Init, reply: Reply, producer_id: int) -> None:
+    def _create(self, request: Init, reply: Reply, producer_id: int) -> None:
         """Nobody has come under this name, or too long ago."""
         entry = Entry(
             producer_id, 0, request.timeout_ms, State.EMPTY, self._host.wall_ms, previous_producer_id=producer_id
         )  # fmt: skip
         self._write(reply, Record(request.transactional_id, entry))
 
-    def _go_on(self, request: Init, reply: Reply, transaction: Transaction, standing: Standing) -> None:
+    def _next_epoch(
+        self, request: Init, reply: Reply, transaction: Transaction, match: ProducerMatch
+    ) -> None:
         """No transaction is going on: the next epoch, or the same again for who was not answered."""
         entry = transaction.entry
         changes: dict[str, Any] = {
@@ -105,11 +107,11 @@ class Initializing:
             # NO_EPOCH if it does not name itself: then it is somebody new, and whoever was before is fenced.
             "last_epoch": request.producer_epoch,
         }
-        if standing is Standing.BEFORE and entry.producer_epoch < EPOCH_MAX:
+        if match is ProducerMatch.PREVIOUS and entry.producer_epoch < EPOCH_MAX:
             # It may ask once more, by the id that it had.
             changes["previous_producer_id"] = entry.previous_producer_id
             return self._write(reply, transaction.after(Event.INITIALIZED, self._host.wall_ms, **changes))
-        if not transaction.has_used_up_epochs:
+        if not transaction.epochs_exhausted:
             changes["producer_epoch"] = entry.producer_epoch + 1
             return self._write(reply, transaction.after(Event.INITIALIZED, self._host.wall_ms, **changes))
 
@@ -127,7 +129,7 @@ class Initializing:
         entry = record.entry
         assert entry is not None
         if not self._host.fits(record):
-            return self._shard.tell(reply, refused(ErrorCode.UNKNOWN_SERVER_ERROR))
+            return self._shard.answer(reply, refused(ErrorCode.UNKNOWN_SERVER_ERROR))
         response = {
             "error_code": 0, "producer_id": entry.producer_id, "producer_epoch": entry.producer_epoch
         }  # fmt: skip
@@ -136,7 +138,7 @@ class Initializing:
     def _refuse(self, request: Init, reply: Reply, code: ErrorCode) -> None:
         if code is ErrorCode.PRODUCER_FENCED and request.version < FENCED_SINCE:
             code = ErrorCode.INVALID_PRODUCER_EPOCH
-        self._shard.tell(reply, refused(code))
+        self._shard.answer(reply, refused(code))
 
 
 def refused(code: ErrorCode) -> dict[str, int]:

@@ -14,21 +14,21 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from ottla.model.errors import ErrorCode
-from ottla.ports.coordination import Alarm, Decision, Reply, Response, Then
-from ottla.transactions.add_partitions import Adding
-from ottla.transactions.completion import Completing
-from ottla.transactions.end_txn import Ending
+from ottla.ports.coordination import Alarm, Decision, Reply, Response, WhenCommitted
+from ottla.transactions.add_partitions import AddPartitionsHandler
+from ottla.transactions.completion import PendingCompletions
+from ottla.transactions.end_txn import EndTxnHandler
 from ottla.transactions.formats import Place, Record, State
-from ottla.transactions.host import Owed, TransactionHost
-from ottla.transactions.init_producer_id import Initializing
+from ottla.transactions.host import MarkerRequest, TransactionHost
+from ottla.transactions.init_producer_id import InitProducerIdHandler
 from ottla.transactions.transaction import PREPARED, TRANSITIONS, Event, Transaction
 
 #: The time-out of a transaction that has none: Kafka writes it for two-phase commits (KIP-939).
-_FOR_EVER_MS: Final = 2**31 - 1
+_NO_TIMEOUT_MS: Final = 2**31 - 1
 
 #: How many transactions are aborted, and transactional ids forgotten, in one turn: a few milliseconds each. Then others have theirs.
-_TIMED_OUT_AT_ONCE: Final = 10
-_EXPIRED_AT_ONCE: Final = 1_000
+_ABORTS_PER_TURN: Final = 10
+_EXPIRATIONS_PER_TURN: Final = 1_000
 _SLICE_MS: Final = 10
 
 #: By the names that ListTransactions may be asked for.
@@ -45,7 +45,7 @@ class Filter(NamedTuple):
     #: Whether a transactional id matches the pattern asked for.
     matches: Callable[[str], object] | None = None
 
-    def takes(self, transaction: Transaction, wall_ms: int) -> bool:
+    def accepts(self, transaction: Transaction, wall_ms: int) -> bool:
         entry = transaction.entry
         if self.producer_ids is not None and entry.producer_id not in self.producer_ids:
             return False
@@ -67,13 +67,13 @@ class Shard:
         #: The bytes of all ids and of the partitions of their transactions.
         self.size = 0
         #: Transactional ids whose next record waits for a new producer id, and who waits for that. Nobody else is let near them.
-        self.awaiting: dict[str, Reply | None] = {}
-        self.initializing = Initializing(self)
-        self.adding = Adding(self)
-        self.ending = Ending(self)
-        self.completing = Completing(self)
-        self._time_outs = Alarm(host.timers, self._look_for_timed_out)
-        self._expiry = Alarm(host.timers, self._look_for_expired)
+        self.awaiting_producer_id: dict[str, Reply | None] = {}
+        self.init_producer_id = InitProducerIdHandler(self)
+        self.add_partitions = AddPartitionsHandler(self)
+        self.end_txn = EndTxnHandler(self)
+        self.completions = PendingCompletions(self)
+        self._timeout_alarm = Alarm(host.timers, self._abort_timed_out)
+        self._expiration_alarm = Alarm(host.timers, self._remove_expired)
 
     # --- the log ------------------------------------------------------------------------------------------------
 
@@ -95,52 +95,54 @@ class Shard:
         if entry.state is State.ONGOING:
             self.ongoing[transactional_id] = None
 
-    def loaded(self, now_ms: int) -> None:
+    def on_loaded(self, now_ms: int) -> None:
         """The log has been replayed: from now on time counts, and ends that were decided on are carried out."""
         for transactional_id in self.ongoing:
-            self.begin_time_out(self.transactions[transactional_id])
+            self.start_timeout(self.transactions[transactional_id])
         prepared = [each for each, transaction in self.transactions.items() if transaction.state in PREPARED]
         if prepared:
             # What was read may not count yet.
-            self.host.decided(Decision((), [(Then(lambda: self._go_on_with(prepared)), {})], is_read=True))
+            self.host.schedule(
+                Decision((), [(WhenCommitted(lambda: self._resume_completions(prepared)), {})], is_read=True)
+            )
         config = self.host.config
-        self._time_outs.set(now_ms + config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
-        self._expiry.set(now_ms + config.transaction_remove_expired_transaction_cleanup_interval_ms)
+        self._timeout_alarm.set(now_ms + config.transaction_abort_timed_out_transaction_cleanup_interval_ms)
+        self._expiration_alarm.set(now_ms + config.transaction_remove_expired_transaction_cleanup_interval_ms)
 
-    def _go_on_with(self, prepared: Sequence[str]) -> None:
+    def _resume_completions(self, prepared: Sequence[str]) -> None:
         for transactional_id in prepared:
-            self.completing.begin(transactional_id)
+            self.completions.begin(transactional_id)
 
-    def forget(self) -> list[Reply]:
+    def unload(self) -> list[Reply]:
         """The transactions are coordinated elsewhere; returns those who still wait here."""
-        self._time_outs.clear()
-        self._expiry.clear()
-        self.completing.forget()
-        waiting = [reply for reply in self.awaiting.values() if reply is not None]
-        self.awaiting.clear()
+        self._timeout_alarm.clear()
+        self._expiration_alarm.clear()
+        self.completions.unload()
+        waiting = [reply for reply in self.awaiting_producer_id.values() if reply is not None]
+        self.awaiting_producer_id.clear()
         return waiting
 
     # --- deciding -----------------------------------------------------------------------------------------------
 
     def write(self, records: Sequence[Record], answers: Sequence[tuple[Reply, Response]] = ()) -> None:
-        self.host.decided(Decision(records, answers))
+        self.host.schedule(Decision(records, answers))
 
-    def tell(self, reply: Reply, response: Response) -> None:
+    def answer(self, reply: Reply, response: Response) -> None:
         """Answer without a record, once everything counts that the answer is built on."""
-        self.host.decided(Decision((), [(reply, response)], is_read=True))
+        self.host.schedule(Decision((), [(reply, response)], is_read=True))
 
     def await_producer_id(
         self, transactional_id: str, reply: Reply | None, then: Callable[[int], None]
     ) -> None:
         """Go on with a new producer id; if there is none to be had, who waits may try again."""
-        assert transactional_id not in self.awaiting
-        self.awaiting[transactional_id] = reply
+        assert transactional_id not in self.awaiting_producer_id
+        self.awaiting_producer_id[transactional_id] = reply
 
         def done(producer_id: int | None) -> None:
-            if transactional_id not in self.awaiting:
+            if transactional_id not in self.awaiting_producer_id:
                 # The role has ended meanwhile.
                 return
-            del self.awaiting[transactional_id]
+            del self.awaiting_producer_id[transactional_id]
             if producer_id is not None:
                 then(producer_id)
             elif reply is not None:
@@ -148,29 +150,29 @@ class Shard:
 
         self.host.new_producer_id(done)
 
-    def markers_answered(self, owed: Owed, codes: Mapping[Place, ErrorCode]) -> None:
+    def markers_answered(self, owed: MarkerRequest, codes: Mapping[Place, ErrorCode]) -> None:
         """The answer to markers that were sent; without codes: there will be none."""
-        self.completing.answered(owed, codes)
+        self.completions.answered(owed, codes)
 
     # --- time ---------------------------------------------------------------------------------------------------
 
-    def begin_time_out(self, transaction: Transaction) -> None:
+    def start_timeout(self, transaction: Transaction) -> None:
         """Time counts for an ongoing transaction. The date of its beginning says how much is left of it, but a clock that was set
         makes that neither less than nothing nor more than there was."""
         entry = transaction.entry
         left_ms = min(max(entry.started_ms + entry.timeout_ms - self.host.wall_ms, 0), entry.timeout_ms)
-        transaction.deadline_ms = None if entry.timeout_ms == _FOR_EVER_MS else self.host.now_ms + left_ms
+        transaction.deadline_ms = None if entry.timeout_ms == _NO_TIMEOUT_MS else self.host.now_ms + left_ms
 
-    def _look_for_timed_out(self, now_ms: int) -> None:
+    def _abort_timed_out(self, now_ms: int) -> None:
         interval_ms = self.host.config.transaction_abort_timed_out_transaction_cleanup_interval_ms
-        self._time_outs.set(now_ms + interval_ms)
-        if self.host.is_writable and not self.ending.abort_timed_out(now_ms, _TIMED_OUT_AT_ONCE):
+        self._timeout_alarm.set(now_ms + interval_ms)
+        if self.host.is_writable and not self.end_txn.abort_timed_out(now_ms, _ABORTS_PER_TURN):
             # The rest after others had their turn.
-            self._time_outs.set(now_ms + min(_SLICE_MS, interval_ms))
+            self._timeout_alarm.set(now_ms + min(_SLICE_MS, interval_ms))
 
-    def _look_for_expired(self, now_ms: int) -> None:
+    def _remove_expired(self, now_ms: int) -> None:
         interval_ms = self.host.config.transaction_remove_expired_transaction_cleanup_interval_ms
-        self._expiry.set(now_ms + interval_ms)
+        self._expiration_alarm.set(now_ms + interval_ms)
         if not self.host.is_writable:
             return
         unused_since_ms = self.host.wall_ms - self.host.config.transactional_id_expiration_ms
@@ -179,11 +181,11 @@ class Shard:
             for transactional_id, transaction in self.transactions.items()
             if transaction.entry.updated_ms <= unused_since_ms
             and (transaction.state, Event.EXPIRED) in TRANSITIONS
-            and transactional_id not in self.awaiting
+            and transactional_id not in self.awaiting_producer_id
         )
-        records = list(islice(expired, _EXPIRED_AT_ONCE))
-        if len(records) == _EXPIRED_AT_ONCE:
-            self._expiry.set(now_ms + min(_SLICE_MS, interval_ms))
+        records = list(islice(expired, _EXPIRATIONS_PER_TURN))
+        if len(records) == _EXPIRATIONS_PER_TURN:
+            self._expiration_alarm.set(now_ms + min(_SLICE_MS, interval_ms))
         if records:
             self.write(records)
 
@@ -198,9 +200,9 @@ class Shard:
             code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
             return {"error_code": int(code), "transactional_id": transactional_id}
         entry = transaction.entry
-        completion = self.completing.under_way.get(transactional_id)
+        completion = self.completions.pending.get(transactional_id)
         by_topic: dict[str, list[int]] = {}
-        for topic, number in sorted(entry.partitions if completion is None else completion.owed):
+        for topic, number in sorted(entry.partitions if completion is None else completion.unmarked):
             by_topic.setdefault(topic, []).append(number)
         return {
             "error_code": 0,
@@ -222,5 +224,5 @@ class Shard:
                 "transaction_state": transaction.state.title,
             }
             for transactional_id, transaction in self.transactions.items()
-            if wanted.takes(transaction, wall_ms)
+            if wanted.accepts(transaction, wall_ms)
         ]  # fmt: skip

@@ -28,13 +28,13 @@ PLACE_BYTES: Final = 150
 
 
 class Event(Enum):
-    """What happens to a transactional id, as the diagram tells it."""
+    """What happens to a transactional id. The values are the labels of the diagram."""
 
-    INITIALIZED = "a producer comes: InitProducerId"
+    INITIALIZED = "InitProducerId"
     ADDED = "partitions or offsets are added"
     COMMITTED = "EndTxn: commit"
     ABORTED = "EndTxn: abort"
-    FENCED = "another producer comes, or the time-out is over"
+    FENCED = "a new producer fences it, or it times out"
     MARKED = "every partition has its marker"
     EXPIRED = "unused for transactional.id.expiration.ms"
 
@@ -65,27 +65,27 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
 }
 
 
-class Standing(Enum):
+class ProducerMatch(Enum):
     """How an id and epoch that somebody comes with stand to those of the record."""
 
     #: They are the same.
-    PRESENT = auto()
+    CURRENT = auto()
     #: What they were before the epoch was raised last, by whoever has the present one or was not answered.
-    BEFORE = auto()
+    PREVIOUS = auto()
     #: What they will be as soon as the transaction that ends now is complete.
-    COMING = auto()
+    NEXT = auto()
     #: An epoch that somebody else has passed, or that nobody has been given.
     FENCED = auto()
     #: Another producer's id.
-    STRANGER = auto()
+    OTHER = auto()
 
 
 #: What those hear who must be PRESENT.
-REFUSALS: Final[Mapping[Standing, ErrorCode]] = {
-    Standing.BEFORE: ErrorCode.PRODUCER_FENCED,
-    Standing.COMING: ErrorCode.CONCURRENT_TRANSACTIONS,
-    Standing.FENCED: ErrorCode.PRODUCER_FENCED,
-    Standing.STRANGER: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+REFUSALS: Final[Mapping[ProducerMatch, ErrorCode]] = {
+    ProducerMatch.PREVIOUS: ErrorCode.PRODUCER_FENCED,
+    ProducerMatch.NEXT: ErrorCode.CONCURRENT_TRANSACTIONS,
+    ProducerMatch.FENCED: ErrorCode.PRODUCER_FENCED,
+    ProducerMatch.OTHER: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 }
 
 
@@ -112,11 +112,11 @@ class Transaction:
         return self.entry.state in PREPARED
 
     @property
-    def has_used_up_epochs(self) -> bool:
+    def epochs_exhausted(self) -> bool:
         return self.entry.producer_epoch >= EPOCH_MAX - 1
 
     @property
-    def before(self) -> tuple[int, int] | None:
+    def previous_producer(self) -> tuple[int, int] | None:
         """The id and epoch before the last raise, if the request that led to it may be repeated."""
         entry = self.entry
         if entry.state is State.EMPTY:
@@ -131,25 +131,25 @@ class Transaction:
         return entry.previous_producer_id if entry.producer_epoch == 0 else entry.producer_id, last_epoch
 
     @property
-    def coming(self) -> tuple[int, int]:
+    def next_producer(self) -> tuple[int, int]:
         """The id and epoch with which the producer goes on after this transaction."""
         entry = self.entry
         if entry.next_producer_id != NO_ID:
             return entry.next_producer_id, 0
         return entry.producer_id, entry.producer_epoch
 
-    def standing(self, producer_id: int, producer_epoch: int) -> Standing:
+    def match_producer(self, producer_id: int, producer_epoch: int) -> ProducerMatch:
         entry = self.entry
         given = (producer_id, producer_epoch)
-        if given == self.before:
-            return Standing.BEFORE
+        if given == self.previous_producer:
+            return ProducerMatch.PREVIOUS
         if entry.client_version >= V2 and entry.state in PREPARED:
-            if given == self.coming:
-                return Standing.COMING
-            return Standing.FENCED if producer_id == entry.producer_id else Standing.STRANGER
+            if given == self.next_producer:
+                return ProducerMatch.NEXT
+            return ProducerMatch.FENCED if producer_id == entry.producer_id else ProducerMatch.OTHER
         if producer_id != entry.producer_id:
-            return Standing.STRANGER
-        return Standing.PRESENT if producer_epoch == entry.producer_epoch else Standing.FENCED
+            return ProducerMatch.OTHER
+        return ProducerMatch.CURRENT if producer_epoch == entry.producer_epoch else ProducerMatch.FENCED
 
     def after(self, event: Event, wall_ms: int, **changes: Any) -> Record:
         """The record that makes it what it is after an event."""

@@ -218,8 +218,8 @@ def test_what_a_new_coordinator_finds_is_seen_when_it_is_durable(drive: Start) -
         topics=topic_rows({("t", 0): 2}),
     )  # fmt: skip
     replica = driver.replica("__consumer_offsets", partition_of("g", 50))
-    driver.broker.groups.rest(replica, driver.now_ms)
-    driver.broker.groups.lead(replica, driver.now_ms)
+    driver.broker.groups.on_resignation(replica, driver.now_ms)
+    driver.broker.groups.on_election(replica, driver.now_ms)
     reader.send(FETCH_OFFSETS, 7, group_id="g", topics=None)
     assert not reader.answers
     driver.sync()
@@ -300,7 +300,7 @@ def test_offsets_of_a_topic_that_had_the_name_before_are_not_those_of_the_new_on
     by_hand(driver).commit({("t", 0): 1, ("u", 0): 2})
     client, coordinating = driver.connect(), driver.broker.groups
     # While the topic goes, nobody can note it: the group's log is just read again.
-    coordinating.reload(coordinating.tenures[partition_of("g", 50)], "for a test")
+    coordinating.reload(coordinating.partitions[partition_of("g", 50)], "for a test")
     client.ask(20, topics=[{"name": "t"}], timeout=1000)
     topic_id = client.create("t", 4)
     driver.advance(2000)

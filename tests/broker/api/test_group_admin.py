@@ -179,8 +179,8 @@ def test_what_is_in_the_topic_and_makes_no_sense_is_left_out(driver: Any, batch:
         # No client can put it there, but what a file may hold is not only what we wrote.
         append_as_leader(driver.broker, driver.replica("__consumer_offsets", 3), batch(value, key=key), print)
     replica = driver.replica("__consumer_offsets", 3)
-    driver.broker.groups.rest(replica, driver.now_ms)
-    driver.broker.groups.lead(replica, driver.now_ms)
+    driver.broker.groups.on_resignation(replica, driver.now_ms)
+    driver.broker.groups.on_election(replica, driver.now_ms)
     assert committed(client, "g") == {("t", 0): 1}
 
 
@@ -213,8 +213,8 @@ def test_what_is_too_much_for_one_batch_is_written_in_several(driver: Any) -> No
     offsets = {("wide", number): number for number in range(80)}
     assert set(Member(driver, "g").commit(offsets, metadata="x" * 4096).values()) == {0}
     assert committed(client, "g") == offsets
-    driver.broker.groups.rest(replica, driver.now_ms)
-    driver.broker.groups.lead(replica, driver.now_ms)
+    driver.broker.groups.on_resignation(replica, driver.now_ms)
+    driver.broker.groups.on_election(replica, driver.now_ms)
     driver.advance(100)
     assert committed(client, "g") == offsets
 
@@ -264,9 +264,9 @@ def long(driver: Any) -> Member:
 def test_while_a_partition_is_loaded_it_says_so(driver: Any, long: Member) -> None:
     client, member = driver.connect(), long
     replica = driver.replica("__consumer_offsets", 3)
-    driver.broker.groups.rest(replica, driver.now_ms)
+    driver.broker.groups.on_resignation(replica, driver.now_ms)
     assert set(member.commit({("t", 0): 9}).values()) == {ErrorCode.NOT_COORDINATOR}
-    driver.broker.groups.lead(replica, driver.now_ms)
+    driver.broker.groups.on_election(replica, driver.now_ms)
     loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert client.ask(9, 7, group_id="g", topics=None).error_code == loading
     assert client.ask(DESCRIBE, 5, groups=["g"]).groups[0].error_code == loading
@@ -279,8 +279,8 @@ def test_while_a_partition_is_loaded_it_says_so(driver: Any, long: Member) -> No
 
 def test_a_commit_waits_while_a_partition_is_loaded(driver: Any, long: Member) -> None:
     coordinating, replica = driver.broker.groups, driver.replica("__consumer_offsets", 3)
-    coordinating.rest(replica, driver.now_ms)
-    coordinating.lead(replica, driver.now_ms)
+    coordinating.on_resignation(replica, driver.now_ms)
+    coordinating.on_election(replica, driver.now_ms)
     waiting = driver.connect()
     waiting.send(COMMIT, 9, **commit_fields(long, 1000))
     assert waiting.answers == []
@@ -292,11 +292,11 @@ def test_a_commit_waits_while_a_partition_is_loaded(driver: Any, long: Member) -
 
 def test_a_commit_that_waits_for_a_load_hears_that_the_role_is_over(driver: Any, long: Member) -> None:
     coordinating, replica = driver.broker.groups, driver.replica("__consumer_offsets", 3)
-    coordinating.rest(replica, driver.now_ms)
-    coordinating.lead(replica, driver.now_ms)
+    coordinating.on_resignation(replica, driver.now_ms)
+    coordinating.on_election(replica, driver.now_ms)
     waiting = driver.connect()
     waiting.send(COMMIT, 9, **commit_fields(long, 1000))
-    coordinating.rest(replica, driver.now_ms)
+    coordinating.on_resignation(replica, driver.now_ms)
     driver.turn()
     [answer] = waiting.answers
     assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
@@ -304,12 +304,12 @@ def test_a_commit_that_waits_for_a_load_hears_that_the_role_is_over(driver: Any,
 
 def test_a_commit_does_not_wait_for_ever(driver: Any, long: Member, monkeypatch: pytest.MonkeyPatch) -> None:
     coordinating, replica = driver.broker.groups, driver.replica("__consumer_offsets", 3)
-    coordinating.rest(replica, driver.now_ms)
-    coordinating.lead(replica, driver.now_ms)
+    coordinating.on_resignation(replica, driver.now_ms)
+    coordinating.on_election(replica, driver.now_ms)
     waiting = driver.connect()
     waiting.send(COMMIT, 9, **commit_fields(long, 1000))
     # A disk that is very slow.
-    monkeypatch.setattr(coordinating._loading, "_load_slice", lambda _tenure: 1 << 30)
+    monkeypatch.setattr(coordinating._loader, "_load_slice", lambda _tenure: 1 << 30)
     driver.advance(6000)
     [answer] = waiting.answers
     assert answer.topics[0].partitions[0].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.groups.consumer import Consumer
+from ottla.groups.consumer import ConsumerProtocol
 from ottla.model.errors import ErrorCode
 from ottla.model.steps import run
 from tests.broker.api.members import COMMIT, FETCH_OFFSETS, LEAVE, SYNC, Member, committed, find, settle
@@ -337,13 +337,13 @@ def test_a_member_may_claim_many_partitions_and_has_its_own(
 ) -> None:
     """A few bytes a partition must not become a few hundred, and a second of everybody's time."""
     heard: list[Any] = []
-    hear = Consumer.heartbeat
+    hear = ConsumerProtocol.heartbeat
 
-    def overhear(self: Consumer, request: Any, *more: Any) -> None:
+    def overhear(self: ConsumerProtocol, request: Any, *more: Any) -> None:
         heard.append(request.owned)
         hear(self, request, *more)
 
-    monkeypatch.setattr(Consumer, "heartbeat", overhear)
+    monkeypatch.setattr(ConsumerProtocol, "heartbeat", overhear)
     before = scene.state()
     claimed = [{"topic_id": scene.topic_id, "partitions": list(range(-10, 20_000))}] * 2
     claimed += [{"topic_id": bytes([at % 256]) * 16, "partitions": [at, -at]} for at in range(1000)]

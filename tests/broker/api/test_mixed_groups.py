@@ -100,7 +100,7 @@ def test_an_assignment_too_large_to_be_written_is_refused_and_nothing_is_loaded_
     monkeypatch.setattr(limits, "COORDINATOR_RECORD_BYTES", 0)
     client.create("wide", 200)
     replica = driver.replica("__consumer_offsets", 3)
-    config, tenure = replica.config, driver.broker.groups.tenures[3]
+    config, tenure = replica.config, driver.broker.groups.partitions[3]
     replica.configure(type(config).resolve({"max.message.bytes": "600"}, driver.broker.config))
     wide = {"subscribed_topic_names": ["wide"]}
     for _ in range(2):
@@ -108,6 +108,6 @@ def test_an_assignment_too_large_to_be_written_is_refused_and_nothing_is_loaded_
     described = client.ask(DESCRIBE, 1, group_ids=["g"], include_authorized_operations=False).groups[0]
     assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert beat(client, "small").error_code == 0, "others go on"
-    assert driver.broker.groups.tenures[3] is tenure and tenure.is_loaded
+    assert driver.broker.groups.partitions[3] is tenure and tenure.is_loaded
     replica.configure(config)
     assert beat(client, **wide).error_code == 0

@@ -114,8 +114,8 @@ def test_a_list_with_gaps_is_none(
 ) -> None:
     transactions = driver.broker.transactions
     with monkeypatch.context() as slow_disk:
-        slow_disk.setattr(transactions._loading, "_load_slice", lambda _tenure: 1 << 30)
-        for tenure in list(transactions.tenures.values()):
+        slow_disk.setattr(transactions._loader, "_load_slice", lambda _tenure: 1 << 30)
+        for tenure in list(transactions.partitions.values()):
             transactions.reload(tenure, "the test wants it")
         answer = client.ask(LIST, 2)
         assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -338,7 +338,7 @@ def test_what_was_open_is_open_after_a_restart(
     assert tx.commit_offsets("g", {("t", 0): 5}) == 0
     broker = driver.broker
     for coordinating in (broker.transactions, broker.groups):
-        for tenure in list(coordinating.tenures.values()):
+        for tenure in list(coordinating.partitions.values()):
             coordinating.reload(tenure, "the test wants it")
     driver.advance(1_100)
     assert committed(client, "t") == []
@@ -346,7 +346,7 @@ def test_what_was_open_is_open_after_a_restart(
     assert tx.end(commit=True) == 0
     assert committed(client, "t") == [b"one", b"two"]
     assert committed_offsets(client, "g") == {("t", 0): 5}
-    for tenure in list(broker.groups.tenures.values()):
+    for tenure in list(broker.groups.partitions.values()):
         broker.groups.reload(tenure, "the test wants it")
     driver.advance(1_100)
     assert committed_offsets(client, "g") == {("t", 0): 5}

@@ -176,12 +176,12 @@ def test_a_decision_that_raises_half_way_is_forgotten(grouped: Any, monkeypatch:
     commit(client, 7)
     grouped.advance(100)
     assert client.answers.pop().topics[0].partitions[0].error_code.value == 0
-    tenure = grouped.broker.groups.tenures[0]
+    tenure = grouped.broker.groups.partitions[0]
     monkeypatch.setattr(tenure.shard, "replay", fail)
     commit(client, 8)
     grouped.advance(100)
     assert client.answers.pop().topics[0].partitions[0].error_code.value != 0
-    assert grouped.broker.groups.tenures[0] is not tenure
+    assert grouped.broker.groups.partitions[0] is not tenure
     grouped.advance(2000)
     answer = other.ask(OFFSET_FETCH, 7, group_id="g", topics=[{"name": "t", "partition_indexes": [0]}])
     assert answer.topics[0].partitions[0].committed_offset == 7

@@ -48,4 +48,4 @@ def _add(call: Call, request: Any, shard: Shard, reply: Answering) -> None:
     asked = Add(
         request.transactional_id, request.producer_id, request.producer_epoch, frozenset(), call.version
     )
-    shard.adding.add_offsets(asked, request.group_id, reply)
+    shard.add_partitions.add_offsets(asked, request.group_id, reply)

@@ -91,4 +91,4 @@ def _add(broker: Broker, request: Add, reply: Reply) -> None:
     except Refusal as refused:
         reply.refuse(refused.code)
     else:
-        shard.adding.add(request, reply)
+        shard.add_partitions.add(request, reply)

@@ -62,6 +62,6 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
         except Refusal as refused:
             row.refuse(refused.code)
             continue
-        shard.host.decided(Decision(answers=[(row, found)], is_read=True))
+        shard.host.schedule(Decision(answers=[(row, found)], is_read=True))
         yield _ROW_COST
     return gathering.outcome

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.api.shared.api_table import Response, serves
 from ottla.broker.api.shared.group_requests import Answering, find_shard, milliseconds
-from ottla.groups.consumer import JOINING, Again, Heartbeat
+from ottla.groups.consumer import JOIN_EPOCH, Again, Heartbeat
 from ottla.model.assignors import Places
 from ottla.model.errors import ErrorCode, Refusal
 
@@ -41,7 +41,7 @@ def consumer_group_heartbeat(broker: Broker, call: Call, request: Any, now_ms: i
     except Refusal as refused:
         return refusal(refused.code, refused.message)
     member_id = request.member_id
-    if not member_id and call.version == 0 and request.member_epoch == JOINING:
+    if not member_id and call.version == 0 and request.member_epoch == JOIN_EPOCH:
         member_id = shard.host.unique()
     reply = Answering(broker, call, refusal)
     heartbeat = _heartbeat(broker, call, request, member_id)

@@ -58,7 +58,7 @@ def _described(broker: Broker, call: Call, groups: list[str], operations: dict[s
                 found["error_message"] = (
                     f"Group {group_id} {'is not a classic group' if is_other else 'not found'}."
                 )
-        shard.host.decided(Decision(answers=[(row, found | operations)], is_read=True))
+        shard.host.schedule(Decision(answers=[(row, found | operations)], is_read=True))
         yield _ROW_COST + len(found["members"])
     return gathering.outcome
 

@@ -40,7 +40,7 @@ def _described(broker: Broker, call: Call, asked: list[str]) -> Work:
             yield 1
             continue
         answer = _row(shard.describe(transactional_id))
-        shard.host.decided(Decision(answers=[(row, answer)], is_read=True))
+        shard.host.schedule(Decision(answers=[(row, answer)], is_read=True))
         yield 1 + len(answer["topics"])
     return gathering.outcome
 

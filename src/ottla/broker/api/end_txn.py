@@ -32,5 +32,5 @@ def end_txn(broker: Broker, call: Call, request: Any, now_ms: int) -> Response:
     asked = End(
         request.transactional_id, request.producer_id, request.producer_epoch, request.committed, call.version
     )
-    shard.ending.end(asked, reply)
+    shard.end_txn.end(asked, reply)
     return reply.outcome

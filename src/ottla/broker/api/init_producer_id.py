@@ -53,5 +53,5 @@ def _init_transactional(broker: Broker, call: Call, request: Any) -> Response:
         getattr(request, "keep_prepared_txn", False), call.version,
     )  # fmt: skip
     reply = Answering(broker, call, refused)
-    shard.initializing.init(asked, reply)
+    shard.init_producer_id.init(asked, reply)
     return reply.outcome

@@ -41,7 +41,7 @@ def leave_group(broker: Broker, call: Call, request: Any, now_ms: int) -> Respon
                 for (member_id, instance_id), code in zip(leaving, codes, strict=True)
             ],
         }
-    shard.host.decided(Decision(answers=[(reply, response)], is_read=True))
+    shard.host.schedule(Decision(answers=[(reply, response)], is_read=True))
     return reply.outcome
 
 

@@ -52,7 +52,7 @@ def list_transactions(broker: Broker, call: Call, request: Any, now_ms: int) -> 
     for at, shard in enumerate(shards):
         # A part that is lost meanwhile has moved, and is listed where it is.
         row = gathering.row(at, lambda _code: {})
-        shard.host.decided(Decision(answers=[(row, {"rows": shard.listed(filtered)})], is_read=True))
+        shard.host.schedule(Decision(answers=[(row, {"rows": shard.listed(filtered)})], is_read=True))
     return gathering.outcome
 
 

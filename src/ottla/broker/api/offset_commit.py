@@ -90,7 +90,7 @@ def offset_commit(broker: Broker, call: Call, request: Any, now_ms: int) -> Resp
         frame = acknowledge(call.correlation_id, only.partition)
     if not good:
         return response
-    if not shard.takes_offsets(group_id, good, now_ms):
+    if not shard.reserve_offsets(group_id, good, now_ms):
         return _refusal(call, request, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
     retention_ms = milliseconds(request.retention_time) if 2 <= version <= 4 else -1
     reply = Committing(broker, call, request, frame)
@@ -126,7 +126,7 @@ def _committed_in_slices(broker: Broker, call: Call, request: Any) -> Work:
         group_id, request.generation_id_or_member_epoch, request.member_id,
         request.group_instance_id if version >= 7 else None, broker.now_ms, version=version, commits=good,
     )  # fmt: skip
-    if not code and not shard.takes_offsets(group_id, good, broker.now_ms):
+    if not code and not shard.reserve_offsets(group_id, good, broker.now_ms):
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     if code:
         return _refusal(call, request, code)

@@ -73,7 +73,7 @@ def _deleted(broker: Broker, call: Call, request: Any, shard: Shard) -> Work:
     response = {"error_code": 0, "topics": rows}
     for name, number in places:
         shard.offsets.replay(group_id, name, number, None)
-    shard.host.decided(Decision(encoded, [(reply, response)], is_read=True, is_replayed=True))
+    shard.host.schedule(Decision(encoded, [(reply, response)], is_read=True, is_replayed=True))
     return reply.outcome
 
 

@@ -69,7 +69,7 @@ def _all_fetched(broker: Broker, call: Call, request: Any, now_ms: int) -> Work:
         except Refusal as refused:
             row.refuse(refused.code)
             continue
-        shard.host.decided(Decision(answers=[(row, answer)], is_read=True))
+        shard.host.schedule(Decision(answers=[(row, answer)], is_read=True))
     return gathering.outcome
 
 

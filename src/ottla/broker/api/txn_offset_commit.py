@@ -143,7 +143,7 @@ class _Committing:
             if self not in tenure.under_way.get(producer.producer_id, ()):
                 # The transaction has ended: what would be written now would begin another that nobody ends.
                 raise Refusal(ErrorCode.INVALID_TXN_STATE)
-            if not tenure.shard.takes_offsets(request.group_id, good, self._broker.now_ms):
+            if not tenure.shard.reserve_offsets(request.group_id, good, self._broker.now_ms):
                 raise Refusal(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             tenure.append_in_transaction(
                 producer.producer_id, producer.producer_epoch, records, rows, (self._reply, response)
@@ -165,7 +165,7 @@ class _Committing:
         if not good:
             self._reply.answer(response)
             return
-        if not tenure.shard.takes_offsets(request.group_id, good, self._broker.now_ms):
+        if not tenure.shard.reserve_offsets(request.group_id, good, self._broker.now_ms):
             self._reply.refuse(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
             return
         try:
@@ -182,7 +182,7 @@ class _Committing:
             raise Refusal(ErrorCode.INVALID_GROUP_ID)
         if not request.transactional_id or not is_name(request.transactional_id):
             raise Refusal(ErrorCode.INVALID_REQUEST)
-        tenure = self._broker.groups.writable_tenure(request.group_id)
+        tenure = self._broker.groups.writable_partition(request.group_id)
         if version >= _MEMBERS_SINCE:
             code = tenure.shard.check_transactional_commit(
                 request.group_id, request.generation_id, request.member_id, request.group_instance_id, good

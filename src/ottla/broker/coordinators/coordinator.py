@@ -39,15 +39,15 @@ class Coordinator(ABC, Generic[T]):
         self._broker = broker
         self.topic = topic
         #: By partition number.
-        self.tenures: dict[int, T] = {}
-        self._loading = CoordinatorLoader(broker, self.reload)
+        self.partitions: dict[int, T] = {}
+        self._loader = CoordinatorLoader(broker, self.reload)
         self._creating: list[Callable[[ErrorCode], None]] = []
         #: When a partition was loaded again at once, by number.
         self._reloaded_ms: dict[int, int] = {}
         broker.replica_roles.owners[topic] = self
 
     @abstractmethod
-    def tenure_of(self, replica: Replica) -> T:
+    def new_partition(self, replica: Replica) -> T:
         """A tenure that begins."""
 
     @abstractmethod
@@ -56,96 +56,96 @@ class Coordinator(ABC, Generic[T]):
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def partition(self, name: str) -> int | None:
+    def partition_number(self, name: str) -> int | None:
         """The partition that a name belongs to; None while there is no topic."""
         topic = self._broker.image.topics.get(self.topic)
         return None if topic is None or not topic.partitions else partition_of(name, len(topic.partitions))
 
-    def tenure(self, name: str) -> T:
+    def partition_for(self, name: str) -> T:
         """Where a name is coordinated. Raises Refusal with what the client should hear."""
-        number = self.partition(name)
+        number = self.partition_number(name)
         if number is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
-        return self.tenure_at(number)
+        return self.partition_at(number)
 
-    def tenure_at(self, number: int) -> T:
+    def partition_at(self, number: int) -> T:
         """The same by the partition's number."""
-        tenure = self.tenures.get(number)
-        if tenure is None:
+        partition = self.partitions.get(number)
+        if partition is None:
             raise Refusal(ErrorCode.NOT_COORDINATOR)
-        if not tenure.is_loaded:
-            self._loading.prefer(tenure)
-            if not tenure.is_loaded:
+        if not partition.is_loaded:
+            self._loader.load_first(partition)
+            if not partition.is_loaded:
                 raise Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return tenure
+        return partition
 
-    def writable_tenure(self, name: str) -> T:
+    def writable_partition(self, name: str) -> T:
         """The same for a request that must write: nothing is decided that could not be written."""
-        tenure = self.tenure(name)
-        if not tenure.is_writable:
+        partition = self.partition_for(name)
+        if not partition.is_writable:
             raise Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return tenure
+        return partition
 
     def wait_for_load(self, name: str, again: Callable[[], None]) -> bool:
         """Have `again` called when a name's partition has been loaded, or is not loaded here any more, or that takes long.
 
         A load takes a moment after most restarts, and some clients that are told of it ask only twice more before they fail.
         """
-        number = self.partition(name)
-        tenure = None if number is None else self.tenures.get(number)
-        return tenure is not None and self._loading.wait(tenure, again)
+        number = self.partition_number(name)
+        partition = None if number is None else self.partitions.get(number)
+        return partition is not None and self._loader.wait(partition, again)
 
     @property
     def is_loading(self) -> bool:
-        return any(not tenure.is_loaded for tenure in self.tenures.values())
+        return any(not partition.is_loaded for partition in self.partitions.values())
 
     def load_now(self) -> None:
         """Somebody asks for all there is: short logs are read before their turn comes."""
-        self._loading.load_now()
+        self._loader.load_now()
 
     @property
-    def writable(self) -> list[T]:
-        return [tenure for tenure in self.tenures.values() if tenure.is_writable]
+    def writable_partitions(self) -> list[T]:
+        return [partition for partition in self.partitions.values() if partition.is_writable]
 
     # --- roles --------------------------------------------------------------------------------------------------
 
-    def lead(self, replica: Replica, now_ms: int) -> None:
-        tenure = self.tenures[replica.number] = self.tenure_of(replica)
-        self._loading.begin(tenure)
+    def on_election(self, replica: Replica, now_ms: int) -> None:
+        partition = self.partitions[replica.number] = self.new_partition(replica)
+        self._loader.load(partition)
 
-    def rest(self, replica: Replica, now_ms: int) -> None:
-        tenure = self.tenures.pop(replica.number, None)
-        if tenure is not None:
-            self._end(tenure)
-            self._loading.call_visitors(tenure)
+    def on_resignation(self, replica: Replica, now_ms: int) -> None:
+        partition = self.partitions.pop(replica.number, None)
+        if partition is not None:
+            self._unload(partition)
+            self._loader.retry_waiting_requests(partition)
 
-    def _end(self, tenure: CoordinatorPartition) -> None:
-        self._loading.end(tenure)
-        self._broker.decided.pop(tenure, None)
-        if tenure.retry is not None:
-            self._broker.timers.cancel(tenure.retry)
-        tenure.close()
+    def _unload(self, partition: CoordinatorPartition) -> None:
+        self._loader.cancel(partition)
+        self._broker.decided.pop(partition, None)
+        if partition.reload_timer is not None:
+            self._broker.timers.cancel(partition.reload_timer)
+        partition.unload()
 
-    def reload(self, tenure: CoordinatorPartition, reason: str, *, soon: bool = False) -> None:
+    def reload(self, partition: CoordinatorPartition, reason: str, *, soon: bool = False) -> None:
         """The state of a shard is not that of its log: begin again from the log, after a while, or `soon`."""
-        if self.tenures.get(tenure.replica.number) is not tenure:
+        if self.partitions.get(partition.replica.number) is not partition:
             return
-        self._broker.say(f"{tenure.name} is loaded again: {reason}")
-        self._end(tenure)
-        number, now_ms = tenure.replica.number, self._broker.now_ms
-        fresh = self.tenures[number] = self.tenure_of(tenure.replica)
+        self._broker.say(f"{partition.name} is loaded again: {reason}")
+        self._unload(partition)
+        number, now_ms = partition.replica.number, self._broker.now_ms
+        fresh = self.partitions[number] = self.new_partition(partition.replica)
 
         def again() -> None:
-            fresh.retry = None
-            self._loading.begin(fresh)
+            fresh.reload_timer = None
+            self._loader.load(fresh)
 
         if soon and now_ms - self._reloaded_ms.get(number, -_RELOAD_SOON_EVERY_MS) >= _RELOAD_SOON_EVERY_MS:
             self._reloaded_ms[number] = now_ms
-            self._loading.begin(fresh)
+            self._loader.load(fresh)
         else:
-            fresh.retry = Later(again)
-            self._broker.timers.add(fresh.retry, now_ms + _RELOAD_MS)
-        self._loading.call_visitors(tenure)
+            fresh.reload_timer = Later(again)
+            self._broker.timers.add(fresh.reload_timer, now_ms + _RELOAD_MS)
+        self._loader.retry_waiting_requests(partition)
 
     # --- the topic ----------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ _RECORDS_PER_TURN: Final = 2000
 _ANSWERS_PER_TURN: Final = 100
 
 #: What a client may hear of a batch that was not written.
-_TOLD: Final = {
+_CLIENT_ERRORS: Final = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
@@ -48,14 +48,14 @@ _TOLD: Final = {
 Answers = list[tuple[Reply, Response]]
 
 
-class AnyShard(Protocol):
+class CoordinatorShard(Protocol):
     """What every shard is to its host."""
 
     def replay(self, record: Any) -> None: ...
 
-    def loaded(self, now_ms: int) -> None: ...
+    def on_loaded(self, now_ms: int) -> None: ...
 
-    def forget(self) -> Iterable[Reply]: ...
+    def unload(self) -> Iterable[Reply]: ...
 
 
 class ShardTimers:
@@ -75,7 +75,9 @@ class ShardTimers:
 
 
 class CoordinatorPartition(ABC):
-    """`reload(tenure, reason, soon=False)` is called when the shard is not what its log says."""
+    """`reload(partition, reason, soon=False)` is called when the shard differs from its log."""
+
+    shard: CoordinatorShard
 
     def __init__(
         self, broker: CoordinatorHost, topic: str, replica: Replica, reload: Callable[..., None]
@@ -88,22 +90,17 @@ class CoordinatorPartition(ABC):
         self.is_loaded = False
         self.is_over = False
         #: While it loads: where it is in the log, and where that ended when the role began.
-        self.at = -1
-        self.end = -1
-        self.retry: Later | None = None
+        self.load_offset = -1
+        self.load_end_offset = -1
+        self.reload_timer: Later | None = None
         #: Those who came while it loads and are called when that is over, and how long they wait at most.
-        self.visitors: list[Callable[[], None]] = []
-        self.patience: Later | None = None
+        self.waiting_requests: list[Callable[[], None]] = []
+        self.wait_timer: Later | None = None
         #: This turn's records, encoded, and the answers that wait for them.
         self.unwritten: list[tuple[bytes, bytes | None]] = []
         self.unanswered: Answers = []
         #: The answers that wait for batches which were written and do not count yet, oldest first.
         self._batches: deque[Answers] = deque()
-
-    @property
-    @abstractmethod
-    def hosted(self) -> AnyShard:
-        """The shard."""
 
     @abstractmethod
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
@@ -157,7 +154,7 @@ class CoordinatorPartition(ABC):
         if size > self.record_bytes_max:
             raise Malformed(f"a record has {size} bytes, at most {self.record_bytes_max} can be written")
 
-    def decided(self, decision: Decision[Any]) -> None:
+    def schedule(self, decision: Decision[Any]) -> None:
         records, answers, is_read, is_replayed = decision
         if not records:
             if is_read and self.unwritten:
@@ -183,7 +180,7 @@ class CoordinatorPartition(ABC):
                 self.failed(f"a record could not be encoded: {error!r}")
             return
         if not is_replayed:
-            replay = self.hosted.replay
+            replay = self.shard.replay
             try:
                 for record in records:
                     replay(record)
@@ -201,7 +198,7 @@ class CoordinatorPartition(ABC):
     def _answer(self, answers: Sequence[tuple[Reply, Response]]) -> None:
         if len(answers) > _ANSWERS_PER_TURN:
             # A rebalance answers all members at once.
-            self._broker.slices.begin(self._answer_all(answers), self._written_later)
+            self._broker.slices.begin(self._answer_all(answers), self._on_slices_done)
             return
         for reply, response in answers:
             try:
@@ -216,7 +213,7 @@ class CoordinatorPartition(ABC):
 
     def _refuse(self, answers: Sequence[tuple[Reply, Response]], code: ErrorCode) -> None:
         if len(answers) > _ANSWERS_PER_TURN:
-            self._broker.slices.begin(self._refuse_all(answers, code), self._written_later)
+            self._broker.slices.begin(self._refuse_all(answers, code), self._on_slices_done)
             return
         for reply, _response in answers:
             self._broker.isolation.run(f"an answer of {self.name}", reply.refuse, code)
@@ -232,7 +229,7 @@ class CoordinatorPartition(ABC):
 
     # --- the log ------------------------------------------------------------------------------------------------
 
-    def write_first(self) -> None:
+    def write_pending(self) -> None:
         """Something is about to be appended by itself: what was decided in this turn stands before it. Raises Refusal."""
         self._broker.decided.pop(self, None)
         while self.unwritten:
@@ -248,7 +245,7 @@ class CoordinatorPartition(ABC):
         if not self.unwritten:
             answers, self.unanswered = self.unanswered, []
         else:
-            self._broker.slices.begin(self._write_later(), self._written_later)
+            self._broker.slices.begin(self._write_later(), self._on_slices_done)
         wall_ms = self._broker.wall_ms
         batch: list[Record] = []
         batches = [batch]
@@ -270,7 +267,7 @@ class CoordinatorPartition(ABC):
             self._append(batch, answers)
         except Refusal as refusal:
             # Those that wait for the rest are refused when the shard is dropped.
-            self._refuse(answers, _TOLD.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._refuse(answers, _CLIENT_ERRORS.get(refusal.code, ErrorCode.UNKNOWN_SERVER_ERROR))
             self._reload(self, f"could not write: {refusal}")
         except Exception as error:
             self._refuse(answers, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -283,25 +280,25 @@ class CoordinatorPartition(ABC):
             # Written at the end of this turn.
             self._broker.decided[self] = None
 
-    def _written_later(self, _result: None, error: Exception | None) -> None:
+    def _on_slices_done(self, _result: None, error: Exception | None) -> None:
         if error is not None:
             raise error
 
     def _append(self, records: list[Record], answers: Answers) -> None:
         batch = encode_batch(records)
-        self.append_in_line(lambda done: append_as_leader(self._broker, self.replica, batch, done), answers)
+        self.append_in_order(lambda done: append_as_leader(self._broker, self.replica, batch, done), answers)
 
-    def append_in_line(self, append: Callable[[Callable[[ErrorCode], None]], int], answers: Answers) -> None:
+    def append_in_order(self, append: Callable[[Callable[[ErrorCode], None]], int], answers: Answers) -> None:
         """Append something behind what has been; the answers wait for it to count. Raises Refusal if nothing was written."""
         self._batches.append(answers)
         try:
-            append(self._written)
+            append(self._on_committed)
         except Exception:
             if self._batches and self._batches[-1] is answers:
                 self._batches.pop()
             raise
 
-    def _written(self, code: ErrorCode) -> None:
+    def _on_committed(self, code: ErrorCode) -> None:
         """The oldest batch counts, or its outcome will be known elsewhere."""
         if not self._batches:
             return
@@ -309,7 +306,7 @@ class CoordinatorPartition(ABC):
         if code is ErrorCode.NONE:
             self._answer(answers)
         else:
-            self._refuse(answers, _TOLD.get(code, ErrorCode.NOT_COORDINATOR))
+            self._refuse(answers, _CLIENT_ERRORS.get(code, ErrorCode.NOT_COORDINATOR))
 
     # --- loading ------------------------------------------------------------------------------------------------
 
@@ -327,7 +324,7 @@ class CoordinatorPartition(ABC):
             return False
         if known is None:
             return False
-        self.hosted.replay(known)
+        self.shard.replay(known)
         return True
 
     def replay_transactional(self, producer_id: int, records: Iterable[Record]) -> None:
@@ -338,24 +335,24 @@ class CoordinatorPartition(ABC):
         """A marker. Only a partition of groups' offsets has any."""
         return
 
-    def loaded(self) -> None:
+    def on_loaded(self) -> None:
         """All there was has been replayed. What of it does not count yet is waited for like an own batch."""
         self.is_loaded = True
-        if self.end > self.replica.high_watermark:
+        if self.load_end_offset > self.replica.high_watermark:
             self._batches.append([])
-            self.replica.waiting.append((self.end, PendingAppend(self._written), {}))
-        self.resumed()
+            self.replica.waiting.append((self.load_end_offset, PendingAppend(self._on_committed), {}))
+        self.start_shard()
 
-    def resume(self) -> Steps[None]:
+    def finish_load(self) -> Steps[None]:
         """What is done between the last record and `loaded`, in steps."""
         yield 1
 
-    def resumed(self) -> None:
-        self.hosted.loaded(self._broker.now_ms)
+    def start_shard(self) -> None:
+        self.shard.on_loaded(self._broker.now_ms)
 
     # --- the end ------------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def unload(self) -> None:
         """The role is over."""
         self.is_loaded = False
         self.is_over = True
@@ -364,7 +361,7 @@ class CoordinatorPartition(ABC):
         self.unwritten, self.unanswered = [], []
         self._batches.clear()
         try:
-            waiting += self.hosted.forget()
+            waiting += self.shard.unload()
         except Exception as error:
             # It may be the shard that failed half-way. Those that it alone knows of have their own time-outs.
             self._broker.isolation.contain(f"the end of {self.name}", error, reloads=False)

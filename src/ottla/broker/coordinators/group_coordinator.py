@@ -17,7 +17,7 @@ from ottla.broker.coordinators.internal_appends import (
     batch_bytes_max,
 )
 from ottla.groups.budget import Budget, Usage
-from ottla.groups.classic_group import Group
+from ottla.groups.classic_group import ClassicGroup
 from ottla.groups.formats import OFFSET_COMMIT, Encoded, decode, encode
 from ottla.groups.formats import Record as GroupRecord
 from ottla.groups.host import TopicView
@@ -29,7 +29,7 @@ from ottla.metadata.records import NewPartitions, Topic, TopicRemoved
 from ottla.model.errors import ErrorCode, Refusal
 from ottla.model.steps import Steps
 from ottla.model.timer_wheel import Periodic
-from ottla.ports.coordination import Reply, Response, Told
+from ottla.ports.coordination import CommitCallback, Reply, Response
 from ottla.records.layout import Malformed
 from ottla.records.record import Record, encode_batch
 
@@ -47,6 +47,8 @@ _NO_RACKS: Final[frozenset[str]] = frozenset()
 
 
 class GroupPartition(CoordinatorPartition):
+    shard: Shard
+
     def __init__(self, groups: GroupCoordinator, broker: CoordinatorHost, replica: Replica) -> None:
         super().__init__(broker, OFFSETS_TOPIC, replica, groups.reload)
         self._groups = groups
@@ -54,11 +56,7 @@ class GroupPartition(CoordinatorPartition):
         self.under_way: dict[int, set[Any]] = {}
         self.shard = Shard(replica.number, self)
         #: GroupCoordinator that have to be rebalanced once they are loaded.
-        self._changed: list[Group] = []
-
-    @property
-    def hosted(self) -> Shard:
-        return self.shard
+        self._changed: list[ClassicGroup] = []
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
         return encode(record)
@@ -101,7 +99,7 @@ class GroupPartition(CoordinatorPartition):
         self.shard.replay_pending(producer_id, known)
 
     def replay_marker(self, producer_id: int, commit: bool) -> None:
-        self.shard.replay_end(producer_id, commit)
+        self.shard.replay_end_marker(producer_id, commit)
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -130,13 +128,13 @@ class GroupPartition(CoordinatorPartition):
         answer: tuple[Reply, Response],
     ) -> None:  # fmt: skip
         """The same for records that are encoded already."""
-        self.write_first()
+        self.write_pending()
         self.replica.log.producers.check_epoch(producer_id, producer_epoch)
         size = sum(len(row.key or b"") + len(row.value or b"") for row in rows)
         if size > batch_bytes_max(self.replica):
             raise too_large(size, self.replica.config)
         batch = encode_batch(rows, producer_id=producer_id, producer_epoch=producer_epoch, transactional=True)
-        self.append_in_line(lambda done: append_as_leader(self._broker, self.replica, batch, done), [answer])
+        self.append_in_order(lambda done: append_as_leader(self._broker, self.replica, batch, done), [answer])
         self.shard.replay_pending(producer_id, records)
 
     def end_transaction(
@@ -144,14 +142,14 @@ class GroupPartition(CoordinatorPartition):
     ) -> None:
         """Write a marker; the offsets that were pending with it count, or are dropped. Raises Refusal; then nothing was written."""
         self.under_way.pop(producer_id, None)
-        self.write_first()
-        self.append_in_line(
+        self.write_pending()
+        self.append_in_order(
             lambda counts: append_marker_as_leader(
                 self._broker, self.replica, producer_id, producer_epoch, marker, counts
             ),
-            [(Told(done), {})],
+            [(CommitCallback(done), {})],
         )
-        self.shard.replay_end(producer_id, marker.commit)
+        self.shard.replay_end_marker(producer_id, marker.commit)
 
     # --- what the shard is handed -------------------------------------------------------------------------------
 
@@ -159,14 +157,14 @@ class GroupPartition(CoordinatorPartition):
     def budget(self) -> Budget:
         return self._groups.budget
 
-    def resume(self) -> Steps[None]:
+    def finish_load(self) -> Steps[None]:
         self._changed = yield from self.shard.resume_in_steps(self._broker.now_ms)
-        self._groups.budget.loaded((yield from self.shard.usage_in_steps()))
+        self._groups.budget.add_loaded((yield from self.shard.usage_in_steps()))
 
-    def resumed(self) -> None:
+    def start_shard(self) -> None:
         changed, self._changed = self._changed, []
         for group in changed:
-            self.shard.classic.rebalancing.prepare(group, self._broker.now_ms)
+            self.shard.classic.rebalance.prepare(group, self._broker.now_ms)
 
     def compute(self, steps: Steps[Any], done: Callable[[Any, Exception | None], None]) -> None:
         self._broker.slices.begin(steps, done)
@@ -229,7 +227,7 @@ class GroupCoordinator(Coordinator[GroupPartition]):
 
         timers.add(Periodic(timers, interval_ms, begin), now_ms + interval_ms())
 
-    def tenure_of(self, replica: Replica) -> GroupPartition:
+    def new_partition(self, replica: Replica) -> GroupPartition:
         return GroupPartition(self, self._broker, replica)
 
     def new_topic(self) -> dict[str, Any]:
@@ -249,15 +247,15 @@ class GroupCoordinator(Coordinator[GroupPartition]):
 
     def shard(self, group_id: str) -> Shard:
         """The shard of a group. Raises Refusal with what the client should hear."""
-        return self.tenure(group_id).shard
+        return self.partition_for(group_id).shard
 
     def writable_shard(self, group_id: str) -> Shard:
         """The same for a request that must write."""
-        return self.writable_tenure(group_id).shard
+        return self.writable_partition(group_id).shard
 
     @property
     def shards(self) -> Iterable[Shard]:
-        return [tenure.shard for tenure in self.tenures.values() if tenure.is_loaded]
+        return [partition.shard for partition in self.partitions.values() if partition.is_loaded]
 
     def _count(self, done: Callable[[Usage], None]) -> None:
         """Count the usage of all groups in slices."""
@@ -265,7 +263,7 @@ class GroupCoordinator(Coordinator[GroupPartition]):
         def steps() -> Steps[Usage]:
             usage = Usage()
             for shard in self.shards:
-                usage = usage.with_more((yield from shard.usage_in_steps()))
+                usage = usage.plus((yield from shard.usage_in_steps()))
             return usage
 
         def counted(usage: Usage | None, error: Exception | None) -> None:
@@ -278,7 +276,7 @@ class GroupCoordinator(Coordinator[GroupPartition]):
     def _usage(self) -> Usage:
         usage = Usage()
         for shard in self.shards:
-            usage = usage.with_more(shard.usage)
+            usage = usage.plus(shard.usage)
         return usage
 
     # --- what happens elsewhere ---------------------------------------------------------------------------------
@@ -295,24 +293,26 @@ class GroupCoordinator(Coordinator[GroupPartition]):
             and (topic := before.topics_by_id.get(record.topic_id)) is not None
         }
         if gone:
-            for tenure in self.writable:
-                what = f"the topics deleted for {tenure.name}"
-                self._broker.slices.begin(tenure.shard.topics_deleted(gone), partial(self._contain, what))
+            for partition in self.writable_partitions:
+                what = f"the topics deleted for {partition.name}"
+                self._broker.slices.begin(
+                    partition.shard.on_topics_deleted(gone), partial(self._contain, what)
+                )
 
     def _contain(self, what: str, _result: None, error: Exception | None) -> None:
         if error is not None:
             self._broker.isolation.contain(what, error)
 
     def _expire_offsets(self) -> Steps[None]:
-        for tenure in list(self.tenures.values()):
-            if not tenure.is_writable:
+        for partition in list(self.partitions.values()):
+            if not partition.is_writable:
                 continue
             try:
-                yield from tenure.shard.forget_strays()
-                yield from tenure.shard.expire_offsets(self._broker.wall_ms)
+                yield from partition.shard.remove_stray_offsets()
+                yield from partition.shard.expire_offsets(self._broker.wall_ms)
             except Exception as error:
                 # Of this partition alone: the others are visited.
-                self._broker.isolation.contain(f"expiring offsets of {tenure.name}", error)
+                self._broker.isolation.contain(f"expiring offsets of {partition.name}", error)
 
     def _expired(self, _result: None, error: Exception | None) -> None:
         self._is_expiring = False

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from ottla.broker.coordinators.host import TransactionCoordinatorHost
     from ottla.records.record import Record
     from ottla.replication.replica import Replica
-    from ottla.transactions.host import Owed
+    from ottla.transactions.host import MarkerRequest
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 
 class TransactionPartition(CoordinatorPartition):
     _broker: TransactionCoordinatorHost
+    shard: Shard
 
     def __init__(
         self, transactions: TransactionCoordinator, broker: TransactionCoordinatorHost, replica: Replica
@@ -34,10 +35,6 @@ class TransactionPartition(CoordinatorPartition):
         super().__init__(broker, TRANSACTIONS_TOPIC, replica, transactions.reload)
         self._transactions = transactions
         self.shard = Shard(replica.number, self)
-
-    @property
-    def hosted(self) -> Shard:
-        return self.shard
 
     def encode(self, record: TransactionRecord) -> tuple[bytes, bytes | None]:
         return encode(record)
@@ -55,13 +52,13 @@ class TransactionPartition(CoordinatorPartition):
     def coordinator_epoch(self) -> int:
         return self.replica.leader_epoch
 
-    def has_room(self, ids: int, size: int) -> bool:
-        return self._transactions.has_room(ids, size)
+    def has_capacity(self, ids: int, size: int) -> bool:
+        return self._transactions.has_capacity(ids, size)
 
     def new_producer_id(self, done: Callable[[int | None], None]) -> None:
         self._broker.producer_ids.give(done)
 
-    def send_markers(self, owed: Sequence[Owed]) -> None:
+    def send_markers(self, owed: Sequence[MarkerRequest]) -> None:
         for each in owed:
             answered = partial(self.shard.markers_answered, each)
             try:
@@ -78,7 +75,7 @@ class TransactionPartition(CoordinatorPartition):
         return topic.partitions[place[1]].leader
 
     def offsets_partition(self, group_id: str) -> Place | None:
-        number = self._broker.groups.partition(group_id)
+        number = self._broker.groups.partition_number(group_id)
         return None if number is None else (OFFSETS_TOPIC, number)
 
 
@@ -88,7 +85,7 @@ class TransactionCoordinator(Coordinator[TransactionPartition]):
     def __init__(self, broker: TransactionCoordinatorHost) -> None:
         super().__init__(broker, TRANSACTIONS_TOPIC)
 
-    def tenure_of(self, replica: Replica) -> TransactionPartition:
+    def new_partition(self, replica: Replica) -> TransactionPartition:
         return TransactionPartition(self, self._broker, replica)
 
     def new_topic(self) -> dict[str, Any]:
@@ -107,13 +104,13 @@ class TransactionCoordinator(Coordinator[TransactionPartition]):
             ],
         }
 
-    def has_room(self, ids: int, size: int) -> bool:
+    def has_capacity(self, ids: int, size: int) -> bool:
         """Whether this broker can hold this many more transactional ids and bytes."""
         for shard in self.shards:
-            ids += len(shard.transactions) + len(shard.awaiting)
+            ids += len(shard.transactions) + len(shard.awaiting_producer_id)
             size += shard.size
         return ids <= limits.TRANSACTIONAL_IDS_MAX and size <= limits.TRANSACTION_STATE_BYTES_MAX
 
     @property
     def shards(self) -> Iterable[Shard]:
-        return [tenure.shard for tenure in self.tenures.values() if tenure.is_loaded]
+        return [partition.shard for partition in self.partitions.values() if partition.is_loaded]

@@ -25,7 +25,7 @@ from ottla.model.steps import Steps
 from ottla.ports.disk import DiskError
 from ottla.ports.effects import ASK
 from ottla.transactions.formats import Place
-from ottla.transactions.host import Marker, Owed
+from ottla.transactions.host import Marker, MarkerRequest
 from ottla.transactions.transaction import V2
 from ottla.wire.decode import MalformedMessage, decode_response
 from ottla.wire.encode import request_encoder
@@ -65,11 +65,11 @@ class TxnMarkers:
     def __init__(self, broker: TxnMarkersHost) -> None:
         self._broker = broker
         #: Markers to be written here, of the transactions whose ends were committed.
-        self._owed: deque[tuple[Owed, Callable[[Codes], None]]] = deque()
+        self._owed: deque[tuple[MarkerRequest, Callable[[Codes], None]]] = deque()
 
     # --- to others ----------------------------------------------------------------------------------------------
 
-    def send(self, owed: Owed, done: Callable[[Codes], None]) -> None:
+    def send(self, owed: MarkerRequest, done: Callable[[Codes], None]) -> None:
         """Have one broker write a transaction's markers; `done` with what became of each, or nothing if that is not known."""
         if owed.node_id == self._broker.lifecycle.node_id:
             if not self._owed:
@@ -114,7 +114,7 @@ class TxnMarkers:
                 "the markers of a transaction", self._write_here, *self._owed.popleft()
             )
 
-    def _write_here(self, owed: Owed, done: Callable[[Codes], None]) -> None:
+    def _write_here(self, owed: MarkerRequest, done: Callable[[Codes], None]) -> None:
         if len(owed.partitions) <= _MARKERS_PER_STEP:
             return self.write_all(owed.marker, owed.partitions, done)
 
@@ -246,8 +246,8 @@ class TxnMarkers:
         written = LogMarker(marker.commit, marker.coordinator_epoch, marker.transaction_version >= V2)
         try:
             if topic == OFFSETS_TOPIC:
-                tenure = broker.groups.tenure_at(number)
-                tenure.end_transaction(marker.producer_id, marker.producer_epoch, written, done)
+                partition = broker.groups.partition_at(number)
+                partition.end_transaction(marker.producer_id, marker.producer_epoch, written, done)
             else:
                 append_marker_as_leader(
                     broker, replica, marker.producer_id, marker.producer_epoch, written, done
@@ -258,7 +258,7 @@ class TxnMarkers:
         return None
 
 
-def _row(owed: Owed) -> dict[str, Any]:
+def _row(owed: MarkerRequest) -> dict[str, Any]:
     marker = owed.marker
     by_topic: dict[str, list[int]] = {}
     for topic, number in owed.partitions:

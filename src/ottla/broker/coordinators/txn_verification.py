@@ -208,7 +208,7 @@ class TxnVerification:
         broker = self._broker
         if not is_name(producer.transactional_id):
             return done(dict.fromkeys(places, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
-        number = broker.transactions.partition(producer.transactional_id)
+        number = broker.transactions.partition_number(producer.transactional_id)
         if number is None:
             return done(dict.fromkeys(places, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         partition = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number]
@@ -243,7 +243,7 @@ class TxnVerification:
     ) -> None:
         transactions = self._broker.transactions
         try:
-            tenure = transactions.writable_tenure(producer.transactional_id)
+            partition = transactions.writable_partition(producer.transactional_id)
         except Refusal as refusal:
             if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and transactions.wait_for_load(
                 producer.transactional_id, lambda: self._ask(producer, places, adds, done)
@@ -252,7 +252,7 @@ class TxnVerification:
             return done(dict.fromkeys(places, refusal.code))
         request = Add(*producer, places, _VERSION, verify_only=not adds)
         reply = _Reply(self._broker, places, done)
-        tenure.shard.adding.add(request, reply)
+        partition.shard.add_partitions.add(request, reply)
         reply.is_late = True
         return None
 

@@ -52,7 +52,7 @@ class Isolation:
         """`what` raised this. To be called in the `except` clause of whoever runs it.
 
         `call`: the request that it was for. `reloads`: whether coordinator partitions in the traceback may be half-way. A request's
-        handler leaves them whole: what it decides is applied in one step (`CoordinatorPartition.decided`).
+        handler leaves them whole: what it decides is applied in one step (`CoordinatorPartition.schedule`).
         """
         self.count += 1
         try:

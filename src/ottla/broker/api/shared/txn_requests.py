@@ -20,8 +20,8 @@ def find_shard(broker: Broker, transactional_id: str, *, writes: bool = True) ->
         raise Refusal(ErrorCode.INVALID_REQUEST)
     transactions = broker.transactions
     if writes:
-        return transactions.writable_tenure(transactional_id).shard
-    return transactions.tenure(transactional_id).shard
+        return transactions.writable_partition(transactional_id).shard
+    return transactions.partition_for(transactional_id).shard
 
 
 def places_of(topics: Any) -> list[Place]:
